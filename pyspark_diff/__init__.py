@@ -1,0 +1,48 @@
+"""Differential dataflow for Spark: incremental DataFrame operators that are exact at every time."""
+
+from pyspark_diff.dataflow import Dataflow
+from pyspark_diff.diffframe import DiffFrame
+from pyspark_diff.errors import (
+    ClosedError,
+    DiffError,
+    DiffOverflowError,
+    InvalidDiffError,
+    InvalidTimeError,
+    NegativeMultiplicityError,
+    NonDeterministicError,
+    NotReadableError,
+    ReservedNameError,
+    SchemaError,
+    StalledError,
+    TimeRegressionError,
+    UnsupportedTypeError,
+)
+from pyspark_diff.inputs import InputSession
+from pyspark_diff.probe import Probe
+from pyspark_diff.session import configure, session
+from pyspark_diff.times import Antichain
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Antichain",
+    "ClosedError",
+    "Dataflow",
+    "DiffError",
+    "DiffFrame",
+    "DiffOverflowError",
+    "InputSession",
+    "InvalidDiffError",
+    "InvalidTimeError",
+    "NegativeMultiplicityError",
+    "NonDeterministicError",
+    "NotReadableError",
+    "Probe",
+    "ReservedNameError",
+    "SchemaError",
+    "StalledError",
+    "TimeRegressionError",
+    "UnsupportedTypeError",
+    "configure",
+    "session",
+]

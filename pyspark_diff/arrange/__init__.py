@@ -1,0 +1,1 @@
+"""Arrangements: collections indexed by key, in immutable sorted batches."""

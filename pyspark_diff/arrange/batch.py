@@ -1,0 +1,62 @@
+"""Batches: immutable sets of updates with a description, one file for each bucket that has rows.
+
+A batch with description ``(lower, upper, since)`` of a collection ``A`` keeps::
+
+    sum(diff in batch, time <= t) = sum(diff in A, time <= t, lower <= time < upper)
+
+for every ``t`` beyond ``since``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from pyspark_diff.times import Description
+
+
+@dataclass(frozen=True)
+class BatchFile:
+    """One bucket of a batch.
+
+    Parameters
+    ----------
+    path : str
+    rows : int
+    size : int
+        Length in bytes.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Updates of one interval.
+
+    Parameters
+    ----------
+    description : Description
+        Interval and since.
+    files : mapping of int to BatchFile
+        By bucket; buckets without rows are absent.
+    """
+
+    description: Description
+    files: Mapping[int, BatchFile]
+
+    @property
+    def rows(self) -> int:
+        """Number of update rows."""
+        return sum(file.rows for file in self.files.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(file.size for file in self.files.values())
+
+    def paths(self) -> list[str]:
+        """Paths of all files."""
+        return [file.path for file in self.files.values()]

@@ -1,0 +1,86 @@
+"""The spine: a trace of few batches, of geometrically growing size from the newest to the oldest.
+
+For the batches ``b_0, b_1, …`` of a trace, oldest first::
+
+    upper(b_i) = lower(b_{i+1})
+    rows(b_i) > 2 * rows(b_{i+1})       once all merges that are due are done
+
+so a row is rewritten O(log n) times in its life, and a look-up visits O(log n) batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Mapping
+
+from pyspark_diff.arrange.batch import Batch, BatchFile
+from pyspark_diff.times import Antichain, Description
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Batches with contiguous intervals. Never changes; each method returns a new trace.
+
+    Parameters
+    ----------
+    lower, upper : Antichain
+        The interval the batches cover together.
+    since : Antichain
+        Accumulations are right at every time beyond it.
+    batches : tuple of Batch
+        Oldest first; intervals without updates have none.
+    """
+
+    lower: Antichain
+    upper: Antichain
+    since: Antichain
+    batches: tuple[Batch, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of update rows in all batches."""
+        return sum(batch.rows for batch in self.batches)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(batch.size for batch in self.batches)
+
+    def paths(self) -> list[str]:
+        """Paths of all files."""
+        return [path for batch in self.batches for path in batch.paths()]
+
+    def files(self, bucket: int) -> tuple[str, ...]:
+        """Paths of one bucket's files, oldest first."""
+        return tuple(
+            batch.files[bucket].path for batch in self.batches if bucket in batch.files
+        )
+
+    def extended(
+        self, upper: Antichain, since: Antichain, files: Mapping[int, BatchFile]
+    ) -> "Trace":
+        """The trace up to a new upper, with the files of the interval since the last one."""
+        batches = self.batches
+        if files:
+            batches += (Batch(Description(self.upper, upper, since), dict(files)),)
+        return replace(self, upper=upper, since=since, batches=batches)
+
+    def due(self) -> int:
+        """How many of the newest batches are to be merged into one; 0 for none."""
+        rows = 0
+        count = 0
+        for i, batch in enumerate(reversed(self.batches)):
+            if i and batch.rows <= 2 * rows:
+                count = i + 1
+            rows += batch.rows
+        return count
+
+    def merged(self, count: int, files: Mapping[int, BatchFile]) -> "Trace":
+        """The trace with its newest batches replaced by one that holds the same updates."""
+        kept, old = self.batches[:-count], self.batches[-count:]
+        if not files:
+            return replace(self, batches=kept)
+        description = Description(
+            old[0].description.lower, old[-1].description.upper, self.since
+        )
+        return replace(self, batches=kept + (Batch(description, dict(files)),))

@@ -1,0 +1,368 @@
+"""Dataflows: a program over collections, its inputs, and the state that steps carry forward.
+
+The one law: for every operator, every time ``t``, and every way of cutting the same updates into steps, the
+output accumulated at ``t`` equals the batch operator applied to the input accumulated at ``t``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff import storage
+from pyspark_diff.arrange.arrangement import Arrangement
+from pyspark_diff.arrange.spine import Trace
+from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
+from pyspark_diff.graph import Graph, graph_of
+from pyspark_diff.inputs import Arrival, InputSession
+from pyspark_diff.operators.arrange import arrange_by_self
+from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
+from pyspark_diff.probe import Probe
+from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.schema import DIFF, TIME, check_names, parse_schema, parse_time_type
+from pyspark_diff.step import Frontier, Report, Settings, State, Step
+from pyspark_diff.storage import Storage
+
+#: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
+#: cores: a count of 500,000 new rows takes the driver as long as Spark needs to start its tasks.
+LOCAL_ROWS = 500_000
+
+#: Where the history of a collection begins that is given as a whole.
+BEGINNING = -(2**63)
+
+
+class Dataflow:
+    """A program over collections that is kept up to date, step by step.
+
+    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context manager; what it
+    wrote is removed at the end, also after an exception.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Any session; none of its settings is changed.
+    time_type : str or DataType
+        Type of the logical times of all inputs: an integer, date or timestamp.
+    time, diff : str
+        Names of these two columns wherever updates are shown as a table.
+    buckets : int, optional
+        Buckets of every arrangement; the cluster's default parallelism if not given.
+    runner : {"auto", "spark", "local"}
+        Where operators run. Automatic: on the driver when few updates reach them, else as Spark
+        jobs. The answer is the same.
+    local_rows : int
+        Up to this many update rows an operator runs on the driver under ``"auto"``.
+    keep_history : bool
+        Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
+        only the latest complete time can be read, and state stays bounded however long the stream
+        of changes is.
+    root : str, optional
+        Directory for state. On a cluster of several machines it must be shared by all of them.
+
+    Raises
+    ------
+    ClosedError
+        On any use after `close`.
+
+    Notes
+    -----
+    Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     degrees = edges.select("src").count()
+    ...     edges_in.insert([(1, 2), (1, 3), (2, 3)])
+    ...     edges_in.advance_to(1)
+    ...     edges_in.flush()
+    ...     _ = flow.step()
+    ...     sorted(tuple(row) for row in degrees.at(0).collect())
+    [(1, 2), (2, 1)]
+    """
+
+    #: Makes the frame that a user sees from a node; set by the layer above, which knows the class.
+    _wrap: Callable[["Dataflow", Node], Any]
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        time_type: str | T.DataType = "long",
+        time: str = "time",
+        diff: str = "diff",
+        buckets: int | None = None,
+        runner: str = "auto",
+        local_rows: int = LOCAL_ROWS,
+        keep_history: bool = False,
+        root: str | None = None,
+    ):
+        if runner not in ("auto", "spark", "local"):
+            raise ValueError(f"runner must be 'auto', 'spark' or 'local', not {runner!r}")
+        if buckets is not None and buckets < 1:
+            raise ValueError(f"a dataflow has at least one bucket, not {buckets}")
+        check_names([time, diff])
+        self.spark = spark
+        self.time_type = parse_time_type(time_type)
+        self.time_name, self.diff_name = time, diff
+        self.runner, self.local_rows = runner, local_rows
+        self._buckets = buckets or _parallelism(spark)
+        self._keep_history = keep_history
+        self._storage = Storage(root)
+        self._spark_runner = SparkRunner(spark, self.time_type)
+        self._sessions: dict[Node, InputSession] = {}
+        self._frames: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sinks: dict[Node, None] = {}
+        self._kept: dict[Node, Keyed] = {}
+        self._graph: Graph | None = None
+        self._state = State({}, {}, {}, {})
+        self._pinned: set[str] = set()
+        self._open = True
+        self.report = Report()
+
+    def input(
+        self, name: str, schema: str | T.StructType, *, start: Any = None
+    ) -> tuple[Any, InputSession]:
+        """A new input: its collection, and the session that feeds it.
+
+        Parameters
+        ----------
+        name : str
+        schema : str or StructType
+            Data columns, for example ``"src long, dst long"``.
+        start : int, date or datetime, optional
+            First time of the input; zero or the epoch if not given.
+
+        Returns
+        -------
+        frame : DiffFrame
+        session : InputSession
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     words.columns, words_in.time()
+        (['word'], 0)
+        """
+        self._check_open()
+        self._check_building(f"input {name!r}")
+        if any(session.name == name for session in self._sessions.values()):
+            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
+        parsed = parse_schema(schema)
+        clash = {self.time_name, self.diff_name} & set(parsed.names)
+        if clash:
+            raise SchemaError(
+                f"input {name!r} has a data column {', '.join(sorted(clash))}, which is the name "
+                "of the dataflow's time or diff column; rename it, or choose other names with "
+                "Dataflow(time=..., diff=...)"
+            )
+        begin = self.time_type.start if start is None else self.time_type.encode(start)
+        node = Input(parsed, self.time_type, name)
+        session = InputSession(node, self.time_name, self.diff_name, begin)
+        self._sessions[node] = session
+        self._state = State({**self._state.frontiers, node: begin}, {}, {}, {})
+        return self._wrap(node), session
+
+    def step(self) -> bool:
+        """Process everything that was flushed, up to the frontiers of the inputs.
+
+        All or nothing: if it raises, nothing has changed and it can be called again.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+        """
+        self._check_open()
+        graph = self._build()
+        upper = {node: session._frontier for node, session in self._sessions.items()}
+        arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
+        moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
+        if not moved and not any(arrivals.values()):
+            return False
+        self._advance(graph, arrivals, upper)
+        return True
+
+    def step_while(self, condition: Callable[[], bool]) -> None:
+        """Step while a condition holds, usually that a probe lags behind an input.
+
+        Parameters
+        ----------
+        condition : callable
+            For example ``lambda: probe.less_than(session.time())``.
+
+        Raises
+        ------
+        StalledError
+            If it holds and there is nothing left to do.
+        """
+        while condition():
+            if not self.step():
+                raise StalledError(
+                    "the condition still holds, but there is nothing left to do: "
+                    f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
+                )
+
+    def close(self) -> None:
+        """Remove everything that the dataflow wrote. A second call does nothing."""
+        self._open = False
+        for session in self._sessions.values():
+            session._flow_closed = True
+        self._storage.close()
+
+    def __enter__(self) -> "Dataflow":
+        self._check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What follows is for the layer above.
+
+    def _add_sink(self, node: Node) -> None:
+        self._check_open()
+        self._check_building(node.kind)
+        self._sinks[node] = None
+
+    def _probe(self, node: Node) -> Probe:
+        self._add_sink(node)
+
+        def read() -> Frontier:
+            if node in self._state.frontiers:
+                return self._state.frontiers[node]
+            starts = [s for n in graph_of([node]).nodes
+                      if (s := self._state.frontiers.get(n)) is not None]
+            return min(starts) if starts else None
+
+        return Probe(self.time_type, read)
+
+    def _keep(self, node: Node) -> Keyed:
+        if node not in self._kept:
+            self._check_building(f"keeping {node.kind}")
+            self._kept[node] = arrange_by_self(node)
+            self._sinks[self._kept[node]] = None
+        return self._kept[node]
+
+    def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
+        """The kept collection of a node, and its frontier."""
+        self._check_open()
+        if node not in self._kept and self._graph is None:
+            self._keep(node)
+        if node not in self._kept:
+            raise NotReadableError(
+                f"the updates of this collection ({node!r}) were not kept, because other operators "
+                "read it; call arrange_by_self() on it before the first step"
+            )
+        kept = self._kept[node]
+        trace = self._state.traces.get(kept)
+        if trace is None:
+            starts = [self._state.frontiers[n] for n in self._sessions]
+            start = min([s for s in starts if s is not None], default=0)
+            from pyspark_diff.times import Antichain
+
+            trace = Trace(Antichain([start]), Antichain([start]), Antichain([start]))
+        # A frame that was handed out may be read at any time until the dataflow is closed.
+        self._pinned.update(trace.paths())
+        frontier = next(iter(trace.upper), None)
+        arrangement = Arrangement(
+            trace, node.schema, kept.layout, self.time_type, self.time_name, self.diff_name
+        )
+        return arrangement, frontier
+
+    def _run_whole(self, node: Node) -> None:
+        """Run the whole history of inputs that are given as frames, and keep ``node``."""
+        self._keep(node)
+        self._graph = graph_of(self._sinks)
+        inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
+        frontiers: dict[Node, Frontier] = {n: BEGINNING for n in self._graph.nodes}
+        self._state = State(frontiers, {}, {}, {})
+        arrivals = {
+            n: (Arrival(Source(n.schema, frame=n.frame), last=2**63 - 1),) for n in inputs
+        }
+        self._advance(self._graph, arrivals, {n: None for n in inputs})
+
+    def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:
+        settings = Settings(self._buckets, self.runner, self.local_rows, self._keep_history)
+        step = Step(graph, self._state, settings, self._storage, self._spark_runner)
+        state = step.run(arrivals, upper)
+        old, self._state = self._state, state
+        for node, taken in arrivals.items():
+            if node in self._sessions:
+                del self._sessions[node]._flushed[: len(taken)]
+        needed = state.paths() | self._pinned
+        storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
+        self.report = step.report
+        for node, tables in step.shown:
+            self._show(node, tables)
+
+    def _show(self, node: Inspect, tables: list[pa.Table]) -> None:
+        if not tables:
+            return
+        table = pa.concat_tables(tables).sort_by(TIME)
+        if node.by_table:
+            names = [*node.schema.names, self.time_name, self.diff_name]
+            node.show(table.rename_columns(names))
+            return
+        # A function that wants one update at a time is called for each; inspect is for few.
+        columns = [table.column(name).to_pylist() for name in node.schema.names]
+        rows = zip(*columns) if columns else iter([()] * table.num_rows)
+        for row, time, diff in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
+            node.show(row, time, diff)
+
+    def _build(self) -> Graph:
+        if self._graph is None:
+            read = {source for frame in self._frames for n in graph_of([frame._node]).nodes
+                    for source in n.inputs}
+            read.update(source for sink in self._sinks for n in graph_of([sink]).nodes
+                        for source in n.inputs)
+            for frame in list(self._frames):
+                # Nothing consumes it, so to be read is the only use that it can have.
+                if frame._node not in read and frame._node not in self._sinks:
+                    self._keep(frame._node)
+            graph = graph_of([*self._sinks, *self._sessions])
+            starts: dict[Node, Frontier] = {}
+            for node in graph.nodes:
+                if isinstance(node, Input):
+                    starts[node] = self._state.frontiers[node]
+                else:
+                    starts[node] = min(
+                        (s for n in node.inputs if (s := starts[n]) is not None), default=None
+                    )
+            self._state = State(starts, {}, {}, {})
+            self._graph = graph
+        return self._graph
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClosedError("this dataflow was closed, and its state removed; make a new one")
+
+    def _check_building(self, what: str) -> None:
+        if self._graph is not None:
+            raise NotReadableError(
+                f"{what} cannot be added: the dataflow has run, and what it processed is gone. "
+                "Define all operators before the first step"
+            )
+
+    def _frontiers_in_words(self) -> str:
+        told = []
+        for session in self._sessions.values():
+            at = session._frontier
+            shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
+            told.append(f"input {session.name!r} was flushed {shown}")
+        return ", ".join(told)
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Buckets of a dataflow: one for each core that Spark says it has."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context; its partitions for shuffles are the nearest
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "8"))

@@ -1,0 +1,591 @@
+"""DiffFrame: a collection that changes over time, written as if it were a static table."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, Sequence
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow import Dataflow
+from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.expressions import (
+    check_deterministic,
+    check_row_wise,
+    column,
+    data_schema,
+    template,
+    update_struct,
+)
+from pyspark_diff.operators.consolidate import consolidate
+from pyspark_diff.operators.count import count
+from pyspark_diff.operators.linear import Expression, FlatMap, MapInPandas, Negate, Pick
+from pyspark_diff.operators.node import Concat, Input, Inspect, Linear, Node
+from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.probe import Probe
+from pyspark_diff.runners.feed import Stage
+from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
+
+
+class DiffFrame:
+    """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
+
+    Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take one from
+    `Dataflow.input` to keep an answer up to date step by step. Both give the same answer.
+
+    Every method is lazy and returns a `DiffFrame`, except: `to_df` and `at` compute and return a Spark frame,
+    `probe` returns a `Probe`, and the properties `columns` and `schema`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Update rows: data columns, a time and a diff.
+    time : str
+        Name of the time column: an integer, date or timestamp, never null.
+    diff : str
+        Name of the diff column: an integer, never null.
+
+    Raises
+    ------
+    SchemaError
+        If the time or diff column is missing or has a type that cannot serve.
+    NonDeterministicError
+        If the frame gives other rows at each evaluation.
+
+    Examples
+    --------
+    >>> from pyspark_diff import DiffFrame
+    >>> edges = spark.createDataFrame(
+    ...     [(1, 2, 0, 1), (1, 3, 0, 1), (1, 2, 5, -1)], "src long, dst long, time long, diff long")
+    >>> degrees = DiffFrame(edges).select("src").count()
+    >>> degrees.to_df().orderBy("time", "diff").show()
+    +---+-----+----+----+
+    |src|count|time|diff|
+    +---+-----+----+----+
+    |  1|    2|   0|   1|
+    |  1|    2|   5|  -1|
+    |  1|    1|   5|   1|
+    +---+-----+----+----+
+    <BLANKLINE>
+    >>> degrees.at(4).collect()
+    [Row(src=1, count=2)]
+    """
+
+    def __init__(self, frame: DataFrame, time: str = "time", diff: str = "diff"):
+        if not isinstance(frame, DataFrame):
+            raise SchemaError(
+                f"DiffFrame wraps a Spark DataFrame, not a {type(frame).__name__}; make one with "
+                "spark.createDataFrame(...)"
+            )
+        check_names(frame.columns)
+        types = {field.name: field.dataType for field in frame.schema.fields}
+        for name, what in ((time, "time"), (diff, "diff")):
+            if name not in types:
+                raise SchemaError(
+                    f"there is no {what} column {name!r}; the columns are "
+                    f"{', '.join(frame.columns)}. Name it: DiffFrame(df, {what}=...)"
+                )
+        if not isinstance(types[diff], (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
+            raise SchemaError(
+                f"the diff column {diff!r} must be an integer, not {types[diff].simpleString()}; "
+                "cast it"
+            )
+        check_deterministic(frame)
+        kind = TimeType(types[time])
+        fields = [f for f in frame.schema.fields if f.name not in (time, diff)]
+        schema = Schema(T.StructType(fields))
+        updates = frame.select(
+            *[column(f.name) for f in fields],
+            column(time).alias(TIME),
+            column(diff).cast("long").alias(DIFF),
+        )
+        self._set(Input(schema, kind, "frame", updates), None, frame.sparkSession, (time, diff))
+
+    def _set(
+        self, node: Node, flow: Dataflow | None, spark: SparkSession, names: tuple[str, str]
+    ) -> None:
+        self._node = node
+        self._flow = flow
+        self._spark = spark
+        self._names = names
+        self._whole: Dataflow | None = None
+        if flow is not None:
+            flow._frames.add(self)
+
+    @classmethod
+    def _of_flow(cls, flow: Dataflow, node: Node) -> "DiffFrame":
+        frame = cls.__new__(cls)
+        frame._set(node, flow, flow.spark, (flow.time_name, flow.diff_name))
+        return frame
+
+    def _with(self, node: Node) -> "DiffFrame":
+        """The one way back into the wrapper."""
+        if self._flow is not None:
+            self._flow._check_open()
+            self._flow._check_building(node.kind)
+        frame = DiffFrame.__new__(DiffFrame)
+        frame._set(node, self._flow, self._spark, self._names)
+        return frame
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the data columns."""
+        return list(self._node.schema.names)
+
+    @property
+    def schema(self) -> T.StructType:
+        """Spark schema of the data columns."""
+        return self._node.schema.struct
+
+    # Linear operators: no state.
+
+    def select(self, *cols: str | Column) -> "DiffFrame":
+        """Columns or expressions of each record, as PySpark's `select`.
+
+        Time and diff stay beside the record and need not be named.
+
+        Raises
+        ------
+        NonDeterministicError
+            If an expression may give another value when the record is retracted.
+
+        Examples
+        --------
+        >>> words = DiffFrame(spark.createDataFrame([("a", 0, 1)], "w string, time int, diff int"))
+        >>> words.select("w", F.upper("w").alias("u")).at(0).collect()
+        [Row(w='a', u='A')]
+        """
+        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+            cols = tuple(cols[0])
+        if cols and all(isinstance(c, str) and c in self.columns for c in cols):
+            return self._pick("select", [(str(c), str(c)) for c in cols])
+        wide: list[str | Column] = []
+        for c in cols:
+            wide.extend(map(column, self.columns) if isinstance(c, str) and c == "*" else [c])
+        return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF))
+
+    def where(self, condition: str | Column) -> "DiffFrame":
+        """The records for which a condition is true, as PySpark's `where`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1), (5, 0, 1)], "n int, time int, diff int"))
+        >>> n.where("n > 2").at(0).collect()
+        [Row(n=5)]
+        """
+        return self._express("where", lambda frame: frame.where(condition))
+
+    filter = where
+
+    def withColumn(self, colName: str, col: Column) -> "DiffFrame":  # noqa: N802, N803
+        """One more column, or another in its place, as PySpark's `withColumn`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.withColumn("m", F.col("n") + 1).at(0).collect()
+        [Row(n=1, m=2)]
+        """
+        check_names([colName])
+        return self._express("withColumn", lambda frame: frame.withColumn(colName, col))
+
+    def withColumnRenamed(self, existing: str, new: str) -> "DiffFrame":  # noqa: N802
+        """Another name for a column, as PySpark's `withColumnRenamed`; nothing where it is absent."""
+        pairs = [(name, new if name == existing else name) for name in self.columns]
+        return self._pick("withColumnRenamed", pairs)
+
+    def drop(self, *cols: str) -> "DiffFrame":
+        """The records without some columns, as PySpark's `drop`; absent names are no error.
+
+        Records that become equal add up: the result is a multiset.
+        """
+        return self._pick("drop", [(name, name) for name in self.columns if name not in cols])
+
+    def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> "DiffFrame":
+        """Any row-by-row function of Spark frames, as PySpark's `transform`.
+
+        Parameters
+        ----------
+        func : callable
+            Takes a frame of update rows, time and diff included under their names, and returns
+            one in which both are still there. It may look at one row at a time only.
+
+        Raises
+        ------
+        SchemaError
+            If time or diff does not survive, or the plan looks at several rows.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.transform(lambda df: df.withColumn("even", F.col("n") % 2 == 0)).at(0).collect()
+        [Row(n=1, even=False)]
+        """
+        time, diff = self._names
+
+        def apply(frame: DataFrame) -> DataFrame:
+            named = frame.withColumnRenamed(TIME, time).withColumnRenamed(DIFF, diff)
+            result = func(named, *args, **kwargs)
+            if not isinstance(result, DataFrame):
+                raise SchemaError(
+                    f"transform's function must return a DataFrame, not {type(result).__name__}"
+                )
+            return result.withColumnRenamed(time, TIME).withColumnRenamed(diff, DIFF)
+
+        return self._express("transform", apply, keeps=False)
+
+    def flat_map(
+        self, func: Callable[[T.Row], Iterable[Any]], schema: str | T.StructType
+    ) -> "DiffFrame":
+        """A Python function from each record to any number of records.
+
+        It costs a Python call for each update row; `select` with `explode` costs none.
+
+        Parameters
+        ----------
+        func : callable
+            From a Row to an iterable of tuples. It must give the same rows whenever it is called
+            with the same record.
+        schema : str or StructType
+            Columns of the result.
+
+        Examples
+        --------
+        >>> lines = DiffFrame(
+        ...     spark.createDataFrame([("a b a", 0, 1)], "line string, time int, diff int"))
+        >>> words = lines.flat_map(lambda row: [(w,) for w in row.line.split()], "word string")
+        >>> sorted(words.count().at(0).collect())
+        [Row(word='a', count=2), Row(word='b', count=1)]
+        """
+        parsed = parse_schema(schema)
+        struct, arrow = self._forms(parsed)
+        stage = FlatMap(func, tuple(self.columns), struct, arrow)
+        return self._with(Linear("flat_map", self._node, parsed, stage))
+
+    def map_in_pandas(
+        self,
+        func: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
+        schema: str | T.StructType,
+    ) -> "DiffFrame":
+        """A Python function over pandas frames of update rows, as PySpark's `mapInPandas`.
+
+        Parameters
+        ----------
+        func : callable
+            From an iterator of pandas frames to an iterator of pandas frames. The frames have the
+            time and diff columns, and each output row carries those of the row it is made from.
+        schema : str or StructType
+            Data columns of the result.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(2, 0, 1)], "n long, time int, diff int"))
+        >>> n.map_in_pandas(lambda it: (f.assign(n=f.n * 10) for f in it), "n long").at(0).collect()
+        [Row(n=20)]
+        """
+        parsed = parse_schema(schema)
+        struct, arrow = self._forms(parsed)
+        stage = MapInPandas(func, *self._names, struct, arrow)
+        return self._with(Linear("map_in_pandas", self._node, parsed, stage))
+
+    def union(self, other: "DiffFrame") -> "DiffFrame":
+        """The records of both, columns matched by position, as PySpark's `union`.
+
+        A multiset union: multiplicities add up. See `concat` for columns matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If numbers or types of columns differ, or the two belong to different dataflows.
+        """
+        self._check_alike(other)
+        if len(other.columns) != len(self.columns):
+            raise SchemaError(self._differ("union", other))
+        renamed = other._pick("union", list(zip(other.columns, self.columns)))
+        if not self._node.schema.same_types(renamed._node.schema):
+            raise SchemaError(self._differ("union", other))
+        return self._with(Concat([self._node, renamed._node]))
+
+    def concat(self, *others: "DiffFrame") -> "DiffFrame":
+        """The sum of several collections, columns matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If names or types of columns differ, or some belong to another dataflow.
+        """
+        nodes = [self._node]
+        for other in others:
+            self._check_alike(other)
+            if sorted(other.columns) != sorted(self.columns):
+                raise SchemaError(self._differ("concat", other))
+            ordered = other if other.columns == self.columns else other.select(*self.columns)
+            if not self._node.schema.same_types(ordered._node.schema):
+                raise SchemaError(self._differ("concat", other))
+            nodes.append(ordered._node)
+        return self._with(Concat(nodes))
+
+    def negate(self) -> "DiffFrame":
+        """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
+        return self._with(
+            Linear("negate", self._node, self._node.schema, Negate(), lambda wanted: wanted)
+        )
+
+    # Operators on arranged records.
+
+    def count(self) -> "DiffFrame":
+        """Each distinct record with its multiplicity in a column ``count``: an operator, not an action.
+
+        PySpark's `DataFrame.count()` runs a job and returns a number; this is lazy and returns a `DiffFrame`,
+        like PySpark's ``df.groupBy(*df.columns).count()``. For a number, use ``at(t).count()``. Where the
+        record has a column ``count`` already, the new one is ``count_1``, and so on. A record whose
+        multiplicity is zero has no row.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -2)], "n int, time int, diff int"))
+        >>> n.count().to_df().orderBy("time").collect()
+        [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
+        """
+        name, number = "count", 0
+        while name in {c.lower() for c in self.columns}:
+            number += 1
+            name = f"count_{number}"
+        return self._with(count(self._node, name))
+
+    def count_total(self) -> "DiffFrame":
+        """`count` for totally ordered times.
+
+        Differential dataflow has a separate, faster operator for these. Outside loops all times
+        here are totally ordered, and `count` always uses what that allows, so the two are one.
+        """
+        return self.count()
+
+    def distinct(self) -> "DiffFrame":
+        """Each record with positive multiplicity once, as PySpark's `distinct`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -2)], "n int, time int, diff int"))
+        >>> n.distinct().to_df().orderBy("time").collect()
+        [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
+        """
+        return self._with(threshold(self._node, None))
+
+    def threshold(self, func: Callable[[int], int]) -> "DiffFrame":
+        """Each record with a function of its multiplicity as its multiplicity.
+
+        Parameters
+        ----------
+        func : callable
+            From one integer to another, zero to zero. It is called once for each multiplicity
+            that occurs in a bucket, not for each record.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 5)], "n int, time int, diff int"))
+        >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
+        [Row(n=7), Row(n=7)]
+        """
+        return self._with(threshold(self._node, func))
+
+    def consolidate(self) -> "DiffFrame":
+        """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
+        return self._with(consolidate(self._node))
+
+    # Reading.
+
+    def arrange_by_self(self) -> "DiffFrame":
+        """The same collection, kept so that `at` and `to_df` can read it after steps.
+
+        Collections that no operator reads are kept without asking.
+        """
+        frame = self._with(self._node)
+        if self._flow is not None:
+            self._flow._keep(self._node)
+        return frame
+
+    def inspect(self, func: Callable[..., object], *, by_table: bool = False) -> "DiffFrame":
+        """The same collection; each step shows its new updates to a function, once it is complete.
+
+        Parameters
+        ----------
+        func : callable
+            Called as ``func(record, time, diff)`` for each update, in order of time, with the
+            record as a tuple; or once a step with a pyarrow table of all of them.
+        by_table : bool
+            Whether the function takes a table.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = words.count().inspect(print)
+        ...     words_in.insert([("a",), ("a",)])
+        ...     words_in.advance_to(1)
+        ...     words_in.flush()
+        ...     _ = flow.step()
+        ('a', 2) 0 1
+        """
+        node = Inspect(self._node, func, by_table)
+        if self._flow is None:
+            raise NotReadableError(
+                "inspect shows the updates of each step, and this collection is given as a whole; "
+                "read it with to_df(), or feed it to a Dataflow"
+            )
+        self._flow._add_sink(node)
+        return self._with(node)
+
+    def probe(self) -> Probe:
+        """A handle that tells up to which time this collection is complete.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection is given as a whole: it is complete then.
+        """
+        if self._flow is None:
+            raise NotReadableError(
+                "this collection is given as a whole and has no frontier to follow; feed it to a "
+                "Dataflow to probe it"
+            )
+        return self._flow._probe(self._node)
+
+    def to_df(self) -> DataFrame:
+        """All updates of the collection as a Spark frame: data columns, time and diff, consolidated.
+
+        For a collection given as a whole this runs the whole program. In a `Dataflow` it gives what is kept:
+        see `Dataflow`'s ``keep_history``; such a frame can be read until the dataflow is closed.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection was not kept.
+        """
+        flow = self._running()
+        arrangement, _ = flow._arrangement(self._node)
+        return arrangement.updates(self._spark)
+
+    def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
+        """The collection as it stood at a time: a plain Spark frame, each record as often as it occurs.
+
+        Parameters
+        ----------
+        time : int, date or datetime, optional
+            The latest complete time if not given.
+        allow_negative : bool
+            Leave out records with a negative multiplicity instead of refusing.
+
+        Raises
+        ------
+        NotReadableError
+            If the time is not complete yet, was compacted away, or the collection was not kept.
+        NegativeMultiplicityError
+            If more of a record was removed than inserted.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -1)], "n int, time int, diff int"))
+        >>> n.at(0).collect(), n.at(1).collect()
+        ([Row(n=7), Row(n=7)], [Row(n=7)])
+        """
+        flow = self._running()
+        kind = self._node.time_type
+        arrangement, frontier = flow._arrangement(self._node)
+        since = next(iter(arrangement.trace.since), None)
+        if time is None:
+            at = 2**63 - 1 if frontier is None else frontier - 1
+        else:
+            at = kind.encode(time)
+        if frontier is not None and at >= frontier:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
+                f"not including, {kind.decode(frontier)!r}. Advance its inputs, flush, and step"
+            )
+        if since is not None and at < since:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
+                f"{kind.decode(since)!r} on. Use Dataflow(keep_history=True) to read older times"
+            )
+        return arrangement.snapshot(self._spark, at, allow_negative=allow_negative)
+
+    def __repr__(self) -> str:
+        columns = self._node.schema.describe()
+        return f"DiffFrame[{columns}; {self._names[0]} {self._node.time_type.name}]"
+
+    def _running(self) -> Dataflow:
+        """The dataflow that holds this collection; for a whole history, one that has run it."""
+        if self._flow is not None:
+            return self._flow
+        if self._whole is None:
+            flow = Dataflow(
+                self._spark,
+                time_type=self._node.time_type.kind,
+                time=self._names[0],
+                diff=self._names[1],
+                keep_history=True,
+            )
+            flow._run_whole(self._node)
+            self._whole = flow
+            _ran.append(flow)
+        return self._whole
+
+    def _pick(self, kind: str, names: Sequence[tuple[str, str]]) -> "DiffFrame":
+        stage = Pick(tuple(names))
+        fields = [
+            T.StructField(new, self.schema[old].dataType, self.schema[old].nullable)
+            for old, new in names
+        ]
+        schema = Schema(T.StructType(fields))
+        return self._with(Linear(kind, self._node, schema, stage, stage.needs))
+
+    def _express(
+        self, kind: str, apply: Callable[[DataFrame], DataFrame], *, keeps: bool = True
+    ) -> "DiffFrame":
+        # Tried on no rows, so that a wrong name or type is refused here and not in a job.
+        result = apply(template(self._spark, self._node.schema, self._node.time_type))
+        schema = data_schema(result, self._node.time_type, kind)
+        check_row_wise(result, kind)
+        stage: Stage = Expression(apply, keeps)
+        return self._with(Linear(kind, self._node, schema, stage))
+
+    def _forms(self, schema: Schema) -> tuple[T.StructType, pa.Schema]:
+        fields = [
+            *schema.arrow(),
+            pa.field(TIME, self._node.time_type.arrow),
+            pa.field(DIFF, pa.int64()),
+        ]
+        return update_struct(schema, self._node.time_type), pa.schema(fields)
+
+    def _check_alike(self, other: "DiffFrame") -> None:
+        if not isinstance(other, DiffFrame):
+            raise SchemaError(
+                f"expected a DiffFrame, not a {type(other).__name__}; wrap a Spark frame that has "
+                "time and diff columns with DiffFrame(df)"
+            )
+        if other._flow is not self._flow:
+            raise SchemaError(
+                "the two collections belong to different dataflows; take both from one Dataflow, "
+                "or give both as a whole"
+            )
+        if other._node.time_type != self._node.time_type:
+            raise SchemaError(
+                f"the two collections have times of different types, {self._node.time_type.name} "
+                f"and {other._node.time_type.name}; cast one"
+            )
+
+    def _differ(self, kind: str, other: "DiffFrame") -> str:
+        return (
+            f"{kind} needs the same columns on both sides; here ({self._node.schema.describe()}), "
+            f"there ({other._node.schema.describe()})"
+        )
+
+
+#: Frames that `to_df` and `at` handed out may be read as long as the process lives, and so may their
+#: files; both go when it ends.
+_ran: list[Dataflow] = []
+
+Dataflow._wrap = lambda flow, node: DiffFrame._of_flow(flow, node)  # type: ignore[method-assign]

@@ -1,0 +1,167 @@
+"""The errors of the library: one base, and each of them is also a builtin.
+
+    error raised by the library  ⟹  isinstance(error, DiffError)
+    from_payload(*to_payload(error))  has the class and the message of  error
+
+The second line carries an error out of a Spark task as data, two strings, so that the driver raises
+the error that the task found, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+
+class DiffError(Exception):
+    """Base of every error that the library raises on purpose.
+
+    Catch it to tell a refusal of the library from a failure of Spark, which keeps its own classes.
+    """
+
+
+class SchemaError(DiffError, TypeError):
+    """Columns are missing, have the wrong type, or two schemas do not match.
+
+    Raised when a collection is made or combined, before any Spark job runs. Select, rename or cast
+    the columns that the message names.
+    """
+
+
+class InvalidTimeError(DiffError, ValueError):
+    """A time is null, is not made of integers, or does not have the shape of the others.
+
+    Raised where the time enters: on input, or when two times are compared. Fill or filter nulls
+    first; give all times of one dataflow the same shape.
+    """
+
+
+class InvalidDiffError(DiffError, ValueError):
+    """A diff is null, or is not a whole number.
+
+    Raised when updates enter, and nothing of them is kept. Fill or filter the rows first; a diff
+    of zero is fine and is dropped.
+    """
+
+
+class TimeRegressionError(DiffError, ValueError):
+    """An update lies behind the frontier, or a frontier was asked to move backwards.
+
+    Raised before anything is written, so the whole set of updates is refused. Give late updates a
+    time that is beyond the frontier, or advance the input later.
+    """
+
+
+class ReservedNameError(DiffError, ValueError):
+    """A user column has a name that the library keeps for itself.
+
+    Raised when a collection is made or a column is added. Rename the column; names that start with
+    two underscores are reserved.
+    """
+
+
+class UnsupportedTypeError(DiffError, TypeError):
+    """A column has a type that a keyed operator cannot group, order or store exactly.
+
+    Raised when the operator is built, for example for a map or variant key or a collation that is
+    not binary. Cast the column, or derive a key of a supported type from it.
+    """
+
+
+class DiffOverflowError(DiffError, OverflowError):
+    """A sum or product of diffs, or an aggregate kept in the diff, leaves its range.
+
+    Raised instead of wrapping round; the step is abandoned and the state is unchanged. Use a wider
+    type for the aggregate, or look for updates that were inserted many times.
+    """
+
+
+class ClosedError(DiffError, RuntimeError):
+    """A dataflow, an input or a trace was used after it was closed.
+
+    Raised at the call. Open the dataflow again from its path, or keep it open for longer.
+    """
+
+
+class NonDeterministicError(DiffError, ValueError):
+    """The same input gave different outputs, or an expression is known to do so.
+
+    Raised when such an expression is used, or when a repeated call of a user's function differs
+    from the first. Compute the value once, store it, and use the stored column.
+    """
+
+
+class NegativeMultiplicityError(DiffError, ValueError):
+    """A record accumulates to a negative count where a multiset is needed.
+
+    Raised by snapshots and user reducers, and names the records. Remove only what was inserted, or
+    say that negative counts are allowed where the method offers it.
+    """
+
+
+class NotReadableError(DiffError, LookupError):
+    """A collection cannot be read at the time that was asked for.
+
+    Raised when the time was compacted away, is not complete yet, or the collection was not kept;
+    never answered approximately. Read at a time inside the interval that the message gives, hold
+    compaction back, or run the dataflow further.
+    """
+
+
+class StalledError(DiffError, RuntimeError):
+    """A step can make no progress, or a loop does not come to rest.
+
+    Raised instead of waiting for ever. Advance or close the input that the message names, or, for
+    a loop, look for a body whose differences never vanish.
+    """
+
+
+_BY_NAME: dict[str, type[DiffError]] = {
+    error.__name__: error
+    for error in (
+        DiffError,
+        SchemaError,
+        InvalidTimeError,
+        InvalidDiffError,
+        TimeRegressionError,
+        ReservedNameError,
+        UnsupportedTypeError,
+        DiffOverflowError,
+        ClosedError,
+        NonDeterministicError,
+        NegativeMultiplicityError,
+        NotReadableError,
+        StalledError,
+    )
+}
+
+
+def to_payload(error: DiffError) -> tuple[str, str]:
+    """Describe an error by two strings: the name of its class here, and its message.
+
+    A subclass made elsewhere travels as the nearest class of this module; its extra attributes and
+    its traceback are lost.
+
+    Examples
+    --------
+    >>> to_payload(InvalidDiffError("diff is null in 3 rows"))
+    ('InvalidDiffError', 'diff is null in 3 rows')
+    """
+    for ancestor in type(error).__mro__:
+        if _BY_NAME.get(ancestor.__name__) is ancestor:
+            return ancestor.__name__, str(error)
+    raise TypeError(f"only a DiffError travels as a payload, not {type(error).__name__}: {error}")
+
+
+def from_payload(name: str, message: str) -> DiffError:
+    """Rebuild an error from `to_payload`, to be raised by the caller.
+
+    Only classes of this module are ever built. An unknown name, as another version of the library
+    may send, gives a plain `DiffError` that keeps the name in its message.
+
+    Examples
+    --------
+    >>> from_payload("InvalidDiffError", "diff is null in 3 rows")
+    InvalidDiffError('diff is null in 3 rows')
+    >>> from_payload("SystemExit", "0")
+    DiffError('SystemExit: 0')
+    """
+    known = _BY_NAME.get(name)
+    return known(message) if known else DiffError(f"{name}: {message}")

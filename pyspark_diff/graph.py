@@ -1,0 +1,81 @@
+"""The dataflow graph: the order in which nodes run, and which columns each has to give.
+
+Nothing runs that no sink reads. A column is computed only if a sink or a keyed operator downstream needs
+it: ``wanted(n) = union of needs(m, wanted(m)) over the readers m of n``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Mapping
+
+from pyspark_diff.operators.node import Concat, Input, Inspect, Keyed, Linear, Node
+from pyspark_diff.runners.feed import Feed
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The part of a dataflow that is run.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        Each behind its inputs.
+    wanted : mapping of Node to frozenset of str
+        Columns that somebody reads.
+    readings : mapping of Node to int
+        How many operators evaluate what an input gives.
+    """
+
+    nodes: tuple[Node, ...]
+    wanted: Mapping[Node, frozenset[str]]
+    readings: Mapping[Node, int]
+
+    def feeds(self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]]) -> tuple[Feed, ...]:
+        """What reaches the readers of a node, given what inputs and keyed operators emitted."""
+        if isinstance(node, (Input, Keyed)):
+            return emitted.get(node, ())
+        found = [feed for source in node.inputs for feed in self.feeds(source, emitted)]
+        if isinstance(node, Linear):
+            found = [feed.then(node.stage) for feed in found]
+        return tuple(found)
+
+
+def graph_of(sinks: Iterable[Node]) -> Graph:
+    """The graph upstream of some sinks.
+
+    Parameters
+    ----------
+    sinks : iterable of Node
+
+    Returns
+    -------
+    Graph
+    """
+    sinks = list(dict.fromkeys(sinks))
+    nodes: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(sink, False) for sink in reversed(sinks)]
+    while stack:  # without recursion: chains may be longer than Python's stack
+        node, done = stack.pop()
+        if done:
+            nodes.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((source, False) for source in reversed(node.inputs))
+    wanted: dict[Node, frozenset[str]] = {node: frozenset() for node in nodes}
+    readings: dict[Node, int] = {node: 0 for node in nodes}
+    for sink in sinks:
+        wanted[sink] = frozenset(sink.schema.names)
+    for node in reversed(nodes):
+        evaluates = isinstance(node, (Keyed, Inspect))
+        # An inspect shows all columns, and passes on what its readers evaluate once more.
+        passed = readings[node] if isinstance(node, (Linear, Concat, Inspect)) else 0
+        for source in node.inputs:
+            need = (
+                frozenset(source.schema.names) if evaluates else node.needs(wanted[node])
+            )
+            wanted[source] |= need
+            readings[source] += passed + (1 if evaluates else 0)
+    return Graph(tuple(nodes), wanted, readings)

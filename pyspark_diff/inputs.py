@@ -1,0 +1,398 @@
+"""Input sessions: handles that give updates a time, and move the frontier of an input.
+
+For a session whose time is ``now``: every update that it still accepts has a time ``t >= now``, and
+``now`` never goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import (
+    ClosedError,
+    InvalidDiffError,
+    InvalidTimeError,
+    SchemaError,
+    TimeRegressionError,
+)
+from pyspark_diff.expressions import check_deterministic, column
+from pyspark_diff.kernels.layout import as_int64, from_int64
+from pyspark_diff.operators.node import Input
+from pyspark_diff.runners.feed import Source
+from pyspark_diff.schema import DIFF, TIME, Schema, without_nullability
+
+#: What a user may hand in: a Spark, Arrow or pandas table, or rows (tuples, Rows or dicts).
+Data = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A source that entered, and the greatest time in it.
+
+    Parameters
+    ----------
+    source : Source
+    last : int
+    taken : int or None
+        Rows before this time were released already.
+    """
+
+    source: Source
+    last: int
+    taken: int | None = None
+
+
+class InputSession:
+    """Feeds one input of a dataflow. It holds state: a time, and updates that wait for `flush`.
+
+    Made by `Dataflow.input`. Updates enter at the session's time, unless they bring their own
+    (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
+    up to the time that the session has advanced to.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     degrees = edges.select("src").count()
+    ...     edges_in.insert([(1, 2), (1, 3)])
+    ...     edges_in.advance_to(1)
+    ...     edges_in.remove([(1, 2)])
+    ...     edges_in.advance_to(2)
+    ...     edges_in.flush()
+    ...     _ = flow.step()
+    ...     degrees.at(1).collect()
+    [Row(src=1, count=1)]
+    """
+
+    def __init__(self, node: Input, time: str, diff: str, start: int):
+        self._node = node
+        self._names = (time, diff)
+        self._time: int | None = start
+        self._waiting: list[Arrival] = []
+        self._rows: list[pa.Table] = []
+        self._flushed: list[Arrival] = []
+        self._frontier: int | None = start
+        self._flow_closed = False
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+        return self._node.name
+
+    @property
+    def schema(self) -> T.StructType:
+        """Spark schema of the records."""
+        return self._node.schema.struct
+
+    def time(self) -> Any:
+        """The session's time: that of the next insertion."""
+        return self._node.time_type.decode(self._open())
+
+    def insert(self, data: Data) -> None:
+        """Add records at the session's time.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The records; columns are matched by name, tuples by position.
+
+        Raises
+        ------
+        SchemaError
+            If names or types differ from the input's.
+        ClosedError
+            If the session or its dataflow was closed.
+        """
+        self._put(data, 1)
+
+    def remove(self, data: Data) -> None:
+        """Take records away at the session's time. See `insert`."""
+        self._put(data, -1)
+
+    def update(self, data: Data) -> None:
+        """Add update rows that bring their own time and diff columns.
+
+        A Spark frame is read once here, to check its times and diffs.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The input's columns, then time and diff.
+
+        Raises
+        ------
+        TimeRegressionError
+            If a time lies before the session's; nothing of ``data`` is taken then.
+        InvalidTimeError, InvalidDiffError
+            If a time or a diff is null.
+        SchemaError
+            If names or types differ from the input's.
+        """
+        now = self._open()
+        struct = T.StructType(
+            [
+                *self._node.schema.struct.fields,
+                T.StructField(self._names[0], self._node.time_type.kind),
+                T.StructField(self._names[1], T.LongType()),
+            ]
+        )
+        found = _conform(data, struct, self.name, widen=(self._names[1],))
+        names = [*self._node.schema.names, TIME, DIFF]
+        if isinstance(found, DataFrame):
+            renamed = found.toDF(*names)
+            check_deterministic(renamed)
+            self._update_frame(renamed, now)
+            return
+        table = found.rename_columns(names)
+        time, diff = table[TIME], table[DIFF]
+        if time.null_count:
+            raise InvalidTimeError(_nulls(time.null_count, "time", self.name))
+        if diff.null_count:
+            raise InvalidDiffError(_nulls(diff.null_count, "diff", self.name))
+        if table.num_rows:
+            encoded = as_int64(time.combine_chunks()).to_numpy()
+            self._check_times(int(encoded.min()), now)
+            source = Source(self._node.schema, table=table, rows=table.num_rows)
+            self._waiting.append(Arrival(source, int(encoded.max())))
+
+    def advance_to(self, time: Any) -> None:
+        """Move the session's time forward: no update before it will come any more.
+
+        Raises
+        ------
+        TimeRegressionError
+            If ``time`` lies before the session's time.
+        """
+        now = self._open()
+        to = self._node.time_type.encode(time)
+        if to < now:
+            raise TimeRegressionError(
+                f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
+            )
+        self._time = to
+
+    def flush(self) -> None:
+        """Hand everything over to the dataflow, which processes it in its next step."""
+        self._open()
+        self._flush()
+
+    def close(self) -> None:
+        """Declare the input complete, and flush. A second call does nothing."""
+        if self._time is not None:
+            self._time = None
+            self._flush()
+
+    def __enter__(self) -> "InputSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        self._gather()
+        self._flushed.extend(self._waiting)
+        self._waiting = []
+        self._frontier = self._time
+
+    def _open(self) -> int:
+        if self._flow_closed:
+            raise ClosedError(f"the dataflow of input {self.name!r} was closed; make a new one")
+        if self._time is None:
+            raise ClosedError(f"input {self.name!r} was closed: it takes no more updates")
+        return self._time
+
+    def _put(self, data: Data, diff: int) -> None:
+        now = self._open()
+        found = _conform(data, self._node.schema.struct, self.name)
+        if isinstance(found, DataFrame):
+            check_deterministic(found)
+            source = Source(self._node.schema, frame=found, time=now, diff=diff)
+            self._waiting.append(Arrival(source, now))
+        elif found.num_rows:
+            rows = found.num_rows
+            time = from_int64(pa.array(np.full(rows, now)), self._node.time_type.arrow)
+            table = found.append_column(TIME, time).append_column(
+                DIFF, pa.array(np.full(rows, diff))
+            )
+            self._rows.append(table)
+
+    def _gather(self) -> None:
+        """Make one source of the many small tables that insert and remove left."""
+        if self._rows:
+            table = pa.concat_tables(self._rows).combine_chunks()
+            self._rows = []
+            encoded = as_int64(table[TIME].combine_chunks()).to_numpy()
+            source = Source(self._node.schema, table=table, rows=table.num_rows)
+            self._waiting.append(Arrival(source, int(encoded.max())))
+
+    def _update_frame(self, frame: DataFrame, now: int) -> None:
+        time, diff = column(TIME), column(DIFF)
+        row = frame.agg(
+            F.min(time).alias("first"),
+            F.max(time).alias("last"),
+            F.count_if(time.isNull()).alias("no_time"),
+            F.count_if(diff.isNull()).alias("no_diff"),
+            F.count(F.lit(1)).alias("rows"),
+        ).first()
+        assert row is not None  # an aggregate without keys has one row
+        if row.no_time:
+            raise InvalidTimeError(_nulls(row.no_time, "time", self.name))
+        if row.no_diff:
+            raise InvalidDiffError(_nulls(row.no_diff, "diff", self.name))
+        if not row.rows:
+            return
+        encode = self._node.time_type.encode
+        self._check_times(encode(row["first"]), now)
+        source = Source(self._node.schema, frame=frame, rows=row["rows"])
+        self._waiting.append(Arrival(source, encode(row["last"])))
+
+    def _check_times(self, first: int, now: int) -> None:
+        if first < now:
+            decode = self._node.time_type.decode
+            raise TimeRegressionError(
+                f"an update at time {decode(first)!r} lies behind the frontier of input "
+                f"{self.name!r}, which is at {decode(now)!r}; nothing was taken. Give late updates "
+                "a time that is not before the frontier"
+            )
+
+
+def _nulls(count: int, what: str, name: str) -> str:
+    return (
+        f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
+        "or filter these rows out"
+    )
+
+
+def _conform(
+    data: Data, struct: T.StructType, name: str, widen: Sequence[str] = ()
+) -> DataFrame | pa.Table:
+    """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table."""
+    if isinstance(data, DataFrame):
+        frame = _conform_frame(data, struct, name, widen)
+        # A frame over local rows needs no job to be read.
+        return _cast(frame.toArrow(), struct, name) if frame.isLocal() else frame
+    if isinstance(data, pd.DataFrame):
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, pa.Table):
+        _check_columns(data.column_names, struct, name)
+        return _cast(data.select(struct.names), struct, name)
+    return _rows_to_table(data, struct, name)
+
+
+def _conform_frame(
+    frame: DataFrame, struct: T.StructType, name: str, widen: Sequence[str]
+) -> DataFrame:
+    _check_columns(frame.columns, struct, name)
+    given = {field.name: field.dataType for field in frame.schema.fields}
+    wrong = []
+    columns = []
+    for field in struct.fields:
+        kind = given[field.name]
+        if field.name in widen and isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType)):
+            columns.append(column(field.name).cast(field.dataType))
+            continue
+        columns.append(column(field.name))
+        if without_nullability(kind) != without_nullability(field.dataType):
+            wrong.append(
+                f"{field.name} is {kind.simpleString()}, expected {field.dataType.simpleString()}"
+            )
+    if wrong:
+        raise SchemaError(f"the rows for input {name!r} do not fit: {'; '.join(wrong)}; cast them")
+    return frame.select(*columns)
+
+
+def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> None:
+    missing = [n for n in struct.names if n not in names]
+    extra = [n for n in names if n not in struct.names]
+    if missing or extra:
+        told = [f"missing {', '.join(missing)}"] if missing else []
+        told += [f"unknown {', '.join(extra)}"] if extra else []
+        raise SchemaError(
+            f"the columns for input {name!r} do not fit: {'; '.join(told)}; given "
+            f"({', '.join(names)}), expected ({', '.join(struct.names)})"
+        )
+
+
+def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
+    """A table in exactly the Arrow types of the schema; only lossless integer widening is done."""
+    expected = Schema(struct).arrow()
+    arrays = []
+    for column_, field, declared in zip(table.columns, expected, struct.fields):
+        kind = column_.type
+        alike = (
+            kind == field.type
+            or (pa.types.is_integer(kind) and pa.types.is_integer(field.type))
+            or (pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
+                and (kind.tz is None) == (field.type.tz is None))
+            or pa.types.is_null(kind)
+            or (pa.types.is_large_string(kind) and pa.types.is_string(field.type))
+            or (pa.types.is_large_binary(kind) and pa.types.is_binary(field.type))
+            or pa.types.is_nested(kind)
+        )
+        try:
+            if not alike:
+                raise pa.ArrowInvalid(f"it is {kind}")
+            arrays.append(column_.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(
+                f"column {field.name!r} for input {name!r} does not fit: expected "
+                f"{declared.dataType.simpleString()}, but {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=expected)
+
+
+def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.Table:
+    if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
+        raise SchemaError(
+            f"input {name!r} takes a DataFrame, a pyarrow or pandas table, or an iterable of rows, "
+            f"not {type(rows).__name__}"
+        )
+    expected = Schema(struct).arrow()
+    names = struct.names
+    records = []
+    for row in rows:  # rows that a user typed: few, and checked one by one for a good message
+        if isinstance(row, dict):
+            _check_columns(list(row), struct, name)
+            row = tuple(row[n] for n in names)
+        elif isinstance(row, T.Row) and getattr(row, "__fields__", None):
+            _check_columns(row.__fields__, struct, name)
+            row = tuple(row[n] for n in names)
+        if not isinstance(row, (tuple, list)) or len(row) != len(names):
+            raise SchemaError(
+                f"{row!r} is not a row for input {name!r}, which has the columns "
+                f"({', '.join(names)})"
+            )
+        records.append(row)
+    arrays = []
+    values: Sequence[Any]
+    for values, field, declared in zip(
+        zip(*records) if records else [()] * len(names), expected, struct.fields
+    ):
+        try:
+            arrays.append(_array(values, field.type))
+        except (pa.ArrowException, OverflowError, TypeError, AttributeError) as error:
+            raise SchemaError(
+                f"a value for column {field.name!r} of input {name!r} is not a "
+                f"{declared.dataType.simpleString()}: {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=expected)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):
+        for value in values:
+            if isinstance(value, bool):
+                raise TypeError(f"{value!r} is a boolean")
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # A naive datetime is local time, as everywhere in PySpark; Arrow would take it for UTC.
+        values = [v.astimezone() if v is not None else None for v in values]
+    return pa.array(list(values), type=kind)

@@ -1,0 +1,193 @@
+"""Equality of rows as Spark groups them, and the one form of a float that stands for its equals.
+
+    null = null      NaN = NaN      -0.0 = 0.0      arrays and structs: part by part, likewise
+    rows_equal(columns, i, i)          is true of every row i
+    rows_equal(columns, i, j)  ⟹  spark_hash(row i) == spark_hash(row j)
+    rows_equal([c], i, j) == rows_equal([normalise(c)], i, j)
+
+A kernel searches by hash and then asks here, so that a collision of hashes never joins two keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_diff.kernels import buffers
+from pyspark_diff.kernels.buffers import Array, read_only
+from pyspark_diff.kernels.jit import jit
+
+
+def rows_equal(
+    columns: Sequence[pa.Array], left: npt.NDArray[Any], right: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
+    """Whether row `left[k]` equals row `right[k]` in every column, for each `k`.
+
+    Exact for every type, nested ones included. The cost follows the number of pairs and the sizes
+    of the strings and lists that they name, not the length of the columns: rows that no pair names
+    are not read (booleans and lists of fixed size excepted), so the columns may be mapped files.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+        Columns of one table. With no columns, all rows are equal.
+    left, right : numpy.ndarray of integers
+        Row numbers, of one length.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A `TypeError`: a column is, or contains, a map or a type that Spark's Arrow conversion does
+        not produce.
+
+    Examples
+    --------
+    >>> column = pa.array([0.0, -0.0, float("nan"), None, None])
+    >>> rows_equal([column], np.array([0, 0, 2, 3, 3]), np.array([1, 2, 2, 4, 0])).tolist()
+    [True, False, True, True, False]
+    """
+    left, right = np.asarray(left), np.asarray(right)
+    result = np.ones(len(left), np.bool_)
+    for column in columns:
+        buffers.check_type(column.type)
+    for column in columns:
+        result &= _equal(column, left, right)
+    return result
+
+
+def normalise(column: pa.Array) -> pa.Array:
+    """The column with `0.0` for `-0.0` and one NaN for all of them, also inside structs and lists.
+
+    Afterwards values that group together have the same bits, so they can be compared, sorted and
+    merged as bytes; which zero or NaN it was is lost, as it is when Spark groups.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Of any type; only the types of `rows_equal` may have floats inside.
+
+    Returns
+    -------
+    pyarrow.Array
+        The same object if there is no float inside, else a new column of the same type.
+
+    Examples
+    --------
+    >>> normalise(pa.array([-0.0, 1.5, None])).to_pylist()
+    [0.0, 1.5, None]
+    >>> words = pa.array(["a"])
+    >>> normalise(words) is words
+    True
+    """
+    if not _has_floats(column.type):
+        return column
+    buffers.check_type(column.type)
+    return _normalised(column)
+
+
+def _equal(column: pa.Array, left: Array, right: Array) -> Array:
+    """Whether the pairs are equal in one column of a checked type."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.ones(len(left), np.bool_)
+    ours, theirs = buffers.validity_at(column, left), buffers.validity_at(column, right)
+    if not ours.size:
+        return _equal_values(column, left, right)
+    # Two nulls are equal and a null equals nothing else, whatever lies in its slot.
+    result = ~(ours | theirs)
+    pairs = np.flatnonzero(ours & theirs)
+    result[pairs] = _equal_values(column, left[pairs], right[pairs])
+    return result
+
+
+def _equal_values(column: pa.Array, left: Array, right: Array) -> Array:
+    """Whether the pairs are equal, none of their rows being null in this column."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return rows_equal(buffers.fields(column), left, right)
+    if buffers.is_list(kind):
+        return _equal_lists(column, left, right)
+    if buffers.is_bytes(kind):
+        bounds, result = read_only(buffers.offsets(column)), np.empty(len(left), np.bool_)
+        data = read_only(buffers.data(column))
+        _equal_bytes(data, bounds, read_only(left), read_only(right), result)
+        return result
+    if pa.types.is_decimal(kind):
+        lanes = buffers.decimal_lanes(column)
+        return (lanes[left] == lanes[right]).all(axis=1)
+    values = buffers.fixed(column)
+    ours, theirs = values[left], values[right]
+    if pa.types.is_floating(kind):
+        # Only a NaN differs from itself.
+        return (ours == theirs) | ((ours != ours) & (theirs != theirs))
+    return ours == theirs
+
+
+@jit
+def _equal_bytes(data, offsets, left, right, result):  # type: ignore[no-untyped-def]
+    for k in range(result.size):
+        ours, theirs = np.int64(offsets[left[k]]), np.int64(offsets[right[k]])
+        end = np.int64(offsets[left[k] + 1])
+        same = end - ours == offsets[right[k] + 1] - theirs
+        # Eight bytes at a time, with one branch for them all.
+        while same and end - ours >= 8:
+            for i in range(8):
+                same &= data[ours + i] == data[theirs + i]
+            ours += 8
+            theirs += 8
+        while same and ours < end:
+            same = data[ours] == data[theirs]
+            ours += 1
+            theirs += 1
+        result[k] = same
+
+
+def _equal_lists(column: pa.Array, left: Array, right: Array) -> Array:
+    bounds = buffers.offsets(column)
+    begins, others = bounds[left].astype(np.int64), bounds[right].astype(np.int64)
+    sizes = bounds[left + 1] - begins
+    result = sizes == bounds[right + 1] - others
+    # The pairs of equal size become pairs of elements, all at once, and one unequal pair of
+    # elements makes its pair of rows unequal.
+    counts = np.where(result, sizes, 0)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    same = _equal(column.values, begins[owner] + within, others[owner] + within)
+    result[owner[~same]] = False
+    return result
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
+    return pa.types.is_floating(kind)
+
+
+def _normalised(column: pa.Array) -> pa.Array:
+    kind, rows = column.type, len(column)
+    if not _has_floats(kind):
+        return column
+    valid = buffers.validity(column)
+    nulls = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid.size else None
+    if pa.types.is_struct(kind):
+        children = [_normalised(child) for child in buffers.fields(column)]
+        return pa.Array.from_buffers(kind, rows, [nulls], children=children)
+    if buffers.is_list(kind):
+        elements, offsets = buffers.elements(column)
+        layout = [nulls]
+        if not pa.types.is_fixed_size_list(kind):
+            width = np.int64 if pa.types.is_large_list(kind) else np.int32
+            layout.append(pa.py_buffer(offsets.astype(width)))
+        return pa.Array.from_buffers(kind, rows, layout, children=[_normalised(elements)])
+    values = buffers.fixed(column)
+    values = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    return pa.Array.from_buffers(kind, rows, [nulls, pa.py_buffer(values)])

@@ -1,0 +1,108 @@
+"""Updates as Arrow IPC: the one format of batch files and of what the shuffle carries.
+
+One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``, ``diff``.
+A time or diff that all rows share stands in the schema's metadata instead. Uncompressed, so that a
+mapped file *is* the arrays. In transit integers are narrowed to the bytes they need.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import PerRow, Updates
+
+#: Raised when the meaning of the format changes; written into each file.
+FORMAT = b"1"
+
+
+def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
+    """One record batch that holds the updates.
+
+    Parameters
+    ----------
+    updates : Updates
+    narrow : bool
+        Store integers in as few bytes as their range allows. Smaller in transit, but a reader has
+        to copy them; leave it off for files that are mapped.
+    """
+    metadata = {b"format": FORMAT}
+    names: list[str] = []
+    arrays: list[pa.Array] = []
+
+    def put(name: str, value: PerRow) -> None:
+        if not isinstance(value, np.ndarray):
+            metadata[name.encode()] = str(int(value)).encode()
+            return
+        if narrow and value.size:
+            base, value = _narrowed(value)
+            metadata[name.encode() + b"+"] = str(base).encode()
+        names.append(name)
+        arrays.append(pa.array(value))
+
+    put("key64", updates.key64)
+    for i, column in enumerate(updates.columns or ()):
+        names.append(f"k{i}")
+        arrays.append(column)
+    put("time", updates.time)
+    put("diff", updates.diff)
+    schema = pa.schema([(n, a.type) for n, a in zip(names, arrays)], metadata=metadata)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def from_batch(batch: pa.RecordBatch) -> Updates:
+    """Undo `to_batch`; arrays are views of the batch's memory where nothing was narrowed.
+
+    Examples
+    --------
+    >>> u = Updates(np.array([1000, 1001]), None, 7, np.array([1, -1]))
+    >>> v = from_batch(to_batch(u, narrow=True))
+    >>> v.key64.tolist(), v.time, v.diff.tolist()
+    ([1000, 1001], 7, [1, -1])
+    """
+    metadata = batch.schema.metadata
+    if metadata.get(b"format") != FORMAT:
+        raise ValueError(
+            f"a batch in format {metadata.get(b'format')!r} cannot be read, expected {FORMAT!r}"
+        )
+
+    def get(name: str) -> PerRow:
+        shared = metadata.get(name.encode())
+        if shared is not None:
+            return int(shared)
+        column = batch.column(name)
+        base = metadata.get(name.encode() + b"+")
+        if base is None:
+            return as_int64(column).to_numpy()
+        return column.to_numpy().astype(np.int64) + int(base)
+
+    count = sum(1 for name in batch.schema.names if name.startswith("k") and name != "key64")
+    columns = tuple(batch.column(f"k{i}") for i in range(count)) if count else None
+    key64 = get("key64")
+    assert isinstance(key64, np.ndarray)
+    return Updates(key64, columns, get("time"), get("diff"))
+
+
+def to_bytes(updates: Updates) -> bytes:
+    """Updates as one narrowed IPC stream."""
+    batch = to_batch(updates, narrow=True)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def from_bytes(data: bytes | pa.Buffer) -> Updates:
+    """Undo `to_bytes`."""
+    with pa.ipc.open_stream(data) as reader:
+        return from_batch(reader.read_next_batch())
+
+
+def _narrowed(values: np.ndarray) -> tuple[int, np.ndarray]:
+    low, high = int(values.min()), int(values.max())
+    reach = high - low
+    for kind in (np.uint8, np.uint16, np.uint32):
+        if reach <= np.iinfo(kind).max:
+            return low, (values - low).astype(kind)
+    return 0, values

@@ -1,0 +1,49 @@
+"""The one way a kernel is compiled: by numba, without the GIL, kept in a cache on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile `function` with numba on its first call and keep the machine code on disk.
+
+    Every Python worker of a Spark executor is a fresh process, so without the cache each of them
+    would compile each kernel again. Where numba finds no place to write (the package is installed
+    read-only or imported from an archive, and there is no home directory), the kernel is compiled
+    once in each process instead: slower to start, the same answers.
+
+    A cached kernel is compiled again when the file it is written in changes, but not when a
+    function that it calls from *another* file does; so a kernel and its helpers live in one file.
+
+    Parameters
+    ----------
+    function : callable
+        A function that numba can compile in nopython mode.
+
+    Returns
+    -------
+    callable
+        The compiled function, with the same arguments.
+
+    Examples
+    --------
+    >>> @jit
+    ... def triangle(n):
+    ...     total = 0
+    ...     for i in range(n + 1):
+    ...         total += i
+    ...     return total
+    >>> triangle(4)
+    10
+    """
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError as error:
+        # numba has no class of its own for this; any other RuntimeError is a fault in the kernel.
+        if "no locator available" not in str(error):
+            raise
+        return numba.njit(nogil=True)(function)

@@ -1,0 +1,121 @@
+"""How records of given column types become `Updates`, and back.
+
+A layout is exact when the record is one integral column: then ``key64`` is the value itself and no
+column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are kept beside it::
+
+    decode(encode(columns)) == columns      (up to -0.0 = 0.0 and the bits of NaN)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_diff.kernels import hashing
+from pyspark_diff.kernels.equality import normalise
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, joined
+
+_NARROW = (pa.types.is_boolean, pa.types.is_int8, pa.types.is_int16, pa.types.is_int32,
+           pa.types.is_date32)
+_WIDE = (pa.types.is_int64, pa.types.is_timestamp, pa.types.is_duration)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The column types of a record.
+
+    Parameters
+    ----------
+    types : tuple of pyarrow.DataType
+        One for each column.
+    hash_mask : int
+        Bits of the hash that are used. Only tests narrow it, to force collisions.
+
+    Examples
+    --------
+    >>> layout = Layout((pa.int32(),))
+    >>> u = layout.encode([pa.array([3, 1], pa.int32())], time=0, diff=1)
+    >>> u.key64.tolist(), layout.decode(u)[0].to_pylist()
+    ([3, 1], [3, 1])
+    """
+
+    types: tuple[pa.DataType, ...]
+    hash_mask: int = -1
+
+    @property
+    def exact(self) -> bool:
+        """Whether ``key64`` is the record."""
+        return len(self.types) == 1 and any(is_(self.types[0]) for is_ in _NARROW + _WIDE)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether Spark hashes the one integral column as a 32-bit integer."""
+        return any(is_(self.types[0]) for is_ in _NARROW)
+
+    def encode(
+        self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
+    ) -> Updates:
+        """Updates of the given records."""
+        arrays = [joined([column]) for column in columns]
+        if self.exact:
+            whole = as_int64(arrays[0])
+            if not whole.null_count:
+                return Updates(whole.to_numpy(zero_copy_only=False), None, time, diff)
+            key64 = whole.fill_null(0).to_numpy(zero_copy_only=False)
+            return Updates(key64, (whole,), time, diff)
+        kept = tuple(normalise(array.cast(t) if array.type != t else array)
+                     for array, t in zip(arrays, self.types))
+        rows = len(arrays[0]) if arrays else len(np.atleast_1d(time))
+        key64 = hashing.spark_xxhash64(kept) if kept else np.zeros(rows, np.int64)
+        if self.hash_mask != -1:
+            key64 = key64 & np.int64(self.hash_mask)
+        return Updates(key64, kept, time, diff)
+
+    def decode(self, updates: Updates) -> list[pa.Array]:
+        """The records' columns, in the layout's types."""
+        columns = updates.with_columns()
+        if self.exact:
+            return [from_int64(columns[0], self.types[0])]
+        if updates.columns is None:  # no rows: `empty()` knows no types
+            return [pa.array([], type=t) for t in self.types]
+        return list(columns)
+
+    def buckets(self, updates: Updates, buckets: int) -> Int64:
+        """Bucket of each record: Spark's ``pmod(hash(record), buckets)``."""
+        if buckets == 1 or not len(updates):
+            return np.zeros(len(updates), dtype=np.int32)
+        if updates.columns is None:
+            return hashing.bucket_of_int64(
+                np.ascontiguousarray(updates.key64), buckets, narrow=self.narrow
+            )
+        columns = self.decode(updates) if self.exact else updates.columns
+        if not columns:
+            return np.zeros(len(updates), dtype=np.int32)
+        return hashing.bucket_of(hashing.spark_hash(columns), buckets)
+
+
+def as_int64(column: pa.Array) -> pa.Array:
+    """An integral column (boolean, date and timestamp too) as int64, nulls kept."""
+    kind = column.type
+    if pa.types.is_int64(kind):
+        return column
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return column.view(pa.int64())
+    if pa.types.is_date32(kind):
+        return pc.cast(column.view(pa.int32()), pa.int64())
+    return pc.cast(column, pa.int64())
+
+
+def from_int64(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Undo `as_int64`."""
+    if pa.types.is_int64(kind):
+        return column
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return column.view(kind)
+    if pa.types.is_date32(kind):
+        return pc.cast(column, pa.int32()).view(kind)
+    return pc.cast(column, kind)

@@ -1,0 +1,81 @@
+"""Consolidation and splitting of updates by bucket, before they are shuffled.
+
+For the rows ``R`` of a task and the parts that `split` makes of them::
+
+    accumulate(R, t) = sum(accumulate(part, t) for part in parts)
+    every record of the part of bucket b hashes to b
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import numpy as np
+
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.updates import Updates, pick
+
+
+def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
+    """Consolidated updates of each bucket that has any.
+
+    Parameters
+    ----------
+    updates : Updates
+        Rows in any order.
+    layout : Layout
+        Layout of the records.
+    buckets : int
+        Number of buckets.
+
+    Yields
+    ------
+    bucket : int
+    part : Updates
+        Its rows, ordered by (key64, record, time).
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> u = Updates(np.array([7, 7, 8]), None, 0, 1)
+    >>> [(b, p.key64.tolist(), p.diff.tolist()) for b, p in split(u, Layout((pa.int64(),)), 1)]
+    [(0, [7, 8], [2, 1])]
+    """
+    rows = consolidate(updates).updates
+    if not len(rows):
+        return
+    if buckets == 1:
+        yield 0, rows
+        return
+    bucket = layout.buckets(rows, buckets)
+    # Stable, so that each part stays ordered: a counting sort, as there are few buckets.
+    order, stops = _by_bucket(bucket, buckets)
+    moved = Updates(rows.key64[order], None, pick(rows.time, order), pick(rows.diff, order))
+    start = 0
+    for number in np.flatnonzero(np.diff(stops, prepend=0)):
+        stop = int(stops[number])
+        if rows.columns is None:
+            yield int(number), moved.between(start, stop)
+        else:
+            yield int(number), rows.take(order[start:stop])
+        start = stop
+
+
+@jit
+def _by_bucket(bucket, buckets):  # type: ignore[no-untyped-def]
+    stops = np.zeros(buckets, np.int64)
+    for i in range(bucket.size):
+        stops[bucket[i]] += 1
+    total = 0
+    at = np.empty(buckets, np.int64)
+    for b in range(buckets):
+        at[b] = total
+        total += stops[b]
+        stops[b] = total
+    order = np.empty(bucket.size, np.int64)
+    for i in range(bucket.size):
+        order[at[bucket[i]]] = i
+        at[bucket[i]] += 1
+    return order, stops

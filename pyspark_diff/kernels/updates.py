@@ -1,0 +1,159 @@
+"""Columns of update rows, as the kernels see them.
+
+For a set of updates ``U`` every function here keeps the law::
+
+    accumulate(U, t)[record] = sum(diff for (record, s, diff) in U if s <= t)
+
+``take`` and ``concat`` move rows; only `pyspark_diff.kernels.consolidate` may merge them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+Int64 = np.ndarray
+#: One value for each row, or one value that all rows share: constants are never stored per row.
+PerRow = np.ndarray | int
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Update rows held by column.
+
+    Parameters
+    ----------
+    key64 : ndarray of int64, shape (n,)
+        The record itself when it is one integral column without nulls, else a hash of it.
+    columns : tuple of pyarrow.Array or None
+        The record's columns where ``key64`` is only a hash; None where it is the record.
+    time : ndarray of int64, shape (n,), or int
+        Logical times; a plain int when all rows share it.
+    diff : ndarray of int64, shape (n,), or int
+        Signed multiplicities; a plain int when all rows share it.
+
+    Examples
+    --------
+    >>> u = Updates(np.array([3, 5]), None, 0, np.array([1, -1]))
+    >>> len(u), u.times().tolist(), u.diffs().tolist()
+    (2, [0, 0], [1, -1])
+    """
+
+    key64: Int64
+    columns: tuple[pa.Array, ...] | None
+    time: PerRow
+    diff: PerRow
+
+    def __len__(self) -> int:
+        return int(self.key64.size)
+
+    def times(self) -> Int64:
+        """Times as one array, whether or not they are all the same."""
+        return spread(self.time, len(self))
+
+    def diffs(self) -> Int64:
+        """Diffs as one array, whether or not they are all the same."""
+        return spread(self.diff, len(self))
+
+    def take(self, rows: np.ndarray) -> "Updates":
+        """Rows at the given indices (or where a mask is true), in that order."""
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        columns = None
+        if self.columns is not None:
+            index = pa.array(rows)
+            columns = tuple(column.take(index) for column in self.columns)
+        return Updates(self.key64[rows], columns, pick(self.time, rows), pick(self.diff, rows))
+
+    def between(self, start: int, stop: int) -> "Updates":
+        """Rows ``start`` to ``stop``, without copying."""
+        columns = None
+        if self.columns is not None:
+            columns = tuple(column.slice(start, stop - start) for column in self.columns)
+        rows = slice(start, stop)
+        return Updates(self.key64[rows], columns, pick(self.time, rows), pick(self.diff, rows))
+
+    def with_columns(self) -> tuple[pa.Array, ...]:
+        """The record's columns, made from ``key64`` where that is the record."""
+        return self.columns if self.columns is not None else (pa.array(self.key64),)
+
+
+def spread(value: PerRow, rows: int) -> Int64:
+    """One value for each row, from a shared one or as it is."""
+    return value if isinstance(value, np.ndarray) else np.full(rows, value, dtype=np.int64)
+
+
+def pick(value: PerRow, rows: np.ndarray | slice) -> PerRow:
+    """The values of some rows; a shared value stays shared."""
+    return value[rows] if isinstance(value, np.ndarray) else value
+
+
+def empty() -> Updates:
+    """No updates at all."""
+    return Updates(np.empty(0, np.int64), None, 0, 1)
+
+
+def concat(parts: Iterable[Updates]) -> Updates:
+    """All rows of several sets of updates, one set behind the other.
+
+    Examples
+    --------
+    >>> a = Updates(np.array([1]), None, 0, 1)
+    >>> len(concat([a, a, empty()]))
+    2
+    """
+    kept = [part for part in parts if len(part)]
+    if not kept:
+        return empty()
+    if len(kept) == 1:
+        return kept[0]
+    columns = None
+    if any(part.columns is not None for part in kept):
+        by_part = [part.with_columns() for part in kept]
+        columns = tuple(joined(pieces) for pieces in zip(*by_part))
+    return Updates(
+        np.concatenate([part.key64 for part in kept]),
+        columns,
+        _gathered(kept, [part.time for part in kept]),
+        _gathered(kept, [part.diff for part in kept]),
+    )
+
+
+def advanced(updates: Updates, since: int | None) -> Updates:
+    """The same updates with times before ``since`` moved up to it; None moves nothing.
+
+    Examples
+    --------
+    >>> advanced(Updates(np.array([4, 4]), None, np.array([0, 3]), 1), 5).time
+    5
+    """
+    if since is None or not len(updates):
+        return updates
+    time: PerRow = updates.time
+    if isinstance(time, np.ndarray):
+        time = since if int(time.max()) <= since else np.maximum(time, since)
+    else:
+        time = max(time, since)
+    return Updates(updates.key64, updates.columns, time, updates.diff)
+
+
+def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """Several arrays of one type as a single contiguous one."""
+    chunks: list[pa.Array] = []
+    for piece in pieces:
+        chunks.extend(piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece])
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks:
+        return pa.array([], type=pieces[0].type)
+    return pa.concat_arrays(chunks)
+
+
+def _gathered(parts: Sequence[Updates], values: Sequence[PerRow]) -> PerRow:
+    first = values[0]
+    if all(not isinstance(v, np.ndarray) and v == first for v in values):
+        return first
+    return np.concatenate([spread(v, len(part)) for part, v in zip(parts, values)])

@@ -1,0 +1,1 @@
+"""The operators of a dataflow, one to a file."""

@@ -1,0 +1,60 @@
+"""Count: each record with its multiplicity, as data.
+
+At every time ``t``, for each record ``r`` whose accumulated diff ``n`` is not zero::
+
+    accumulate(count(A), t) = { (r, n): 1 }        and no row at all where n is zero
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pyspark_diff.kernels.consolidate import Grouped
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.replay import replay
+from pyspark_diff.kernels.updates import Int64, pick
+from pyspark_diff.operators.node import Keyed, Node
+from pyspark_diff.runners.work import Changes
+from pyspark_diff.schema import Schema
+
+
+@dataclass(frozen=True)
+class CountKernel:
+    """Where the accumulation of a record changes, its old row goes and its new row comes."""
+
+    stateful = True
+
+    def __call__(
+        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
+    ) -> Changes:
+        before, after = replay(grouped, base)
+        gone, come = np.flatnonzero(before), np.flatnonzero(after)
+        diff = np.concatenate((np.full(gone.size, -1), np.ones(come.size, np.int64)))
+        width = len(layout.types)
+        columns: list[pa.Array] = []
+        if any(i < width for i in wanted):
+            rows = np.concatenate((gone, come))
+            records = layout.decode(grouped.updates.take(rows))
+            columns = [records[i] for i in wanted if i < width]
+        for i, position in enumerate(wanted):
+            if position == width:
+                columns.insert(i, pa.array(np.concatenate((before[gone], after[come]))))
+        time = grouped.updates.time
+        if isinstance(time, np.ndarray):
+            time = np.concatenate((pick(time, gone), pick(time, come)))
+        return columns, time, diff
+
+
+def count(source: Node, name: str) -> Keyed:
+    """The node that counts ``source``'s records into a column ``name``.
+
+    Source: differential-dataflow ``operators/count.rs``.
+    """
+    field = T.StructField(name, T.LongType(), False)
+    schema = Schema(T.StructType([*source.schema.struct.fields, field]))
+    return Keyed("count", source, schema, CountKernel())

@@ -1,0 +1,86 @@
+"""Threshold and distinct: records with a function of their multiplicity.
+
+At every time ``t``, for each record ``r`` with accumulated diff ``n``::
+
+    accumulate(threshold(A, f), t)[r] = f(n),   where f(0) = 0
+    distinct = threshold with f(n) = 1 where n > 0, else 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Sequence
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError, InvalidDiffError
+from pyspark_diff.kernels.consolidate import Grouped
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.replay import replay
+from pyspark_diff.kernels.updates import Int64, pick
+from pyspark_diff.operators.node import Keyed, Node
+from pyspark_diff.runners.work import Changes
+
+
+@dataclass(frozen=True)
+class ThresholdKernel:
+    """Where ``f`` of the accumulation changes, the record gains the difference.
+
+    Parameters
+    ----------
+    function : callable or None
+        From one multiplicity to another; None is distinct.
+    """
+
+    function: Callable[[int], int] | None
+    stateful = True
+
+    def __call__(
+        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
+    ) -> Changes:
+        before, after = replay(grouped, base)
+        change = self._of(after) - self._of(before)
+        rows = np.flatnonzero(change)
+        columns = layout.decode(grouped.updates.take(rows))
+        return [columns[i] for i in wanted], pick(grouped.updates.time, rows), change[rows]
+
+    def _of(self, counts: Int64) -> Int64:
+        if self.function is None:
+            return (counts > 0).astype(np.int64)
+        # A call for each multiplicity that occurs, not for each record.
+        distinct, where = np.unique(counts, return_inverse=True)
+        values = [self._checked(int(n)) for n in distinct]
+        return np.array(values, dtype=np.int64)[where] if values else counts
+
+    def _checked(self, count: int) -> int:
+        value = self.function(count)  # type: ignore[misc]
+        if isinstance(value, bool):
+            value = int(value)
+        if not hasattr(value, "__index__"):
+            raise InvalidDiffError(
+                f"threshold's function returned {value!r} for the multiplicity {count}; it must "
+                "return a whole number"
+            )
+        # The change between two of these must fit as well.
+        if not -(2**62) <= int(value) < 2**62:
+            raise DiffOverflowError(
+                f"threshold's function returned {value!r} for the multiplicity {count}, which is "
+                "too large for a diff"
+            )
+        return int(value)
+
+
+def threshold(source: Node, function: Callable[[int], int] | None) -> Keyed:
+    """The node that gives each record the multiplicity ``function(multiplicity)``.
+
+    Source: differential-dataflow ``operators/threshold.rs``.
+    """
+    if function is not None:
+        zero = ThresholdKernel(function)._checked(0)
+        if zero:
+            raise InvalidDiffError(
+                f"threshold's function returned {zero} for the multiplicity 0; it must return 0 "
+                "there, since absent records are without number"
+            )
+    kind = "distinct" if function is None else "threshold"
+    return Keyed(kind, source, source.schema, ThresholdKernel(function))

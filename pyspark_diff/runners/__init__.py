@@ -1,0 +1,1 @@
+"""The two places where the same kernels run: Spark's executors, and the driver."""

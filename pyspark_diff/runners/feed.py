@@ -1,0 +1,86 @@
+"""What flows along an edge within one step: sources of update rows, and expressions to apply to them.
+
+A feed stands for the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}`` where ``f`` is the
+chain of linear operators between the arrangement (or input) that made the source and the one that
+reads it. Nothing is evaluated until a runner needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pyspark_diff.schema import Schema
+
+
+class Stage(Protocol):
+    """A linear operator, as runners see it. Travels to the executors where it is portable."""
+
+    #: Whether `on_table` works, so that no Spark is needed to evaluate the stage.
+    portable: bool
+    #: Whether time and diff of every row stay what they are.
+    keeps_time_and_diff: bool
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        """The operator on Spark update rows."""
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        """The operator on Arrow update rows."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Update rows at rest. Exactly one of table, paths and frame is given.
+
+    Parameters
+    ----------
+    schema : Schema
+        The data columns that are there.
+    table : pyarrow.Table or None
+        Data columns, ``__time`` and ``__diff``, on the driver.
+    paths : tuple of str
+        Files of such tables.
+    frame : DataFrame or None
+        A user's frame: data columns, and ``__time`` and ``__diff`` where these are not shared.
+    time, diff : int or None
+        Shared by all rows of ``frame``.
+    rows : int or None
+        Number of rows where known.
+    """
+
+    schema: Schema
+    table: pa.Table | None = None
+    paths: tuple[str, ...] = ()
+    frame: DataFrame | None = None
+    time: int | None = None
+    diff: int | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A source, the linear operators to apply, and the interval of times that is wanted.
+
+    Parameters
+    ----------
+    source : Source
+    chain : tuple of Stage
+        Applied in order.
+    lower, upper : int or None
+        Only rows with ``lower <= time < upper``; None is no bound.
+    until : int or None
+        The frontier of the source when it was made: all its times lie before it.
+    """
+
+    source: Source
+    chain: tuple[Stage, ...] = ()
+    lower: int | None = None
+    upper: int | None = None
+    until: int | None = None
+
+    def then(self, stage: Stage) -> "Feed":
+        """The feed with one more linear operator."""
+        return replace(self, chain=self.chain + (stage,))

@@ -1,0 +1,176 @@
+"""The Spark runner: one job for each arrangement that has input, one task for each bucket.
+
+The shuffle moves a few Arrow blobs a task, never rows, and never state.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import Any, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.conversion import LocalDataToArrowConversion
+
+from pyspark_diff.arrange.batch import BatchFile
+from pyspark_diff.expressions import column, update_struct
+from pyspark_diff.runners import tasks
+from pyspark_diff.runners.feed import Feed, Source, Stage
+from pyspark_diff.runners.work import BucketResult, Work
+from pyspark_diff.schema import DIFF, TIME, Schema, TimeType
+
+#: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
+LOCAL_ROWS = 1000
+
+
+class SparkRunner:
+    """Runs kernels as Spark jobs.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    time_type : TimeType
+    """
+
+    def __init__(self, spark: SparkSession, time_type: TimeType):
+        self._spark = spark
+        self._time_type = time_type
+
+    def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
+        """Do a keyed operator's work of one step.
+
+        Parameters
+        ----------
+        work : Work
+        schema : Schema
+            Data columns of the feeds after their chains, in the layout's order.
+        feeds : sequence of Feed
+
+        Returns
+        -------
+        list of BucketResult
+            Of the buckets that had updates.
+        """
+        blobs = [self._blobs(work, schema, feed) for feed in feeds]
+        if not blobs:
+            return []
+        rows = (
+            reduce(DataFrame.union, blobs)
+            .repartitionById(work.buckets, "bucket")
+            .mapInArrow(tasks.run_buckets(work), tasks.RESULTS)
+            .collect()
+        )
+        for row in rows:
+            tasks.raise_error(row.error)
+        return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
+
+    def merge(
+        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
+    ) -> dict[int, BatchFile]:
+        """Merge the files of each bucket, a task each, without a shuffle."""
+        listed = sorted(files.items())
+        rows = (
+            self._spark.range(0, len(listed), 1, len(listed))
+            .mapInArrow(tasks.merge_buckets(listed, directory, since), tasks.RESULTS)
+            .collect()
+        )
+        merged = {}
+        for row in rows:
+            tasks.raise_error(row.error)
+            file = json.loads(row.result)["file"]
+            if file is not None:
+                merged[row.bucket] = BatchFile(**file)
+        return merged
+
+    def materialise(self, source: Source, directory: str) -> Source:
+        """Evaluate a user's frame once, into files of update rows."""
+        frame = self._start(source)
+        rows = frame.mapInArrow(tasks.write_rows(directory), "path string, rows long").collect()
+        return Source(
+            source.schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows)
+        )
+
+    def fetch(self, source: Source) -> pa.Table:
+        """The rows of a user's frame, on the driver."""
+        return self._start(source).toArrow()
+
+    def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
+        """Evaluate column expressions on a few rows: over a local relation, without any job."""
+        frame = self._spark.createDataFrame(table)
+        for stage in chain:
+            frame = stage.on_frame(frame)
+        if table.num_rows > LOCAL_ROWS:
+            return frame.toArrow()
+        rows = frame.collect()
+        return LocalDataToArrowConversion.convert(rows, frame.schema, False)
+
+    def _start(self, source: Source) -> DataFrame:
+        """The rows of a source as a frame with time and diff columns."""
+        if source.frame is None:
+            if source.table is not None:
+                return self._spark.createDataFrame(source.table)
+            return self._range(len(source.paths)).mapInArrow(
+                tasks.read_files(source.paths), update_struct(source.schema, self._time_type)
+            )
+        frame = source.frame
+        if source.time is not None:
+            moment = F.lit(source.time)
+            kind = self._time_type.kind
+            if isinstance(kind, T.DateType):
+                moment = F.date_from_unix_date(moment.cast("int"))
+            elif isinstance(kind, T.TimestampNTZType):
+                moment = F.lit(self._time_type.decode(source.time))
+            elif isinstance(kind, T.TimestampType):
+                moment = F.timestamp_micros(moment)
+            frame = frame.withColumn(TIME, moment.cast(kind))
+        if source.diff is not None:
+            frame = frame.withColumn(DIFF, F.lit(source.diff).cast("long"))
+        return frame
+
+    def _blobs(self, work: Work, schema: Schema, feed: Feed) -> DataFrame:
+        source, chain = feed.source, list(feed.chain)
+        constant = source.frame is not None and all(s.keeps_time_and_diff for s in chain)
+        how = tasks.Split(
+            work.layout,
+            work.buckets,
+            source.time if constant else None,
+            source.diff if constant else None,
+            feed.lower,
+            feed.upper,
+            work.lower,
+        )
+        if source.frame is None and all(stage.portable for stage in chain):
+            if source.table is None:
+                return self._range(len(source.paths)).mapInArrow(
+                    tasks.split_files(how, source.paths, chain), tasks.BLOBS
+                )
+            return self._start(source).mapInArrow(tasks.split_rows(how, chain), tasks.BLOBS)
+        frame = self._start(source)
+        for stage in chain:
+            frame = stage.on_frame(frame)
+        # What all rows share is not moved: the fewer columns cross to Python, the faster.
+        moved = list(schema.names)
+        moved += [TIME] if how.time is None else []
+        moved += [DIFF] if how.diff is None else []
+        frame = frame.select(*[column(name) for name in moved])
+        if not moved:
+            frame = frame.select(F.lit(True).alias(DIFF))
+        return frame.mapInArrow(tasks.split_rows(how), tasks.BLOBS)
+
+    def _range(self, count: int) -> DataFrame:
+        return self._spark.range(0, count, 1, count)
+
+
+def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketResult:
+    table = None
+    if output is not None:
+        with pa.ipc.open_stream(output) as reader:
+            table = reader.read_all()
+    file = None if told["file"] is None else BatchFile(**told["file"])
+    return BucketResult(
+        bucket, file, table, told["output_path"], told["rows_in"], told["rows_read"],
+        told["rows_out"],
+    )

@@ -1,0 +1,290 @@
+"""Functions that run inside Spark's Python workers.
+
+An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated blob for
+each bucket, `run_buckets` does a bucket's work on its blobs. Errors of the library travel as data: a
+raise inside a task would be retried by Spark, and would reach the user as text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from pyspark_diff import storage
+from pyspark_diff.errors import (
+    DiffError,
+    InvalidDiffError,
+    InvalidTimeError,
+    TimeRegressionError,
+    from_payload,
+    to_payload,
+)
+from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.layout import Layout, as_int64
+from pyspark_diff.kernels.split import split
+from pyspark_diff.kernels.updates import PerRow, Updates
+from pyspark_diff.runners.feed import Stage
+from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
+from pyspark_diff.schema import DIFF, TIME
+
+BLOBS = "bucket int, part long, blob binary, error string"
+RESULTS = "bucket int, result string, output binary, error string"
+
+#: Rows that a task holds before it consolidates and passes them on, and their bytes.
+CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
+#: Rows of one blob: large enough that Spark's cost per row vanishes, small enough for its buffers.
+BLOB_ROWS = 1 << 20
+#: Output of a bucket up to this many bytes goes to the driver with the result.
+INLINE_BYTES = 1 << 20
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How rows become blobs.
+
+    Parameters
+    ----------
+    layout : Layout
+    buckets : int
+    time, diff : int or None
+        Shared by all rows; None where the rows have a column of it.
+    lower, upper : int or None
+        Rows at other times are left out.
+    floor : int or None
+        A time below it is an error.
+    """
+
+    layout: Layout
+    buckets: int
+    time: int | None
+    diff: int | None
+    lower: int | None
+    upper: int | None
+    floor: int | None
+
+    def updates(self, table: pa.Table) -> Updates:
+        """Rows of the interval, as kernels see them."""
+        width = len(self.layout.types)
+        time: PerRow | None = self.time
+        if time is None:
+            column = table.column(TIME)
+            if column.null_count:
+                raise InvalidTimeError(
+                    f"{column.null_count} rows have no time (it is null): give every row a time, "
+                    "or filter these rows out"
+                )
+            time = as_int64(column.combine_chunks()).to_numpy()
+        diff: PerRow | None = self.diff
+        if diff is None:
+            column = table.column(DIFF)
+            if column.null_count:
+                raise InvalidDiffError(
+                    f"{column.null_count} rows have no diff (it is null): give every row a diff, "
+                    "or filter these rows out"
+                )
+            diff = as_int64(column.combine_chunks()).to_numpy()
+        if self.floor is not None and np.size(time) and int(np.min(time)) < self.floor:
+            raise TimeRegressionError(
+                f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
+                "an operator between (transform, map_in_pandas) must have changed the time"
+            )
+        columns = [table.column(i) for i in range(width)]
+        if not width and not isinstance(time, np.ndarray):
+            time = np.full(table.num_rows, time, dtype=np.int64)
+        updates = self.layout.encode(columns, time, diff)
+        if isinstance(time, np.ndarray) and (self.lower is not None or self.upper is not None):
+            inside = np.ones(time.size, dtype=bool)
+            if self.lower is not None:
+                inside &= time >= self.lower
+            if self.upper is not None:
+                inside &= time < self.upper
+            if not inside.all():
+                updates = updates.take(inside)
+        return updates
+
+
+def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from update rows to blobs, portable stages applied on the way."""
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(BLOBS, _blobs(how, _staged(_chunks(batches), chain)))
+
+    return run
+
+
+def split_files(
+    how: Split, paths: Sequence[str], chain: Sequence[Stage]
+) -> Callable[[Batches], Batches]:
+    """As `split_rows` for files of update rows: partition i of a range reads file i."""
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(BLOBS, _blobs(how, _staged(_files(batches, paths), chain)))
+
+    return run
+
+
+def read_files(paths: Sequence[str]) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from a range over files to the update rows in them."""
+
+    def run(batches: Batches) -> Batches:
+        for table in _files(batches, paths):
+            yield from table.to_batches(max_chunksize=1 << 16)
+
+    return run
+
+
+def write_rows(directory: str) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function that writes rows to files: yields path and number of rows."""
+
+    def run(batches: Batches) -> Batches:
+        for number, table in enumerate(_chunks(batches)):
+            if table.num_rows:
+                name = f"rows-{_partition():05d}-{number:03d}.arrow"
+                path = os.path.join(directory, name)
+                storage.write_batch(path, table.combine_chunks())
+                yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
+
+    return run
+
+
+def run_buckets(work: Work) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from one bucket's blobs to its result."""
+
+    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
+        bucket = -1
+        parts: list[tuple[int, Updates]] = []
+        for batch in batches:
+            errors = batch.column("error").drop_null()
+            if len(errors):
+                raise _from_json(errors[0].as_py())
+            for number in range(batch.num_rows):  # a blob each, never a row each
+                bucket = batch.column("bucket")[number].as_py()
+                blob = batch.column("blob")[number].as_buffer()
+                parts.append((batch.column("part")[number].as_py(), ipc.from_bytes(blob)))
+        if parts:
+            # In the order of their making, so that a retried task writes the same bytes.
+            parts.sort(key=lambda part: part[0])
+            yield _result(run_bucket(work, bucket, [updates for _, updates in parts]), work)
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(RESULTS, results(batches))
+
+    return run
+
+
+def merge_buckets(
+    files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None
+) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function: partition i of a range merges the files of the i-th bucket."""
+
+    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                bucket, paths = files[number]
+                file = merge_bucket(paths, directory, bucket, since)
+                text = json.dumps({"file": None if file is None else asdict(file)})
+                yield bucket, text, None
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(RESULTS, results(batches))
+
+    return run
+
+
+def raise_error(error: str | None) -> None:
+    """Raise on the driver what a task reported."""
+    if error is not None:
+        raise _from_json(error)
+
+
+def _result(result: BucketResult, work: Work) -> tuple[int, str, bytes | None]:
+    output, inline = None, None
+    if result.output is not None and result.output.num_rows:
+        table = result.output.combine_chunks()
+        if table.nbytes > INLINE_BYTES:
+            output = os.path.join(work.directory, f"out-{result.bucket:05d}.arrow")
+            storage.write_batch(output, table)
+        else:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            inline = sink.getvalue().to_pybytes()
+    text = json.dumps({
+        "file": None if result.file is None else asdict(result.file),
+        "output_path": output,
+        "rows_in": result.rows_in,
+        "rows_read": result.rows_read,
+        "rows_out": result.rows_out,
+    })
+    return result.bucket, text, inline
+
+
+def _blobs(how: Split, tables: Iterable[pa.Table]) -> Iterator[tuple[int, int, bytes]]:
+    number = _partition() << 24
+    for table in tables:
+        for bucket, part in split(how.updates(table), how.layout, how.buckets):
+            for start in range(0, len(part), BLOB_ROWS):
+                stop = min(start + BLOB_ROWS, len(part))
+                yield bucket, number, ipc.to_bytes(part.between(start, stop))
+                number += 1
+
+
+def _chunks(batches: Batches) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _files(batches: Batches, paths: Sequence[str]) -> Iterator[pa.Table]:
+    for batch in batches:
+        for number in batch.column(0).to_numpy():
+            yield storage.read_table(paths[number])
+
+
+def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.Table]:
+    for table in tables:
+        for stage in chain:
+            table = stage.on_table(table)
+        yield table
+
+
+def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-arg]
+    """One record batch a row; an error of the library becomes a row of its own."""
+    names = [field.split()[0] for field in ddl.split(", ")]
+    kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
+    types = [kinds[field.split()[1]] for field in ddl.split(", ")]
+    try:
+        for row in rows:
+            values = (*row, None)
+            arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+    except DiffError as error:
+        values = (0, *[None] * (len(names) - 2), json.dumps(to_payload(error)))
+        arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _from_json(text: str) -> DiffError:
+    name, message = json.loads(text)
+    return from_payload(name, message)
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()

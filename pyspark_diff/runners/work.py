@@ -1,0 +1,192 @@
+"""The work of one keyed operator in one bucket and one interval. Both runners call `run_bucket`.
+
+Contract of a kernel: it sees all touched records of one bucket at once, ordered by
+``(key64, record, time)`` and consolidated, with the accumulation of each record below the interval;
+it returns the updates of the output in that interval. It knows no Spark, does no I/O, is a pure
+function, and is right on zero rows.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Mapping, Protocol, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_diff import storage
+from pyspark_diff.arrange.batch import BatchFile
+from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.gather import accumulated
+from pyspark_diff.kernels.layout import Layout, from_int64
+from pyspark_diff.kernels.merge import merge
+from pyspark_diff.kernels.replay import compact
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, spread
+from pyspark_diff.schema import DIFF, TIME
+
+#: What a kernel returns: the wanted output columns, times and diffs.
+Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
+
+
+class Kernel(Protocol):
+    """A keyed operator's function on one bucket."""
+
+    #: Whether it needs the accumulation of each record below the interval.
+    stateful: bool
+
+    def __call__(
+        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
+    ) -> Changes:
+        """Updates of the output columns at the wanted positions."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Form of an operator's output rows.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The wanted data columns.
+    wanted : tuple of int
+        Their positions among all output columns.
+    time : pyarrow.DataType
+    pruned : bool
+        Some columns are left out, so rows may have become equal.
+    """
+
+    schema: pa.Schema
+    wanted: tuple[int, ...]
+    time: pa.DataType
+    pruned: bool
+
+    def table(self, changes: Changes) -> pa.Table:
+        """Update rows from what a kernel returned."""
+        columns, time, diff = changes
+        if self.pruned:
+            layout = Layout(tuple(self.schema.types))
+            rows = len(columns[0]) if columns else max(np.size(time), np.size(diff))
+            if not columns:
+                time = spread(time, rows)
+            updates = consolidate(layout.encode(columns, time, diff)).updates
+            columns, time, diff = layout.decode(updates), updates.times(), updates.diffs()
+        rows = len(columns[0]) if columns else max(np.size(time), np.size(diff))
+        arrays = list(columns)
+        arrays.append(from_int64(pa.array(spread(time, rows)), self.time))
+        arrays.append(pa.array(spread(diff, rows)))
+        fields = list(self.schema) + [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a keyed operator does in one step, for all buckets. Travels to the executors.
+
+    Parameters
+    ----------
+    layout : Layout
+        Layout of the records.
+    buckets : int
+    kernel : Kernel or None
+        None only arranges.
+    output : Output or None
+    files : mapping of int to tuple of str
+        Batch files that stand for the time below the interval, by bucket.
+    directory : str
+        Where files go.
+    keeps : bool
+        Whether a new batch is written.
+    since : int or None
+        Times of the new batch are advanced to it.
+    lower, upper : int or None
+        The interval; None is no bound.
+    """
+
+    layout: Layout
+    buckets: int
+    kernel: Kernel | None
+    output: Output | None
+    files: Mapping[int, tuple[str, ...]]
+    directory: str
+    keeps: bool
+    since: int | None
+    lower: int | None
+    upper: int | None
+
+
+@dataclass(frozen=True)
+class BucketResult:
+    """What became of one bucket.
+
+    Parameters
+    ----------
+    bucket : int
+    file : BatchFile or None
+        The new batch's file; None when it holds nothing.
+    output : pyarrow.Table or None
+        Output update rows, unless they were written to ``output_path``.
+    output_path : str or None
+    rows_in, rows_read, rows_out : int
+        Update rows that came in, rows of older batches that were read, and output rows.
+    """
+
+    bucket: int
+    file: BatchFile | None
+    output: pa.Table | None
+    output_path: str | None
+    rows_in: int
+    rows_read: int
+    rows_out: int
+
+
+def run_bucket(work: Work, bucket: int, parts: list[Updates]) -> BucketResult:
+    """Do one bucket's share of a step.
+
+    Parameters
+    ----------
+    work : Work
+    bucket : int
+    parts : list of Updates
+        The bucket's new updates, in any order.
+
+    Returns
+    -------
+    BucketResult
+    """
+    grouped = consolidate(concat(parts))
+    output, read = None, 0
+    if work.kernel is not None and work.output is not None:
+        records = grouped.starts.size
+        if work.kernel.stateful and work.files.get(bucket):
+            batches = [storage.open_updates(path) for path in work.files[bucket]]
+            base, read = accumulated(grouped.records(), batches)
+        else:
+            base = np.zeros(records, dtype=np.int64)
+        output = work.output.table(
+            work.kernel(grouped, base, work.layout, work.output.wanted)
+        )
+    file = None
+    if work.keeps:
+        file = write_file(work.directory, bucket, compact(grouped, work.since))
+    rows_in = sum(len(part) for part in parts)
+    rows_out = output.num_rows if output is not None else 0
+    return BucketResult(bucket, file, output, None, rows_in, read, rows_out)
+
+
+def merge_bucket(
+    paths: Sequence[str], directory: str, bucket: int, since: int | None
+) -> BatchFile | None:
+    """Merge one bucket's files into a new one, times advanced to ``since``."""
+    batches = [storage.open_updates(path) for path in paths]
+    return write_file(directory, bucket, merge(batches, since).updates)
+
+
+def write_file(directory: str, bucket: int, updates: Updates) -> BatchFile | None:
+    """Write one bucket of a batch; no file where there is nothing to hold."""
+    if not len(updates):
+        return None
+    path = os.path.join(directory, f"{bucket:05d}.arrow")
+    size = storage.write_batch(path, ipc.to_batch(updates))
+    return BatchFile(path, len(updates), size)

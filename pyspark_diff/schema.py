@@ -1,0 +1,257 @@
+"""Schemas of collections, and the types a logical time may have.
+
+A collection's records are *data columns*; time and diff travel beside them in two columns of the
+library's own, ``__time`` and ``__diff``. For every time type::
+
+    decode(encode(t)) == t      and      encode(s) <= encode(t)  iff  s <= t
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from pyspark_diff.errors import (
+    InvalidTimeError,
+    ReservedNameError,
+    SchemaError,
+    UnsupportedTypeError,
+)
+from pyspark_diff.kernels.layout import Layout
+
+#: The library's own columns; users never see them.
+TIME, DIFF = "__time", "__diff"
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH_UTC = _EPOCH.replace(tzinfo=datetime.timezone.utc)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The data columns of a collection.
+
+    Parameters
+    ----------
+    struct : pyspark.sql.types.StructType
+        Names and Spark types, in order.
+
+    Raises
+    ------
+    ReservedNameError
+        If a name starts with two underscores.
+    SchemaError
+        If two names are the same up to case.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import StructType
+    >>> Schema(StructType.fromDDL("src long, dst long")).names
+    ('src', 'dst')
+    """
+
+    struct: T.StructType
+
+    def __post_init__(self) -> None:
+        check_names(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(self.struct.names)
+
+    @property
+    def types(self) -> tuple[T.DataType, ...]:
+        """Spark types in order."""
+        return tuple(field.dataType for field in self.struct.fields)
+
+    def arrow_types(self) -> tuple[pa.DataType, ...]:
+        """Arrow types in order, as Spark hands columns to Python."""
+        return tuple(to_arrow_type(kind) for kind in self.types)
+
+    def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
+        """Arrow schema of these columns, or of some of them in this order."""
+        wanted = self.names if names is None else tuple(names)
+        kinds = dict(zip(self.names, self.arrow_types()))
+        return pa.schema([(name, kinds[name]) for name in wanted])
+
+    def only(self, names: Iterable[str]) -> "Schema":
+        """The schema of some columns, in the given order."""
+        return Schema(T.StructType([self.struct[name] for name in names]))
+
+    def layout(self, names: Iterable[str] | None = None) -> Layout:
+        """How kernels hold records of these columns.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If a column cannot be compared for equality.
+        """
+        wanted = self.names if names is None else tuple(names)
+        for name in wanted:
+            reason = _not_comparable(self.struct[name].dataType)
+            if reason:
+                raise UnsupportedTypeError(
+                    f"column {name!r} of type {self.struct[name].dataType.simpleString()} cannot "
+                    f"be part of a key: {reason}; drop it, or turn it into columns that can be "
+                    "compared (for a map: array_sort(map_entries(...)))"
+                )
+        return Layout(tuple(self.arrow(wanted).types))
+
+    def describe(self) -> str:
+        """Names and types in one line, for messages."""
+        return ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in self.struct.fields)
+
+    def same_types(self, other: "Schema") -> bool:
+        """Whether both have the same names and types, in the same order; nullability is let be."""
+        return self.names == other.names and all(
+            without_nullability(a) == without_nullability(b)
+            for a, b in zip(self.types, other.types)
+        )
+
+
+def parse_schema(schema: str | T.StructType) -> Schema:
+    """A schema from a DDL string (``"src long, dst long"``) or a StructType."""
+    return Schema(T.StructType.fromDDL(schema) if isinstance(schema, str) else schema)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names the library keeps for itself, and names that differ in nothing but case."""
+    reserved = [name for name in names if name.startswith("__")]
+    if reserved:
+        raise ReservedNameError(
+            f"column names that start with two underscores are reserved: {', '.join(reserved)}; "
+            "rename these columns"
+        )
+    twice = [name for name, n in Counter(name.lower() for name in names).items() if n > 1]
+    if twice:
+        raise SchemaError(
+            f"columns appear more than once (names are compared without case): {', '.join(twice)}; "
+            f"the columns are {', '.join(names)}: rename or drop some"
+        )
+
+
+def without_nullability(kind: T.DataType) -> T.DataType:
+    """The type with everything in it nullable, so that types compare by what they hold."""
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(without_nullability(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(without_nullability(kind.keyType), without_nullability(kind.valueType))
+    if isinstance(kind, T.StructType):
+        return T.StructType(
+            [T.StructField(f.name, without_nullability(f.dataType)) for f in kind.fields]
+        )
+    return kind
+
+
+def _not_comparable(kind: T.DataType) -> str | None:
+    if isinstance(kind, T.MapType):
+        return "Spark maps have no equality"
+    if isinstance(kind, T.ArrayType):
+        return _not_comparable(kind.elementType)
+    if isinstance(kind, T.StructType):
+        return next(filter(None, (_not_comparable(f.dataType) for f in kind.fields)), None)
+    if isinstance(kind, T.StringType):
+        collation = getattr(kind, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            return f"strings with collation {collation} are not equal byte by byte"
+        return None
+    comparable = (
+        T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType,
+        T.DoubleType, T.DecimalType, T.BinaryType, T.DateType, T.TimestampType,
+        T.TimestampNTZType, T.DayTimeIntervalType,
+    )
+    return None if isinstance(kind, comparable) else "the type has no order in this library"
+
+
+@dataclass(frozen=True)
+class TimeType:
+    """A totally ordered type of logical times: an integer, date or timestamp.
+
+    Parameters
+    ----------
+    kind : pyspark.sql.types.DataType
+
+    Examples
+    --------
+    >>> TimeType(T.DateType()).encode(datetime.date(1970, 1, 3))
+    2
+    """
+
+    kind: T.DataType
+
+    def __post_init__(self) -> None:
+        if not isinstance(
+            self.kind,
+            (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType,
+             T.TimestampNTZType),
+        ):
+            raise SchemaError(
+                f"a time column must be an integer, date or timestamp, not "
+                f"{self.kind.simpleString()}; cast it"
+            )
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Arrow type of the time column."""
+        return to_arrow_type(self.kind)
+
+    @property
+    def name(self) -> str:
+        """Spark's name of the type."""
+        return self.kind.simpleString()
+
+    @property
+    def start(self) -> int:
+        """Where the inputs of a dataflow start unless told otherwise: zero, or the epoch."""
+        return 0
+
+    def encode(self, value: Any) -> int:
+        """A time as the integer that kernels use: itself, days or microseconds since the epoch."""
+        if isinstance(self.kind, T.DateType):
+            if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+                return (value - _EPOCH.date()).days
+        elif isinstance(self.kind, (T.TimestampType, T.TimestampNTZType)):
+            if isinstance(value, datetime.datetime):
+                return self._encode_timestamp(value)
+        elif not isinstance(value, bool) and hasattr(value, "__index__"):
+            number = value.__index__()
+            if -(2**63) <= number < 2**63:
+                return int(number)
+        raise InvalidTimeError(
+            f"{value!r} is not a time of this dataflow, whose times are of type {self.name}"
+        )
+
+    def _encode_timestamp(self, value: datetime.datetime) -> int:
+        if isinstance(self.kind, T.TimestampNTZType):
+            if value.tzinfo is not None:
+                raise InvalidTimeError(
+                    f"{value!r} has a time zone, times of type timestamp_ntz have none"
+                )
+            return (value - _EPOCH) // _MICROSECOND
+        # A naive datetime means local time, as everywhere in PySpark.
+        return (value.astimezone(datetime.timezone.utc) - _EPOCH_UTC) // _MICROSECOND
+
+    def decode(self, number: int) -> Any:
+        """The Python value of an encoded time."""
+        if isinstance(self.kind, T.DateType):
+            return _EPOCH.date() + datetime.timedelta(days=number)
+        if isinstance(self.kind, T.TimestampNTZType):
+            return _EPOCH + datetime.timedelta(microseconds=number)
+        if isinstance(self.kind, T.TimestampType):
+            moment = _EPOCH_UTC + datetime.timedelta(microseconds=number)
+            return moment.astimezone().replace(tzinfo=None)
+        return int(number)
+
+
+def parse_time_type(kind: str | T.DataType) -> TimeType:
+    """A time type from its Spark name (``"long"``, ``"date"``, ``"timestamp"``) or type."""
+    if isinstance(kind, str):
+        kind = T.StructType.fromDDL(f"t {kind}").fields[0].dataType
+    return TimeType(kind)

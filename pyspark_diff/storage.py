@@ -1,0 +1,141 @@
+"""Where batch files live: one directory that this process owns, and that it always removes.
+
+A file is written under a temporary name and moved into place, so under its final name it is whole::
+
+    open(path) succeeds  ==>  the file holds all of one bucket's rows
+
+The directory is locked while its owner lives. Directories whose owner died are removed by the next
+one that starts beside them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+
+import pyarrow as pa
+
+from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.updates import Updates
+
+_PREFIX = "pyspark_diff-"
+_MOST_OPEN = 4096
+_opened: OrderedDict[str, Updates] = OrderedDict()
+
+
+class Storage:
+    """A private directory of batch files.
+
+    Removed by `close`, when the object is collected, and when the interpreter ends, also after an
+    exception.
+
+    Parameters
+    ----------
+    parent : str or None
+        Directory to put it in; None for the system's temporary directory. On a cluster it must be
+        a path that the driver and all executors share.
+
+    Examples
+    --------
+    >>> storage = Storage()
+    >>> root = storage.root
+    >>> storage.close()
+    >>> os.path.exists(root)
+    False
+    """
+
+    def __init__(self, parent: str | None = None):
+        folder = Path(parent or tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_orphans(folder)
+        self.root = tempfile.mkdtemp(prefix=_PREFIX, dir=folder)
+        scratch = os.path.join(self.root, "lock.tmp")
+        lock = os.open(scratch, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Locked before it has its name: nobody can take this directory for an orphan in between.
+        os.rename(scratch, os.path.join(self.root, "lock"))
+        self._finalizer = weakref.finalize(self, _remove, self.root, lock)
+
+    def directory(self, name: str) -> str:
+        """A path that nobody has used, for a directory that is made with its first file."""
+        return os.path.join(self.root, f"{name}-{uuid.uuid4().hex[:12]}")
+
+    def close(self) -> None:
+        """Remove everything. A second call does nothing."""
+        self._finalizer()
+
+
+def write_batch(path: str, batch: pa.RecordBatch | pa.Table) -> int:
+    """Write an Arrow IPC file under its final name only when it is whole; returns its bytes."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write(batch)
+        size = os.path.getsize(scratch)
+        os.replace(scratch, path)
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise
+    return size
+
+
+def read_table(path: str) -> pa.Table:
+    """A file of update rows, mapped."""
+    return pa.ipc.open_file(pa.memory_map(path)).read_all()
+
+
+def open_updates(path: str) -> Updates:
+    """The updates of a batch file, mapped: only the pages that are touched are read.
+
+    Files never change under their name, so those opened last are kept open.
+    """
+    found = _opened.get(path)
+    if found is None:
+        with pa.ipc.open_file(pa.memory_map(path)) as reader:
+            found = ipc.from_batch(reader.get_batch(0))
+        _opened[path] = found
+        if len(_opened) > _MOST_OPEN:
+            _opened.popitem(last=False)
+    else:
+        _opened.move_to_end(path)
+    return found
+
+
+def remove_files(paths: list[str]) -> None:
+    """Delete files; those already gone are no error."""
+    for path in paths:
+        _opened.pop(path, None)
+        try:
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))  # succeeds with the last file of the batch
+        except OSError:
+            pass
+
+
+def _remove(root: str, lock: int) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove directories of owners that were killed: whoever can take the lock outlived its owner."""
+    for root in folder.glob(_PREFIX + "*"):
+        try:
+            lock = os.open(root / "lock", os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(root, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)

@@ -1,0 +1,55 @@
+"""One Spark session for the whole run, and the profile of the property tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from pyspark.sql import SparkSession
+
+from pyspark_diff.session import session
+
+settings.register_profile(
+    "ci",
+    # The first example of a test may have to compile a kernel or to start a worker.
+    deadline=None,
+    # The same examples in every run, so that a failure is a change and never luck.
+    derandomize=True,
+    max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "25")),
+    # How to repeat a failure, also from a log.
+    print_blob=True,
+)
+settings.load_profile("ci")
+
+# A function of a test module reaches the workers by its name, so they must find the module.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+# A machine whose own name does not resolve could otherwise not start Spark.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session. Starting one takes seconds, so all tests share it and leave it as it was."""
+    folder = tmp_path_factory.mktemp("spark")
+    spark = session(
+        "pyspark_diff tests",
+        # Two, so that partitions can go wrong; not more, so that every machine runs the same plans.
+        master="local[2]",
+        memory="2g",
+        conf={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": False,
+            # Nothing is left in the working directory.
+            "spark.local.dir": str(folder / "local"),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        },
+    )
+    # Tests provoke failures on purpose; the warnings about them would bury a real one.
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()

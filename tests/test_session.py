@@ -1,0 +1,276 @@
+"""`configure` and `session`: they complete what the user says and never contradict it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+import pyspark_diff
+from pyspark_diff import session as module
+from pyspark_diff.session import ARROW_BATCH_ROWS, configure, session
+
+GIB = 2**30
+
+
+@pytest.fixture
+def no_session(monkeypatch, tmp_path):
+    """As in a new process: no Spark runs, and nothing is set outside the program."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    for name in (
+        "MASTER",
+        "PYSPARK_GATEWAY_PORT",
+        "PYSPARK_SUBMIT_ARGS",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_REMOTE",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    # `configure` sets the variable; set first, it is put back afterwards.
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return monkeypatch
+
+
+def options(*pairs, **arguments):
+    """The settings of a builder that had these pairs and was then configured."""
+    builder = SparkSession.builder
+    for key, value in pairs:
+        builder.config(key, value)
+    assert configure(builder, **arguments) is builder
+    return builder._options
+
+
+def test_local_session_is_completed(no_session):
+    got = options(("spark.master", "local[3]"))
+    assert got["spark.sql.execution.arrow.maxRecordsPerBatch"] == str(ARROW_BATCH_ROWS)
+    assert got["spark.sql.execution.arrow.pyspark.enabled"] == "true"
+    assert got["spark.python.unix.domain.socket.enabled"] == "true"
+    assert got["spark.ui.showConsoleProgress"] == "false"
+    assert got["spark.ui.enabled"] == "false"
+    assert got["spark.sql.shuffle.partitions"] == "3"
+    assert got["spark.app.name"] == "pyspark_diff"
+    assert 1024 <= int(got["spark.driver.memory"].removesuffix("m")) <= 3072
+    assert got["spark.pyspark.python"] == sys.executable
+    assert got["spark.executorEnv.PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert "spark.sql.session.timeZone" not in got
+
+
+def test_master_is_local_unless_named(no_session):
+    assert options()["spark.master"] == "local[*]"
+    assert options(cores=2)["spark.master"] == "local[2]"
+    assert options(cores=2)["spark.sql.shuffle.partitions"] == "2"
+    no_session.setenv("MASTER", "spark://host:7077")
+    assert options(cores=2)["spark.master"] == "spark://host:7077"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.app.name", "mine"),
+        ("spark.driver.memory", "7g"),
+        ("spark.executorEnv.PYSPARK_PYTHON", "/opt/python"),
+        ("spark.pyspark.python", "/opt/python"),
+        ("spark.python.unix.domain.socket.enabled", "false"),
+        ("spark.sql.execution.arrow.maxRecordsPerBatch", "17"),
+        ("spark.sql.execution.arrow.pyspark.enabled", "false"),
+        ("spark.sql.shuffle.partitions", "99"),
+        ("spark.ui.enabled", "true"),
+        ("spark.ui.showConsoleProgress", "true"),
+    ],
+)
+@pytest.mark.parametrize("place", ["builder", "file", "arguments"])
+def test_what_the_user_set_is_kept(no_session, tmp_path, place, key, value):
+    if place == "builder":
+        assert options((key, value))[key] == value
+        return
+    if place == "file":
+        Path(tmp_path, "spark-defaults.conf").write_text(f"# mine\n\n  {key}   {value}\n")
+    else:
+        no_session.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {key}={value} pyspark-shell")
+    got = options()
+    # The builder leaves it to Spark, which reads the same place.
+    assert key not in got
+    assert "spark.master" in got
+
+
+def test_arguments_of_submit_are_read(no_session, tmp_path):
+    Path(tmp_path, "other.conf").write_text("spark.ui.enabled=true\nspark.app.name: theirs\n")
+    no_session.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        f"--master local[5] --driver-memory 5g --properties-file {tmp_path / 'other.conf'} "
+        "--packages a:b:1 -c spark.sql.shuffle.partitions=8 pyspark-shell",
+    )
+    got = options()
+    for key in (
+        "spark.app.name",
+        "spark.driver.memory",
+        "spark.master",
+        "spark.sql.shuffle.partitions",
+        "spark.ui.enabled",
+    ):
+        assert key not in got
+    # What was said there is also known here: the session is still a local one.
+    assert got["spark.pyspark.python"] == sys.executable
+
+
+def test_python_of_the_user_reaches_the_workers(no_session):
+    no_session.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert options()["spark.pyspark.python"] == "/opt/python"
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
+
+
+def test_arguments_win(no_session):
+    assert options(("spark.driver.memory", "7g"), memory="2g")["spark.driver.memory"] == "2g"
+    extra = {"spark.ui.enabled": True, "spark.driver.memory": "4g", "spark.task.cpus": 1}
+    got = options(("spark.ui.enabled", "false"), memory="2g", extra=extra)
+    assert got["spark.ui.enabled"] == "true"
+    assert got["spark.driver.memory"] == "4g"
+    assert got["spark.task.cpus"] == "1"
+    assert extra == {"spark.ui.enabled": True, "spark.driver.memory": "4g", "spark.task.cpus": 1}
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
+def test_cluster_keeps_its_own(no_session, master):
+    got = options(("spark.master", master))
+    for key in (
+        "spark.driver.memory",
+        "spark.executorEnv.PYSPARK_PYTHON",
+        "spark.pyspark.python",
+        "spark.sql.shuffle.partitions",
+        "spark.ui.enabled",
+    ):
+        assert key not in got
+    assert ("spark.python.unix.domain.socket.enabled" in got) == (master != "yarn")
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_remote_server_keeps_its_own(no_session):
+    remote = ("spark.remote", "sc://host")
+    assert {key for key, _ in set(options(remote).items()) - {remote}} == {
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "spark.sql.execution.arrow.pyspark.enabled",
+    }
+
+
+def test_local_server_is_completed(no_session):
+    got = options(("spark.remote", "local[2]"))
+    assert got["spark.sql.shuffle.partitions"] == "2"
+    # Spark refuses a master beside a remote.
+    assert "spark.master" not in got
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory": "2 gigs"}, "'2 gigs'; give a number and a unit"),
+        ({"memory": "2"}, "give a number and a unit"),
+        ({"cores": 0}, "cores is 0; give 1 or more"),
+        ({"cores": 2}, r"the master is 'local\[4\]'; give one of the two"),
+    ],
+)
+def test_wrong_arguments_are_refused(no_session, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        options(("spark.master", "local[4]"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[4]", 4), ("local[4,2]", 4), ("local-cluster[3,2,1024]", 6)],
+)
+def test_cores_of_a_master(master, cores):
+    assert module._cores_of(master) == cores
+
+
+def test_cores_of_all(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 5}, raising=False)
+    assert module._cores_of("local[*]") == 3
+
+
+@pytest.mark.parametrize(
+    ("machine", "heap"), [(2 * GIB, GIB), (8 * GIB, 2 * GIB), (24 * GIB, 3 * GIB)]
+)
+def test_heap_follows_the_machine(machine, heap):
+    assert module._heap_bytes(machine) == heap
+
+
+def test_running_session_is_returned_unchanged(spark):
+    before = spark.conf.getAll
+    assert session() is spark
+    assert session("other", master="local[7]", conf={"spark.sql.shuffle.partitions": 9}) is spark
+    assert configure(SparkSession.builder, memory="3g").getOrCreate() is spark
+    assert spark.conf.getAll == before
+
+
+def test_running_session_is_found_from_another_thread(spark, monkeypatch):
+    # Only the default session is known there, and ``getOrCreate`` would change it.
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    assert session() is spark
+
+
+def test_workers_run_this_python(spark):
+    def python(batches):
+        import sys
+
+        import pandas
+
+        for _ in batches:
+            yield pandas.DataFrame({"python": [sys.executable]})
+
+    rows = spark.range(1, numPartitions=1).mapInPandas(python, "python string").collect()
+    assert Path(rows[0].python).resolve() == Path(sys.executable).resolve()
+
+
+SCRIPT = """
+import json
+from pyspark_diff.session import session
+
+spark = session()
+kept = (
+    "spark.app.name",
+    "spark.master",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.pyspark.enabled",
+    "spark.sql.shuffle.partitions",
+)
+print(json.dumps({key: spark.conf.get(key) for key in kept}))
+"""
+
+
+def test_submitted_script_keeps_what_was_submitted(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run(
+        [
+            str(Path(_find_spark_home(), "bin", "spark-submit")),
+            *("--master", "local[1]", "--name", "submitted"),
+            *("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=123"),
+            str(script),
+        ],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(Path(pyspark_diff.__file__).parents[1]),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == {
+        "spark.app.name": "submitted",
+        "spark.master": "local[1]",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "123",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": "1",
+    }
