@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-#: Functions that give another value on each evaluation, or on each day; used where the plan is text.
+#: Functions that give another value on each evaluation, or on each day, as plans show them.
 _UNSTABLE = re.compile(
     r"\b(rand|randn|random|uuid|shuffle|randstr|uniform|monotonically_increasing_id|"
     r"spark_partition_id|input_file_name|current_timestamp|current_date|now|localtimestamp|"

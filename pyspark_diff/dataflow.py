@@ -1,7 +1,8 @@
 """Dataflows: a program over collections, its inputs, and the state that steps carry forward.
 
-The one law: for every operator, every time ``t``, and every way of cutting the same updates into steps, the
-output accumulated at ``t`` equals the batch operator applied to the input accumulated at ``t``.
+The one law: for every operator, every time ``t``, and every way of cutting the same updates into
+steps, the output accumulated at ``t`` equals the batch operator applied to the input accumulated
+at ``t``.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ BEGINNING = -(2**63)
 class Dataflow:
     """A program over collections that is kept up to date, step by step.
 
-    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context manager; what it
-    wrote is removed at the end, also after an exception.
+    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context
+    manager; what it wrote is removed at the end, also after an exception.
 
     Parameters
     ----------
@@ -284,9 +285,14 @@ class Dataflow:
         inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
         frontiers: dict[Node, Frontier] = {n: BEGINNING for n in self._graph.nodes}
         self._state = State(frontiers, {}, {}, {})
-        arrivals = {
-            n: (Arrival(Source(n.schema, frame=n.frame), last=2**63 - 1),) for n in inputs
-        }
+        arrivals = {}
+        for n in inputs:
+            source = Source(n.schema, frame=n.frame)
+            if n.frame is not None and n.frame.isLocal():
+                # Rows that are on the driver already need no job to get there.
+                table = n.frame.toArrow()
+                source = Source(n.schema, table=table, rows=table.num_rows)
+            arrivals[n] = (Arrival(source, last=2**63 - 1),)
         self._advance(self._graph, arrivals, {n: None for n in inputs})
 
     def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:

@@ -32,11 +32,11 @@ from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_names, parse
 class DiffFrame:
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
-    Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take one from
-    `Dataflow.input` to keep an answer up to date step by step. Both give the same answer.
+    Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take
+    one from `Dataflow.input` to keep an answer up to date step by step. Both give the same answer.
 
-    Every method is lazy and returns a `DiffFrame`, except: `to_df` and `at` compute and return a Spark frame,
-    `probe` returns a `Probe`, and the properties `columns` and `schema`.
+    Every method is lazy and returns a `DiffFrame`, except: `to_df` and `at` compute and return a
+    Spark frame, `probe` returns a `Probe`, and the properties `columns` and `schema`.
 
     Parameters
     ----------
@@ -171,7 +171,8 @@ class DiffFrame:
 
         Examples
         --------
-        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1), (5, 0, 1)], "n int, time int, diff int"))
+        >>> rows = [(1, 0, 1), (5, 0, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
@@ -192,7 +193,7 @@ class DiffFrame:
         return self._express("withColumn", lambda frame: frame.withColumn(colName, col))
 
     def withColumnRenamed(self, existing: str, new: str) -> "DiffFrame":  # noqa: N802
-        """Another name for a column, as PySpark's `withColumnRenamed`; nothing where it is absent."""
+        """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
         pairs = [(name, new if name == existing else name) for name in self.columns]
         return self._pick("withColumnRenamed", pairs)
 
@@ -336,16 +337,18 @@ class DiffFrame:
     # Operators on arranged records.
 
     def count(self) -> "DiffFrame":
-        """Each distinct record with its multiplicity in a column ``count``: an operator, not an action.
+        """Each distinct record with its multiplicity in a column ``count``: an operator, not an
+        action.
 
-        PySpark's `DataFrame.count()` runs a job and returns a number; this is lazy and returns a `DiffFrame`,
-        like PySpark's ``df.groupBy(*df.columns).count()``. For a number, use ``at(t).count()``. Where the
-        record has a column ``count`` already, the new one is ``count_1``, and so on. A record whose
-        multiplicity is zero has no row.
+        PySpark's `DataFrame.count()` runs a job and returns a number; this is lazy and returns a
+        `DiffFrame`, like PySpark's ``df.groupBy(*df.columns).count()``. For a number, use
+        ``at(t).count()``. Where the record has a column ``count`` already, the new one is
+        ``count_1``, and so on. A record whose multiplicity is zero has no row.
 
         Examples
         --------
-        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -2)], "n int, time int, diff int"))
+        >>> rows = [(7, 0, 2), (7, 1, -2)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
         >>> n.count().to_df().orderBy("time").collect()
         [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
         """
@@ -368,7 +371,8 @@ class DiffFrame:
 
         Examples
         --------
-        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -2)], "n int, time int, diff int"))
+        >>> rows = [(7, 0, 2), (7, 1, -2)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
         >>> n.distinct().to_df().orderBy("time").collect()
         [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
         """
@@ -455,10 +459,12 @@ class DiffFrame:
         return self._flow._probe(self._node)
 
     def to_df(self) -> DataFrame:
-        """All updates of the collection as a Spark frame: data columns, time and diff, consolidated.
+        """All updates of the collection as a Spark frame: data columns, time and diff,
+        consolidated.
 
-        For a collection given as a whole this runs the whole program. In a `Dataflow` it gives what is kept:
-        see `Dataflow`'s ``keep_history``; such a frame can be read until the dataflow is closed.
+        For a collection given as a whole this runs the whole program. In a `Dataflow` it gives
+        what is kept: see `Dataflow`'s ``keep_history``; such a frame can be read until the
+        dataflow is closed.
 
         Raises
         ------
@@ -470,7 +476,8 @@ class DiffFrame:
         return arrangement.updates(self._spark)
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
-        """The collection as it stood at a time: a plain Spark frame, each record as often as it occurs.
+        """The collection as it stood at a time: a plain Spark frame, each record as often as it
+        occurs.
 
         Parameters
         ----------
@@ -488,7 +495,8 @@ class DiffFrame:
 
         Examples
         --------
-        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 2), (7, 1, -1)], "n int, time int, diff int"))
+        >>> rows = [(7, 0, 2), (7, 1, -1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
         >>> n.at(0).collect(), n.at(1).collect()
         ([Row(n=7), Row(n=7)], [Row(n=7)])
         """
@@ -584,8 +592,8 @@ class DiffFrame:
         )
 
 
-#: Frames that `to_df` and `at` handed out may be read as long as the process lives, and so may their
-#: files; both go when it ends.
+#: Frames that `to_df` and `at` handed out may be read as long as the process lives, so their
+#: dataflows live that long too; their files go when it ends.
 _ran: list[Dataflow] = []
 
 Dataflow._wrap = lambda flow, node: DiffFrame._of_flow(flow, node)  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """Column expressions on update rows: what may stand between two arrangements.
 
-An operator ``f`` is linear iff ``f(A + B) = f(A) + f(B)``; then it may be applied to updates as they
-are, keeping their time and diff. Spark expressions that look at one row at a time are linear.
+An operator ``f`` is linear iff ``f(A + B) = f(A) + f(B)``; then it may be applied to updates as
+they are, keeping their time and diff. Spark expressions that look at one row at a time are linear.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dataflow graph: the order in which nodes run, and which columns each has to give.
 
-Nothing runs that no sink reads. A column is computed only if a sink or a keyed operator downstream needs
-it: ``wanted(n) = union of needs(m, wanted(m)) over the readers m of n``.
+Nothing runs that no sink reads. A column is computed only if a sink or a keyed operator downstream
+needs it: ``wanted(n) = union of needs(m, wanted(m)) over the readers m of n``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Probes: where the frontier of a collection is.
 
-``less_than(t)`` is true while updates at a time before ``t`` may still appear in the collection; the empty
-frontier means that it is complete.
+``less_than(t)`` is true while updates at a time before ``t`` may still appear in the collection;
+the empty frontier means that it is complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One step: the updates between two frontiers flow through the graph, and a new state comes out.
 
-All or nothing: a step reads one immutable `State` and returns another. If anything raises, the files it wrote
-are removed, the state stays what it was, and the step can be run again.
+All or nothing: a step reads one immutable `State` and returns another. If anything raises, the
+files it wrote are removed, the state stays what it was, and the step can be run again.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _remove(root: str, lock: int) -> None:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove directories of owners that were killed: whoever can take the lock outlived its owner."""
+    """Remove directories whose owner was killed: a lock that can be taken has no owner."""
     for root in folder.glob(_PREFIX + "*"):
         try:
             lock = os.open(root / "lock", os.O_RDWR)

@@ -1,7 +1,8 @@
 """Look-ups of touched records in sorted batches.
 
 A batch is sorted by ``key64``, so the rows that a step has to see are found by searching, and only
-those are read: cost follows the records touched, not the batch. With ``B`` the batches of a record::
+those are read: cost follows the records touched, not the batch. With ``B`` the batches of a
+record::
 
     accumulated(B)[g] = sum(diff of rows of B whose record is g)
 """

@@ -1,7 +1,7 @@
 """Exact groups of equal records behind a 64-bit hash.
 
-``key64`` decides where a record may be, `rows_equal` whether it is there: a collision of hashes costs
-time and never a wrong answer::
+``key64`` decides where a record may be, `rows_equal` whether it is there: a collision of hashes
+costs time and never a wrong answer::
 
     group[i] == group[j]   iff   key64[i] == key64[j] and record[i] == record[j]
 """

@@ -1,8 +1,8 @@
 """Updates as Arrow IPC: the one format of batch files and of what the shuffle carries.
 
-One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``, ``diff``.
-A time or diff that all rows share stands in the schema's metadata instead. Uncompressed, so that a
-mapped file *is* the arrays. In transit integers are narrowed to the bytes they need.
+One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``,
+``diff``. A time or diff that all rows share stands in the schema's metadata instead. Uncompressed,
+so that a mapped file *is* the arrays. In transit integers are narrowed to the bytes they need.
 """
 
 from __future__ import annotations

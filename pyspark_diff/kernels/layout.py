@@ -1,7 +1,8 @@
 """How records of given column types become `Updates`, and back.
 
 A layout is exact when the record is one integral column: then ``key64`` is the value itself and no
-column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are kept beside it::
+column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are kept beside
+it::
 
     decode(encode(columns)) == columns      (up to -0.0 = 0.0 and the bits of NaN)
 """

@@ -1,7 +1,7 @@
 """Consolidate: the same collection with the fewest update rows.
 
-Within each step, no two output rows share ``(record, time)`` and no diff is zero; the accumulation at every
-time is that of the input. No state is kept.
+Within each step, no two output rows share ``(record, time)`` and no diff is zero; the accumulation
+at every time is that of the input. No state is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Nodes of the dataflow graph: what an operator reads, and what it gives.
 
-Nodes are descriptions and hold no state; a `Dataflow` holds the state of each. An operator is correct iff
-at every time the output accumulated there equals its batch function of the input accumulated there.
+Nodes are descriptions and hold no state; a `Dataflow` holds the state of each. An operator is
+correct iff at every time the output accumulated there equals its batch function of the input
+accumulated there.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Input(Node):
     time_type : TimeType
     name : str
     frame : DataFrame or None
-        Update rows with ``__time`` and ``__diff`` that are the whole history of the collection; None
-        for an input that an `InputSession` feeds.
+        Update rows with ``__time`` and ``__diff`` that are the whole history of the collection;
+        None for an input that an `InputSession` feeds.
     """
 
     def __init__(

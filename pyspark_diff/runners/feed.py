@@ -1,8 +1,9 @@
-"""What flows along an edge within one step: sources of update rows, and expressions to apply to them.
+"""What flows along an edge within one step: sources of update rows, and expressions to apply to
+them.
 
-A feed stands for the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}`` where ``f`` is the
-chain of linear operators between the arrangement (or input) that made the source and the one that
-reads it. Nothing is evaluated until a runner needs it.
+A feed stands for the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}`` where ``f`` is
+the chain of linear operators between the arrangement (or input) that made the source and the one
+that reads it. Nothing is evaluated until a runner needs it.
 """
 
 from __future__ import annotations

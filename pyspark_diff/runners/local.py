@@ -1,7 +1,7 @@
 """The driver runner: the same kernels in the driver's own process, without any Spark job.
 
-A Spark job costs a tenth of a second whatever its size; a few thousand updates are done here before it
-would have been planned.
+A Spark job costs a tenth of a second whatever its size; a few thousand updates are done here
+before it would have been planned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions that run inside Spark's Python workers.
 
-An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated blob for
-each bucket, `run_buckets` does a bucket's work on its blobs. Errors of the library travel as data: a
-raise inside a task would be retried by Spark, and would reach the user as text.
+An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated
+blob for each bucket, `run_buckets` does a bucket's work on its blobs. Errors of the library travel
+as data: a raise inside a task would be retried by Spark, and would reach the user as text.
 """
 
 from __future__ import annotations

@@ -1,0 +1,205 @@
+"""Degree distribution under changes, beside plain Spark recomputing it in the same session.
+
+    python benchmarks/degrees.py                       # 10k nodes / 50k edges, then 10M / 50M
+    python benchmarks/degrees.py --sizes 1000000:5000000 --json results.json
+
+Load a random graph from Parquet, then replace edges: each round is one removal and one insertion
+at a logical time of its own, and a number of rounds is processed in one physical step. Seconds of
+ours and of plain Spark come from one run, so quote their ratios: absolute times depend on the
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from typing import Any, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import pyspark_diff
+from measure import Memory, save, seconds, table
+from pyspark_diff import Dataflow, DiffFrame
+
+#: Rounds in one physical step, and how many such steps are measured.
+BATCHES = {1: 200, 10: 100, 100: 50, 1_000: 30, 10_000: 10, 100_000: 5}
+FILES = 8
+
+
+def write_graph(folder: str, nodes: int, edges: int) -> str:
+    """A random graph as Parquet files."""
+    random = np.random.default_rng(7)
+    path = os.path.join(folder, f"edges-{nodes}-{edges}")
+    os.makedirs(path)
+    for number in range(FILES):
+        count = edges // FILES + (number < edges % FILES)
+        columns = {name: random.integers(0, nodes, count) for name in ("src", "dst")}
+        pq.write_table(
+            pa.table(columns), f"{path}/{number}.parquet", use_dictionary=False, compression="none"
+        )
+    return path
+
+
+def plain(edges: DataFrame) -> dict[int, int]:
+    """The distribution from scratch, with plain Spark."""
+    degrees = edges.groupBy("src").count().withColumnRenamed("count", "degree")
+    return {row[0]: row[1] for row in degrees.groupBy("degree").count().collect()}
+
+
+def distribution(edges: DiffFrame, total: bool) -> DiffFrame:
+    """The same, kept up to date."""
+    degrees = edges.select("src")
+    degrees = degrees.count_total() if total else degrees.count()
+    degrees = degrees.select("count").withColumnRenamed("count", "degree")
+    return degrees.count_total() if total else degrees.count()
+
+
+class Changes:
+    """Rounds: each removes the oldest edge that is left and inserts a random one."""
+
+    def __init__(self, path: str, nodes: int):
+        self._random = np.random.default_rng(11)
+        self._nodes = nodes
+        self._old = _edges(path)
+        self._chunk = next(self._old)
+        self.time = 1
+
+    def take(self, rounds: int) -> pa.Table:
+        """Update rows of the next rounds."""
+        while self._chunk.num_rows < rounds:
+            self._chunk = pa.concat_tables([self._chunk, next(self._old)])
+        gone, self._chunk = self._chunk.slice(0, rounds), self._chunk.slice(rounds)
+        times = np.arange(self.time, self.time + rounds)
+        self.time += rounds
+        new = {name: self._random.integers(0, self._nodes, rounds) for name in ("src", "dst")}
+        return pa.table(
+            {
+                "src": np.concatenate((gone["src"].to_numpy(), new["src"])),
+                "dst": np.concatenate((gone["dst"].to_numpy(), new["dst"])),
+                "time": np.concatenate((times, times)),
+                "diff": np.repeat([-1, 1], rounds),
+            }
+        )
+
+
+def _edges(path: str) -> Iterator[pa.Table]:
+    for number in range(FILES):
+        for batch in pq.ParquetFile(f"{path}/{number}.parquet").iter_batches(200_000):
+            yield pa.Table.from_batches([batch])
+    while True:  # small graphs run out of old edges: then rounds only insert
+        yield pa.table({"src": np.zeros(200_000, np.int64), "dst": np.zeros(200_000, np.int64)})
+
+
+def run(spark: SparkSession, path: str, nodes: int, edges: int, total: bool) -> dict[str, Any]:
+    """Load and all batch sizes for one operator."""
+    frame = spark.read.parquet(path)
+    found: dict[int, int] = {}
+
+    def follow(updates: pa.Table) -> None:
+        degree, count, _, diff = (column.to_numpy() for column in updates.columns)
+        change = np.unique(degree, return_inverse=True)
+        for key, value in zip(change[0], np.bincount(change[1], count * diff)):
+            found[int(key)] = found.get(int(key), 0) + int(value)
+
+    with Memory() as memory, Dataflow(spark) as flow:
+        collection, session = flow.input("edges", "src long, dst long")
+        answer = distribution(collection, total).inspect(follow, by_table=True)
+        probe = answer.probe()
+        before, expected = seconds(lambda: plain(frame))
+
+        def load() -> None:
+            session.insert(frame)
+            session.advance_to(1)
+            session.flush()
+            flow.step_while(lambda: probe.less_than(session.time()))
+
+        load_seconds, _ = seconds(load)
+        right = {k: v for k, v in found.items() if v} == expected
+        state = sum(trace.size for trace in flow._state.traces.values())
+        after, _ = seconds(lambda: plain(frame))
+        plain_seconds = statistics.median([before, after])
+        changes = Changes(path, nodes)
+        rows = []
+        for rounds, repeats in BATCHES.items():
+            if rounds * 2 > edges:
+                continue
+            times, read = [], []
+            for _ in range(repeats):
+                def step() -> None:
+                    session.update(changes.take(rounds))
+                    session.advance_to(changes.time)
+                    session.flush()
+                    flow.step_while(lambda: probe.less_than(session.time()))
+
+                took, _ = seconds(step)
+                times.append(took)
+                read.append(flow.report.rows_in + flow.report.rows_read)
+            middle = statistics.median(times)
+            rows.append(
+                {
+                    "rounds": rounds,
+                    "median_ms": round(middle * 1e3, 3),
+                    "max_ms": round(max(times) * 1e3, 3),
+                    "us_per_round": round(middle / rounds * 1e6, 2),
+                    "rows_read": int(statistics.median(read)),
+                    "plain_over_ours": round(plain_seconds / middle, 1),
+                }
+            )
+            print(f"  {rounds:>7} rounds: {middle * 1e3:9.2f} ms", flush=True)
+    return {
+        "operator": "count_total" if total else "count",
+        "nodes": nodes,
+        "edges": edges,
+        "plain_seconds": [round(before, 2), round(after, 2)],
+        "load_seconds": round(load_seconds, 2),
+        "load_over_plain": round(load_seconds / plain_seconds, 2),
+        "agrees_with_plain": right,
+        "state_bytes": state,
+        "state_over_raw_columns": round(state / (16 * edges), 3),
+        "peak_gib": memory.gigabytes(),
+        "rounds": rows,
+    }
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="*", default=["10000:50000", "10000000:50000000"])
+    parser.add_argument("--json", default="benchmarks/results/degrees.json")
+    parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
+    options = parser.parse_args()
+    spark = pyspark_diff.session("benchmark degrees")
+    spark.sparkContext.setLogLevel("ERROR")
+    results = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        warm = write_graph(folder, 100, 1000)
+        run(spark, warm, 100, 1000, total=False)  # compiles kernels and warms the JVM
+        for size in options.sizes:
+            nodes, edges = (int(part) for part in size.split(":"))
+            path = write_graph(folder, nodes, edges)
+            for total in (False, True):
+                name = "count_total" if total else "count"
+                print(f"{name}, {nodes:,} nodes, {edges:,} edges", flush=True)
+                result = run(spark, path, nodes, edges, total)
+                results.append(result)
+                print(
+                    f"  load {result['load_seconds']} s = {result['load_over_plain']} x plain "
+                    f"Spark {result['plain_seconds']} s; peak GiB {result['peak_gib']}; state "
+                    f"{result['state_bytes']:,} bytes",
+                    flush=True,
+                )
+                if not result["agrees_with_plain"]:
+                    raise SystemExit("the distribution differs from plain Spark's")
+    for result in results:
+        print(f"\n{result['operator']}, {result['nodes']:,} nodes, {result['edges']:,} edges")
+        print(table(result["rounds"]))
+    save(options.json, {"runs": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Measuring: seconds, and the memory of every process of a Spark application."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+
+@dataclass
+class Memory:
+    """Peak resident memory, by kind of process, sampled in the background.
+
+    Pages that several processes map are counted once (proportional set size), so mapped batch
+    files are not counted for each worker again.
+    """
+
+    every: float = 0.5
+    peaks: dict[str, int] = field(default_factory=dict)
+
+    def __enter__(self) -> "Memory":
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.every):
+            sizes: dict[str, int] = {}
+            for pid in family(os.getpid()):
+                kind = _kind(pid)
+                sizes[kind] = sizes.get(kind, 0) + _resident(pid)
+            sizes["total"] = sum(sizes.values())
+            for kind, size in sizes.items():
+                self.peaks[kind] = max(self.peaks.get(kind, 0), size)
+
+    def gigabytes(self) -> dict[str, float]:
+        """Peaks in GiB."""
+        return {kind: round(size / 2**30, 2) for kind, size in sorted(self.peaks.items())}
+
+
+def family(root: int) -> list[int]:
+    """A process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            children.setdefault(int(stat.rsplit(")", 1)[1].split()[1]), []).append(int(entry))
+    found, stack = [], [root]
+    while stack:
+        pid = stack.pop()
+        found.append(pid)
+        stack.extend(children.get(pid, []))
+    return found
+
+
+def _kind(pid: int) -> str:
+    if pid == os.getpid():
+        return "driver"
+    try:
+        return "jvm" if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()[:200] else "workers"
+    except OSError:
+        return "workers"
+
+
+def _resident(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of an action, and what it returned."""
+    started = time.perf_counter()
+    result = action()
+    return time.perf_counter() - started, result
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    import pyspark
+
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": os.cpu_count(),
+        "processor": model,
+        "memory_gib": round(pages / 2**30, 1),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+    }
+
+
+def save(path: str, results: dict[str, Any]) -> None:
+    """Results as JSON, with the machine."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps({"machine": machine(), **results}, indent=1) + "\n")
+    print(f"written: {path}")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table."""
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in rows]
+    return "\n".join(lines)
