@@ -8,7 +8,7 @@ at ``t``.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,8 +26,9 @@ from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.schema import DIFF, TIME, check_names, parse_schema, parse_time_type
-from pyspark_diff.step import Frontier, Report, Settings, State, Step
+from pyspark_diff.step import Frontier, Report, Settings, State, Step, only
 from pyspark_diff.storage import Storage
+from pyspark_diff.times import Antichain
 
 #: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
 #: cores: a count of 500,000 new rows takes the driver as long as Spark needs to start its tasks.
@@ -89,7 +90,7 @@ class Dataflow:
     """
 
     #: Makes the frame that a user sees from a node; set by the layer above, which knows the class.
-    _wrap: Callable[["Dataflow", Node], Any]
+    _wrap: ClassVar[Callable[["Dataflow", Node], Any]]
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class Dataflow:
         session = InputSession(node, self.time_name, self.diff_name, begin)
         self._sessions[node] = session
         self._state = State({**self._state.frontiers, node: begin}, {}, {}, {})
-        return self._wrap(node), session
+        return Dataflow._wrap(self, node), session
 
     def step(self) -> bool:
         """Process everything that was flushed, up to the frontiers of the inputs.
@@ -267,16 +268,13 @@ class Dataflow:
         if trace is None:
             starts = [self._state.frontiers[n] for n in self._sessions]
             start = min([s for s in starts if s is not None], default=0)
-            from pyspark_diff.times import Antichain
-
             trace = Trace(Antichain([start]), Antichain([start]), Antichain([start]))
         # A frame that was handed out may be read at any time until the dataflow is closed.
         self._pinned.update(trace.paths())
-        frontier = next(iter(trace.upper), None)
         arrangement = Arrangement(
             trace, node.schema, kept.layout, self.time_type, self.time_name, self.diff_name
         )
-        return arrangement, frontier
+        return arrangement, only(trace.upper)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
@@ -371,4 +369,4 @@ def _parallelism(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context; its partitions for shuffles are the nearest
-        return int(spark.conf.get("spark.sql.shuffle.partitions", "8"))
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)

@@ -27,6 +27,7 @@ from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
+from pyspark_diff.step import only
 
 
 class DiffFrame:
@@ -503,7 +504,7 @@ class DiffFrame:
         flow = self._running()
         kind = self._node.time_type
         arrangement, frontier = flow._arrangement(self._node)
-        since = next(iter(arrangement.trace.since), None)
+        since = only(arrangement.trace.since)
         if time is None:
             at = 2**63 - 1 if frontier is None else frontier - 1
         else:
@@ -596,4 +597,4 @@ class DiffFrame:
 #: dataflows live that long too; their files go when it ends.
 _ran: list[Dataflow] = []
 
-Dataflow._wrap = lambda flow, node: DiffFrame._of_flow(flow, node)  # type: ignore[method-assign]
+Dataflow._wrap = DiffFrame._of_flow

@@ -7,7 +7,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Sequence, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ from pyspark_diff.runners.feed import Source
 from pyspark_diff.schema import DIFF, TIME, Schema, without_nullability
 
 #: What a user may hand in: a Spark, Arrow or pandas table, or rows (tuples, Rows or dicts).
-Data = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
+Data: TypeAlias = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
 
 
 @dataclass(frozen=True)

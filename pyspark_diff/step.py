@@ -112,6 +112,14 @@ class Settings:
     keep_history: bool
 
 
+def only(frontier: Antichain) -> Frontier:
+    """The one element of a frontier of totally ordered times, or None where it is empty."""
+    for time in frontier:
+        if isinstance(time, int):
+            return time
+    return None
+
+
 def below(a: Frontier, b: Frontier) -> bool:
     """Whether frontier ``a`` lies strictly before ``b``; the empty one is behind all."""
     return a is not None and (b is None or a < b)
@@ -364,7 +372,7 @@ class Step:
 
     def _since(self, node: Keyed, trace: Trace, upper: Frontier) -> Frontier:
         """How far times may be advanced: as far as nobody reads behind it."""
-        since = next(iter(trace.since), None)
+        since = only(trace.since)
         if node.kernel is not None:
             return upper if upper is not None else since
         if self.settings.keep_history or upper is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,10 +15,12 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 import pyspark_diff
-from pyspark_diff import session as module
 from pyspark_diff.session import ARROW_BATCH_ROWS, configure, session
 
 GIB = 2**30
+
+#: The module, whose name the package gives to its function.
+module = importlib.import_module("pyspark_diff.session")
 
 
 @pytest.fixture
@@ -230,6 +233,7 @@ def test_workers_run_this_python(spark):
 
 
 SCRIPT = """
+import importlib
 import json
 from pyspark_diff.session import session
 

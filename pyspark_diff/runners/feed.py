@@ -20,10 +20,13 @@ from pyspark_diff.schema import Schema
 class Stage(Protocol):
     """A linear operator, as runners see it. Travels to the executors where it is portable."""
 
-    #: Whether `on_table` works, so that no Spark is needed to evaluate the stage.
-    portable: bool
-    #: Whether time and diff of every row stay what they are.
-    keeps_time_and_diff: bool
+    @property
+    def portable(self) -> bool:
+        """Whether `on_table` works, so that no Spark is needed to evaluate the stage."""
+
+    @property
+    def keeps_time_and_diff(self) -> bool:
+        """Whether time and diff of every row stay what they are."""
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         """The operator on Spark update rows."""

@@ -33,8 +33,9 @@ Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
 class Kernel(Protocol):
     """A keyed operator's function on one bucket."""
 
-    #: Whether it needs the accumulation of each record below the interval.
-    stateful: bool
+    @property
+    def stateful(self) -> bool:
+        """Whether it needs the accumulation of each record below the interval."""
 
     def __call__(
         self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
