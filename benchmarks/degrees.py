@@ -76,11 +76,11 @@ class Changes:
         gone, self._chunk = self._chunk.slice(0, rounds), self._chunk.slice(rounds)
         times = np.arange(self.time, self.time + rounds)
         self.time += rounds
-        new = {name: self._random.integers(0, self._nodes, rounds) for name in ("src", "dst")}
+        new = self._random.integers(0, self._nodes, (rounds, 2))
         return pa.table(
             {
-                "src": np.concatenate((gone["src"].to_numpy(), new["src"])),
-                "dst": np.concatenate((gone["dst"].to_numpy(), new["dst"])),
+                "src": np.concatenate((gone["src"].to_numpy(), new[:, 0])),
+                "dst": np.concatenate((gone["dst"].to_numpy(), new[:, 1])),
                 "time": np.concatenate((times, times)),
                 "diff": np.repeat([-1, 1], rounds),
             }

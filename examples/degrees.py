@@ -186,10 +186,11 @@ def replacements(
     """Update rows of some rounds: at time ``first + i + 1`` one edge goes and a new one comes."""
     gone = removed.slice(first, count)
     times = np.arange(first + 1, first + count + 1)
+    come = random.integers(0, nodes, (count, 2))  # pair by pair: the same for every batch size
     return pa.table(
         {
-            "src": np.concatenate((gone["src"].to_numpy(), random.integers(0, nodes, count))),
-            "dst": np.concatenate((gone["dst"].to_numpy(), random.integers(0, nodes, count))),
+            "src": np.concatenate((gone["src"].to_numpy(), come[:, 0])),
+            "dst": np.concatenate((gone["dst"].to_numpy(), come[:, 1])),
             "time": np.concatenate((times, times)),
             "diff": np.repeat([-1, 1], count),
         }

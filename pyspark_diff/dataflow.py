@@ -12,7 +12,9 @@ from typing import Any, Callable, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.utils import is_remote
 
 from pyspark_diff import storage
 from pyspark_diff.arrange.arrangement import Arrangement
@@ -365,8 +367,9 @@ class Dataflow:
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Buckets of a dataflow: one for each core that Spark says it has."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect has no context; its partitions for shuffles are the nearest
-        return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
+    """Buckets of a dataflow: the cluster's default parallelism."""
+    if is_remote():
+        # Connect has no context to ask; a range without a number of partitions gets that many.
+        row = spark.range(1 << 16).agg(F.count_distinct(F.spark_partition_id())).first()
+        return int(row[0]) if row is not None else 1
+    return int(spark.sparkContext.defaultParallelism)

@@ -28,6 +28,7 @@ from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.schema import DIFF, TIME, Schema, without_nullability
+from pyspark_diff.values import to_array
 
 #: What a user may hand in: a Spark, Arrow or pandas table, or rows (tuples, Rows or dicts).
 Data: TypeAlias = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
@@ -281,7 +282,11 @@ def _conform(
         # A frame over local rows needs no job to be read.
         return _cast(frame.toArrow(), struct, name) if frame.isLocal() else frame
     if isinstance(data, pd.DataFrame):
-        data = pa.Table.from_pandas(data, preserve_index=False)
+        _check_columns(list(map(str, data.columns)), struct, name)
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except pa.ArrowException as error:
+            raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
     if isinstance(data, pa.Table):
         _check_columns(data.column_names, struct, name)
         return _cast(data.select(struct.names), struct, name)
@@ -313,9 +318,11 @@ def _conform_frame(
 def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> None:
     missing = [n for n in struct.names if n not in names]
     extra = [n for n in names if n not in struct.names]
-    if missing or extra:
+    twice = [n for n in struct.names if names.count(n) > 1]
+    if missing or extra or twice:
         told = [f"missing {', '.join(missing)}"] if missing else []
         told += [f"unknown {', '.join(extra)}"] if extra else []
+        told += [f"more than once {', '.join(twice)}"] if twice else []
         raise SchemaError(
             f"the columns for input {name!r} do not fit: {'; '.join(told)}; given "
             f"({', '.join(names)}), expected ({', '.join(struct.names)})"
@@ -327,27 +334,48 @@ def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
     expected = Schema(struct).arrow()
     arrays = []
     for column_, field, declared in zip(table.columns, expected, struct.fields):
-        kind = column_.type
-        alike = (
-            kind == field.type
-            or (pa.types.is_integer(kind) and pa.types.is_integer(field.type))
-            or (pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
-                and (kind.tz is None) == (field.type.tz is None))
-            or pa.types.is_null(kind)
-            or (pa.types.is_large_string(kind) and pa.types.is_string(field.type))
-            or (pa.types.is_large_binary(kind) and pa.types.is_binary(field.type))
-            or pa.types.is_nested(kind)
-        )
         try:
-            if not alike:
-                raise pa.ArrowInvalid(f"it is {kind}")
+            if not _alike(column_.type, field.type):
+                raise pa.ArrowInvalid(f"it is {column_.type}")
             arrays.append(column_.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             raise SchemaError(
                 f"column {field.name!r} for input {name!r} does not fit: expected "
                 f"{declared.dataType.simpleString()}, but {error}"
             ) from error
     return pa.Table.from_arrays(arrays, schema=expected)
+
+
+def _alike(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast can lose nothing that it would not report."""
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        ours, theirs = ([kind.field(i) for i in range(kind.num_fields)] for kind in (given, wanted))
+        types = {field.name: field.type for field in ours}
+        return (
+            sorted(field.name for field in ours) == sorted(field.name for field in theirs)
+            and all(_alike(types[field.name], field.type) for field in theirs)
+        )
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return (
+            _alike(given.key_type, wanted.key_type) and _alike(given.item_type, wanted.item_type)
+        )
+    if _is_list(given) and _is_list(wanted):
+        return _alike(given.value_type, wanted.value_type)
+    return (
+        given == wanted
+        or pa.types.is_null(given)
+        or (pa.types.is_integer(given) and pa.types.is_integer(wanted))
+        or (pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted)
+            and (given.tz is None) == (wanted.tz is None))
+        or (pa.types.is_large_string(given) and pa.types.is_string(wanted))
+        or (pa.types.is_large_binary(given) and pa.types.is_binary(wanted))
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.Table:
@@ -378,21 +406,10 @@ def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.T
         zip(*records) if records else [()] * len(names), expected, struct.fields
     ):
         try:
-            arrays.append(_array(values, field.type))
-        except (pa.ArrowException, OverflowError, TypeError, AttributeError) as error:
+            arrays.append(to_array(values, field.type))
+        except TypeError as error:
             raise SchemaError(
                 f"a value for column {field.name!r} of input {name!r} is not a "
                 f"{declared.dataType.simpleString()}: {error}"
             ) from error
     return pa.Table.from_arrays(arrays, schema=expected)
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_integer(kind):
-        for value in values:
-            if isinstance(value, bool):
-                raise TypeError(f"{value!r} is a boolean")
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # A naive datetime is local time, as everywhere in PySpark; Arrow would take it for UTC.
-        values = [v.astimezone() if v is not None else None for v in values]
-    return pa.array(list(values), type=kind)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -73,7 +74,7 @@ class Schema:
 
     def arrow_types(self) -> tuple[pa.DataType, ...]:
         """Arrow types in order, as Spark hands columns to Python."""
-        return tuple(to_arrow_type(kind) for kind in self.types)
+        return tuple(arrow_type(kind) for kind in self.types)
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
         """Arrow schema of these columns, or of some of them in this order."""
@@ -118,7 +119,7 @@ class Schema:
 
 def parse_schema(schema: str | T.StructType) -> Schema:
     """A schema from a DDL string (``"src long, dst long"``) or a StructType."""
-    return Schema(T.StructType.fromDDL(schema) if isinstance(schema, str) else schema)
+    return Schema(_from_ddl(schema) if isinstance(schema, str) else schema)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -135,6 +136,34 @@ def check_names(names: Sequence[str]) -> None:
             f"columns appear more than once (names are compared without case): {', '.join(twice)}; "
             f"the columns are {', '.join(names)}: rename or drop some"
         )
+
+
+def arrow_type(kind: T.DataType) -> pa.DataType:
+    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If Spark cannot hand such columns to Python.
+    """
+    # Nested types are put together here: what Spark's own function wants to know about the zone of
+    # the timestamps in them differs between its versions.
+    if isinstance(kind, T.TimestampType):
+        return pa.timestamp("us", tz="UTC")
+    if isinstance(kind, T.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(kind.elementType), kind.containsNull))
+    if isinstance(kind, T.MapType):
+        value = pa.field("value", arrow_type(kind.valueType), kind.valueContainsNull)
+        return pa.map_(pa.field("key", arrow_type(kind.keyType), nullable=False), value)
+    if isinstance(kind, T.StructType):
+        return pa.struct([pa.field(f.name, arrow_type(f.dataType), f.nullable) for f in kind])
+    try:
+        return to_arrow_type(kind)
+    except PySparkTypeError as error:
+        raise UnsupportedTypeError(
+            f"columns of type {kind.simpleString()} cannot be handed from Spark to Python; cast "
+            "them to a type that can, or drop them"
+        ) from error
 
 
 def without_nullability(kind: T.DataType) -> T.DataType:
@@ -200,7 +229,7 @@ class TimeType:
     @property
     def arrow(self) -> pa.DataType:
         """Arrow type of the time column."""
-        return to_arrow_type(self.kind)
+        return arrow_type(self.kind)
 
     @property
     def name(self) -> str:
@@ -222,7 +251,8 @@ class TimeType:
                 return self._encode_timestamp(value)
         elif not isinstance(value, bool) and hasattr(value, "__index__"):
             number = value.__index__()
-            if -(2**63) <= number < 2**63:
+            bound = 1 << (self.arrow.bit_width - 1)
+            if -bound <= number < bound:
                 return int(number)
         raise InvalidTimeError(
             f"{value!r} is not a time of this dataflow, whose times are of type {self.name}"
@@ -245,13 +275,21 @@ class TimeType:
         if isinstance(self.kind, T.TimestampNTZType):
             return _EPOCH + datetime.timedelta(microseconds=number)
         if isinstance(self.kind, T.TimestampType):
-            moment = _EPOCH_UTC + datetime.timedelta(microseconds=number)
-            return moment.astimezone().replace(tzinfo=None)
+            # Local time, with the mark that tells the second of two equal hours from the first.
+            seconds, rest = divmod(number, 1_000_000)
+            return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
         return int(number)
 
 
 def parse_time_type(kind: str | T.DataType) -> TimeType:
     """A time type from its Spark name (``"long"``, ``"date"``, ``"timestamp"``) or type."""
     if isinstance(kind, str):
-        kind = T.StructType.fromDDL(f"t {kind}").fields[0].dataType
+        return TimeType(_from_ddl(f"t {kind}").fields[0].dataType)
     return TimeType(kind)
+
+
+def _from_ddl(ddl: str) -> T.StructType:
+    struct = T.StructType.fromDDL(ddl)
+    if not isinstance(struct, T.StructType):
+        raise SchemaError(f"{ddl!r} is not a list of columns such as 'src long, dst long'")
+    return struct

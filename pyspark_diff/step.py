@@ -160,6 +160,7 @@ class Step:
         self._waiting = dict(self.state.waiting)
         self._emitted: dict[Node, tuple[Feed, ...]] = {}
         self._written: list[str] = []
+        self._directories: list[str] = []
         self._shows: list[tuple[Inspect, tuple[Feed, ...]]] = []
         #: For each inspect the update rows that it is to show, once the step has been taken over.
         self.shown: list[tuple[Inspect, list[pa.Table]]] = []
@@ -196,7 +197,8 @@ class Step:
             state = State(self._frontiers, self._traces, self._pending, self._waiting)
             self.shown = [(node, self._tables(node, feeds)) for node, feeds in self._shows]
         except BaseException:
-            storage.remove_files(self._written)
+            # Whole directories: buckets that were done before another one failed left files too.
+            storage.remove_directories(self._directories)
             raise
         self.report.seconds = time.perf_counter() - started
         return state
@@ -238,8 +240,11 @@ class Step:
             if feed.source.frame is not None:
                 # The other input lags, so this one is read again later.
                 feed = replace(feed, source=self._materialised(feed.source))
-            now.append(replace(feed, upper=upper))
-            later.append(replace(feed, lower=upper))
+            if feed.lower is None or below(feed.lower, upper):
+                now.append(replace(feed, upper=upper))
+                feed = replace(feed, lower=upper)
+            # What lies before its own lower bound was taken from the source in an earlier step.
+            later.append(feed)
         self._pending[node] = tuple(later)
         trace = self._traces.get(node)
         if trace is None:
@@ -273,7 +278,7 @@ class Step:
             node.kernel,
             output,
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
-            self.storage.directory(f"{node.kind}-{node.serial}"),
+            self._directory(f"{node.kind}-{node.serial}"),
             keeps,
             self._since(node, trace, upper),
             lower,
@@ -364,7 +369,7 @@ class Step:
         )
         if several:
             runner = self._local if local else self.spark_runner
-            directory = self.storage.directory(f"{node.kind}-{node.serial}")
+            directory = self._directory(f"{node.kind}-{node.serial}")
             made = runner.merge(several, directory, since)
             self._written.extend(file.path for file in made.values())
             merged.update(made)
@@ -380,16 +385,21 @@ class Step:
         # The latest complete time stays readable. Where the first step completes nothing, none is.
         return upper - 1 if since is None else max(since, upper - 1)
 
+    def _directory(self, name: str) -> str:
+        path = self.storage.directory(name)
+        self._directories.append(path)
+        return path
+
     def _materialised(self, source: Source) -> Source:
-        made = self.spark_runner.materialise(source, self.storage.directory("rows"))
+        made = self.spark_runner.materialise(source, self._directory("rows"))
         self._written.extend(made.paths)
         return made
 
     def _tables(self, node: Inspect, feeds: Sequence[Feed]) -> list[pa.Table]:
         """What an inspect is to show, in its columns' order."""
-        tables = []
+        tables: list[pa.Table] = []
         for feed in feeds:
             if feed.source.frame is not None:
                 feed = replace(feed, source=self._materialised(feed.source))
-            tables.extend(self._local.tables(feed))
+            tables.extend(feed.within(table) for table in self._local.tables(feed))
         return [table.select([*node.schema.names, TIME, DIFF]) for table in tables]

@@ -120,6 +120,14 @@ def remove_files(paths: list[str]) -> None:
             pass
 
 
+def remove_directories(paths: list[str]) -> None:
+    """Delete directories of files with all that is in them."""
+    for folder in paths:
+        for path in [path for path in _opened if os.path.dirname(path) == folder]:
+            del _opened[path]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove(root: str, lock: int) -> None:
     shutil.rmtree(root, ignore_errors=True)
     os.close(lock)

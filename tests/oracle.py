@@ -142,14 +142,15 @@ def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
     columns = columns_of(program)
     nodes = list(inputs)
     for op in program.ops:
-        names = [name for name, _ in columns[op.of[0]]]
-        there = [name for name, _ in columns[len(nodes)]]
-        nodes.append(_evaluate(op, [nodes[i] for i in op.of], names, there))
+        names = [[name for name, _ in columns[i]] for i in (*op.of, len(nodes))]
+        nodes.append(_evaluate(op, [nodes[i] for i in op.of], names[:-1], names[-1]))
     return nodes
 
 
-def _evaluate(op: Op, of: list[Collection], names: list[str], made: list[str]) -> Collection:
-    first = of[0]
+def _evaluate(
+    op: Op, of: list[Collection], names_of: list[list[str]], made: list[str]
+) -> Collection:
+    first, names = of[0], names_of[0]
 
     def mapped(function: Callable[[Record], Iterable[Record]], factor: int = 1) -> Collection:
         """What a function from one record to several gives; each counts as often as its origin."""
@@ -184,8 +185,14 @@ def _evaluate(op: Op, of: list[Collection], names: list[str], made: list[str]) -
             "tagged": lambda: mapped(lambda r: [(*r, "z")]),
             "explode": lambda: mapped(lambda r: [(*r, 1), (*r, 2)]),
         }[op.args[0]]()
-    if op.name in ("union", "concat"):
+    if op.name == "union":
         return total(pair for collection in of for pair in collection.items())
+    if op.name == "concat":
+        return total(
+            (tuple(record[theirs.index(name)] for name in names), n)
+            for collection, theirs in zip(of, names_of)
+            for record, n in collection.items()
+        )
     if op.name == "negate":
         return mapped(lambda r: [r], -1)
     if op.name in ("count", "count_total"):

@@ -28,6 +28,7 @@ LEVELS = {
     "schema": 2,
     "session": 2,
     "storage": 2,
+    "values": 2,
     "arrange": 3,
     "runners": 3,
     "operators": 4,

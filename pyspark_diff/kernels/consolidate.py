@@ -99,7 +99,7 @@ def _starts(sorted_codes: Int64) -> Int64:
 
 def _consolidate_codes(
     key: Int64, low: int, span: int, time: PerRow, diff: PerRow
-) -> tuple[Int64, PerRow, PerRow]:
+) -> tuple[Int64, PerRow, Int64]:
     """Sums by (key, time) for keys in ``[low, low + span]``, ordered by both."""
     if not isinstance(time, np.ndarray):
         code, total = sum_by_code(key, low, span, diff)
@@ -123,7 +123,7 @@ def _consolidate_codes(
     return (code >> bits) + low, (code & ((1 << bits) - 1)) + first, total
 
 
-def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, PerRow]:
+def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, Int64]:
     """Sum of diffs of each code, ordered by code, without zeros.
 
     Parameters
@@ -138,29 +138,29 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     Returns
     -------
     codes : ndarray of int64
-    sums : ndarray of int64, or int where all are equal
+    sums : ndarray of int64
     """
     rows = code.size
-    constant = not isinstance(diff, np.ndarray)
-    largest = abs(int(diff)) if constant else max(abs(int(diff.min())), abs(int(diff.max())))
-    if largest * rows >= 2**63:
-        return _sum_wide(code, spread(diff, rows))
-    if span < DENSE * rows:
-        if constant:
+    if not isinstance(diff, np.ndarray):
+        if abs(diff) * rows >= 2**63:
+            return _sum_wide(code, spread(diff, rows))
+        if span < DENSE * rows:
             table = np.zeros(span + 1, dtype=np.int32)
             _tally(code, low, table)
-        else:
-            table = np.zeros(span + 1, dtype=np.int64)
-            _tally_diffs(code, low, diff, table)
-        found = np.flatnonzero(table)
-        sums = table[found].astype(np.int64)
-        return found + low, (sums * diff if constant else sums)
-    if constant:
+            found = np.flatnonzero(table)
+            return found + low, table[found] * np.int64(diff)
         ordered = np.sort(code)
         starts = _starts(ordered)
         return ordered[starts], np.diff(starts, append=rows) * diff
-    low_diff = int(diff.min())
-    bits = (int(diff.max()) - low_diff).bit_length()
+    low_diff, high_diff = int(diff.min()), int(diff.max())
+    if max(abs(low_diff), abs(high_diff)) * rows >= 2**63:
+        return _sum_wide(code, diff)
+    if span < DENSE * rows:
+        sums = np.zeros(span + 1, dtype=np.int64)
+        _tally_diffs(code, low, diff, sums)
+        found = np.flatnonzero(sums)
+        return found + low, sums[found]
+    bits = (high_diff - low_diff).bit_length()
     if span.bit_length() + bits <= 62:
         # With the diff in the low bits one plain sort does all: no index, no second read.
         packed = np.sort(((code - low) << bits) | (diff - low_diff))
@@ -170,11 +170,11 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
         ordered, weights = code[order], diff[order]
     starts = _starts(ordered)
     if starts.size == rows:
-        sums, codes = weights, ordered
+        totals, codes = weights, ordered
     else:
-        sums, codes = np.add.reduceat(weights, starts), ordered[starts]
-    kept = sums != 0
-    return (codes, sums) if kept.all() else (codes[kept], sums[kept])
+        totals, codes = np.add.reduceat(weights, starts), ordered[starts]
+    kept = totals != 0
+    return (codes, totals) if kept.all() else (codes[kept], totals[kept])
 
 
 def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:

@@ -31,11 +31,11 @@ class Pick:
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        picked = [column(old).alias(new) for old, new in self.names]
+        # A column may be missing because nothing downstream wants it.
+        picked = [column(old).alias(new) for old, new in self.names if old in frame.columns]
         return frame.select(*picked, TIME, DIFF)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        # A column may be missing because nothing downstream wants it.
         there = [(old, new) for old, new in self.names if old in table.column_names]
         columns = [table.column(old) for old, _ in there]
         names = [new for _, new in there]

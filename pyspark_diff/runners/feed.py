@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pyspark_diff.schema import Schema
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.schema import TIME, Schema
 
 
 class Stage(Protocol):
@@ -84,6 +86,25 @@ class Feed:
     lower: int | None = None
     upper: int | None = None
     until: int | None = None
+
+    def floor(self, lower: int | None) -> int | None:
+        """The least time that may be among its rows, at an operator that is at ``lower``.
+
+        A source that is read again still has the rows that were taken the first time.
+        """
+        return lower if self.lower is None else None
+
+    def within(self, table: pa.Table) -> pa.Table:
+        """The rows of a table that lie in the interval."""
+        if self.lower is None and self.upper is None:
+            return table
+        time = as_int64(table[TIME].combine_chunks()).to_numpy()
+        inside = np.ones(time.size, dtype=bool)
+        if self.lower is not None:
+            inside &= time >= self.lower
+        if self.upper is not None:
+            inside &= time < self.upper
+        return table.filter(pa.array(inside))
 
     def then(self, stage: Stage) -> "Feed":
         """The feed with one more linear operator."""

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_diff.arrange.batch import BatchFile
 from pyspark_diff.expressions import column, update_struct
@@ -105,6 +106,8 @@ class SparkRunner:
         if table.num_rows > LOCAL_ROWS:
             return frame.toArrow()
         rows = frame.collect()
+        if not rows:  # the conversion knows no empty table
+            return to_arrow_schema(frame.schema, timezone="UTC").empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)
 
     def _start(self, source: Source) -> DataFrame:
@@ -140,7 +143,7 @@ class SparkRunner:
             source.diff if constant else None,
             feed.lower,
             feed.upper,
-            work.lower,
+            feed.floor(work.lower),
         )
         if source.frame is None and all(stage.portable for stage in chain):
             if source.table is None:

@@ -68,17 +68,22 @@ class Output:
         columns, time, diff = changes
         if self.pruned:
             layout = Layout(tuple(self.schema.types))
-            rows = len(columns[0]) if columns else max(np.size(time), np.size(diff))
             if not columns:
-                time = spread(time, rows)
+                time = spread(time, _rows(changes))
             updates = consolidate(layout.encode(columns, time, diff)).updates
             columns, time, diff = layout.decode(updates), updates.times(), updates.diffs()
-        rows = len(columns[0]) if columns else max(np.size(time), np.size(diff))
+        rows = _rows((columns, time, diff))
         arrays = list(columns)
         arrays.append(from_int64(pa.array(spread(time, rows)), self.time))
         arrays.append(pa.array(spread(diff, rows)))
         fields = list(self.schema) + [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _rows(changes: Changes) -> int:
+    """How many rows; a time or diff that all share does not tell."""
+    columns, time, diff = changes
+    return next(len(value) for value in (*columns, diff, time) if not isinstance(value, int))
 
 
 @dataclass(frozen=True)

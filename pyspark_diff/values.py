@@ -1,0 +1,138 @@
+"""Python values as Arrow columns: exactly, or not at all.
+
+Arrow by itself takes 1.5 for an integer, a datetime for a date and a number for a timestamp, and loses
+what does not fit. Here::
+
+    to_array(values, kind).to_pylist() == values
+
+where a naive datetime stands for local time, and a float is rounded to the width of its column.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from array import array
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+#: The Python types of values of each Arrow type. A bool is no integer here, a datetime no date.
+_TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (pa.types.is_boolean, (bool, np.bool_)),
+    (pa.types.is_integer, (int, np.integer)),
+    (pa.types.is_floating, (int, float, np.integer, np.floating)),
+    (pa.types.is_decimal, (int, decimal.Decimal)),
+    (pa.types.is_string, (str,)),
+    (pa.types.is_binary, (bytes, bytearray, memoryview)),
+    (pa.types.is_date, (datetime.date,)),
+    (pa.types.is_timestamp, (datetime.datetime,)),
+    (pa.types.is_time, (datetime.time,)),
+    (pa.types.is_duration, (datetime.timedelta,)),
+)
+
+
+def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of Python values, None being null.
+
+    Parameters
+    ----------
+    values : sequence
+        For a struct dicts, Rows or tuples, matched by name, by name and by position; for a map
+        dicts; for a list lists, tuples or arrays.
+    kind : pyarrow.DataType
+
+    Raises
+    ------
+    TypeError
+        If a value is not exactly one of this type.
+
+    Examples
+    --------
+    >>> to_array([1, None], pa.int64()).to_pylist()
+    [1, None]
+    >>> to_array([1.5], pa.int64())
+    Traceback (most recent call last):
+      ...
+    TypeError: 1.5 is a float
+    """
+    plain: Sequence[Any]
+    if pa.types.is_nested(kind):
+        plain = [_plain(value, kind) for value in values]
+    else:
+        taken = _taken(kind)
+        for found in set(map(type, values)):
+            if not _is_taken(found, taken):
+                _refuse(next(value for value in values if type(value) is found))
+        plain = [_moment(v, kind) for v in values] if pa.types.is_timestamp(kind) else list(values)
+    try:
+        return pa.array(plain, type=kind)
+    except (pa.ArrowException, OverflowError) as error:
+        raise TypeError(str(error)) from error
+
+
+def _taken(kind: pa.DataType) -> tuple[type, ...]:
+    return next((taken for is_kind, taken in _TAKEN if is_kind(kind)), ())
+
+
+def _is_taken(found: type, taken: tuple[type, ...]) -> bool:
+    if found is type(None):
+        return True
+    for narrow, wide in ((bool, int), (datetime.datetime, datetime.date)):
+        if issubclass(found, narrow) and narrow not in taken and wide in taken:
+            return False
+    return issubclass(found, taken)
+
+
+def _refuse(value: Any) -> None:
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+def _moment(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if kind.tz is not None:
+        # A naive datetime is local time, as everywhere in PySpark; Arrow would take it for UTC.
+        return value.astimezone(datetime.timezone.utc)
+    if value.tzinfo is not None:
+        raise TypeError(f"{value!r} has a time zone, and the column has none")
+    return value
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A value of which Arrow loses nothing."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return tuple(map(_plain, _parts(value, kind), [kind.field(i).type for i in _range(kind)]))
+    if pa.types.is_map(kind):
+        if not isinstance(value, dict):
+            _refuse(value)
+        return [(_plain(k, kind.key_type), _plain(v, kind.item_type)) for k, v in value.items()]
+    if pa.types.is_nested(kind):
+        if not isinstance(value, (list, tuple, array, np.ndarray)):
+            _refuse(value)
+        return [_plain(part, kind.value_type) for part in value]
+    if not _is_taken(type(value), _taken(kind)):
+        _refuse(value)
+    return _moment(value, kind) if pa.types.is_timestamp(kind) else value
+
+
+def _parts(value: Any, kind: pa.DataType) -> Sequence[Any]:
+    names = [kind.field(i).name for i in _range(kind)]
+    named = value
+    if isinstance(value, T.Row) and getattr(value, "__fields__", None):
+        named = dict(zip(value.__fields__, value))
+    if isinstance(named, dict):
+        if set(named) != set(names):
+            raise TypeError(f"{value!r} has not the fields {', '.join(names)}")
+        return [named[name] for name in names]
+    if not isinstance(value, (tuple, list)) or len(value) != len(names):
+        raise TypeError(f"{value!r} has not the fields {', '.join(names)}")
+    return value
+
+
+def _range(kind: pa.DataType) -> range:
+    return range(kind.num_fields)

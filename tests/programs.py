@@ -1,0 +1,398 @@
+"""Random programs and random ways of feeding them, and a run that is compared with the oracle.
+
+    at every time t before the frontier:  accumulate(what was seen, t) == evaluate(program, inputs at t)
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+import pandas as pd
+import pyarrow as pa
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from oracle import (
+    FLAT_MAPS,
+    THRESHOLDS,
+    Columns,
+    Op,
+    Program,
+    accumulate,
+    columns_of,
+    evaluate,
+    normal,
+)
+from pyspark_diff import Dataflow, DiffFrame
+
+#: Few values of each type, so that updates meet; those at the edges of the type among them.
+DOMAINS: dict[str, list[Any]] = {
+    "array<int>": [[], [1], [None], [1, 2], None],
+    "bigint": [0, 1, 2**62, -(2**63), None],
+    "boolean": [True, False, None],
+    "date": [datetime.date(1970, 1, 1), datetime.date(2024, 2, 29), None],
+    "double": [0.0, -0.0, float("nan"), 1.5, None],
+    "int": [0, 1, -7, None],
+    "string": ["", "a", "é", None],
+}
+SHAPES: list[Columns] = [
+    (("k", "bigint"),),
+    (("k", "int"),),
+    (("s", "string"),),
+    (("x", "double"),),
+    (("k", "int"), ("s", "string")),
+    (("a b", "boolean"), ("day", "date")),
+    (("k", "bigint"), ("list", "array<int>"), ("s", "string")),
+]
+KEYED = frozenset({"consolidate", "count", "count_total", "distinct", "threshold"})
+
+
+# Programs in terms of the library.
+
+
+def quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def ddl(columns: Columns) -> str:
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+
+
+def build(program: Program, frames: list[DiffFrame]) -> list[DiffFrame]:
+    """The frame of each node, checked to have the columns that the oracle says."""
+    columns = columns_of(program)
+    nodes = list(frames)
+    for op in program.ops:
+        nodes.append(apply(op, [nodes[i] for i in op.of], columns[len(nodes)]))
+    for node, expected in zip(nodes, columns):
+        found = tuple((f.name, f.dataType.simpleString()) for f in node.schema.fields)
+        assert found == expected
+    return nodes
+
+
+def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
+    """One operator of the library."""
+    first, args = of[0], op.args
+    if op.name == "pick":
+        return first.select(*args)
+    if op.name == "rename":
+        return first.withColumnRenamed(*args)
+    if op.name == "where":
+        condition, column, than = args
+        found = F.col(quoted(column))
+        return first.where({
+            "null": found.isNull(),
+            "not null": f"{quoted(column)} is not null",
+            "equal": found == F.lit(than),
+            "less": found < F.lit(than),
+        }[condition])
+    if op.name in ("withColumn", "select"):
+        name, expression, column = args
+        found = F.col(quoted(column))
+        value = {
+            "copy": lambda: found,
+            "seven": lambda: F.lit(7),
+            "is null": lambda: found.isNull(),
+            "low bit": lambda: found.bitwiseAND(1),
+            "suffix": lambda: F.concat(found, F.lit("x")),
+        }[expression]()
+        if op.name == "withColumn":
+            return first.withColumn(name, value)
+        return first.select("*", value.alias(name))
+    if op.name == "flat_map":
+        return first.flat_map(FLAT_MAPS[args[0]], ddl(made))
+    if op.name == "map_in_pandas":
+        return first.map_in_pandas(IN_PANDAS[args[0]], ddl(made))
+    if op.name == "transform":
+        return first.transform({
+            "twice": lambda frame: frame.withColumn("diff", F.col("diff") * 2),
+            "negated": lambda frame: frame.selectExpr(
+                *map(quoted, first.columns), "time", "-diff as diff"
+            ),
+            "explode": lambda frame: frame.withColumn(
+                "part", F.explode(F.array(F.lit(1), F.lit(2)))
+            ),
+        }[args[0]])
+    if op.name == "threshold":
+        return first.threshold(THRESHOLDS[args[0]])
+    if op.name == "inspect":
+        return first.inspect(lambda *_: None)
+    # The others have the library's names, and the other collections or column names as arguments.
+    return getattr(first, op.name)(*of[1:], *args)
+
+
+def pandas_twice(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        yield frame
+        yield frame
+
+
+def pandas_negated(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    return (frame.assign(diff=-frame["diff"]) for frame in frames)
+
+
+def pandas_tagged(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    return (frame.assign(mark="z") for frame in frames)
+
+
+IN_PANDAS = {"twice": pandas_twice, "negated": pandas_negated, "tagged": pandas_tagged}
+
+
+# Random programs.
+
+
+@st.composite
+def programs(draw: st.DrawFn, most: int = 6, whole: bool = False) -> Program:
+    """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle."""
+    shape = draw(st.sampled_from(SHAPES))
+    inputs = tuple(
+        draw(st.sampled_from([shape, shape, shape, *SHAPES]))
+        for _ in range(draw(st.sampled_from([1, 1, 2, 2, 3])))
+    )
+    program = Program(inputs, (), ())
+    for _ in range(draw(st.integers(1, most))):
+        program = Program(inputs, (*program.ops, draw(operators(program, whole))), ())
+    nodes = len(inputs) + len(program.ops)
+    # The last node, and sometimes one that it may be made of.
+    others = draw(st.sets(st.integers(0, nodes - 1), max_size=1))
+    return Program(inputs, program.ops, tuple(sorted(others | {nodes - 1})))
+
+
+@st.composite
+def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
+    """An operator on some nodes of a program, more often on the last one."""
+    columns = columns_of(program)
+    last = len(columns) - 1
+    of = draw(st.sampled_from([last, last, last, *range(last + 1)]))
+    there = columns[of]
+    names = [name for name, _ in there]
+    choices = [
+        "concat", "concat", "consolidate", "count", "count", "count", "count_total", "distinct",
+        "distinct", "flat_map", "negate", "negate", "threshold", "threshold", "union", "union",
+    ]
+    choices += ["transform", *([] if whole else ["inspect", "arrange_by_self"])]
+    if there:
+        choices += ["drop", "drop", "pick", "pick", "rename", "select", "where", "withColumn"]
+    if all(kind in ("boolean", "date", "string") for _, kind in there):
+        choices.append("map_in_pandas")  # others have no null of their own in pandas
+    name = draw(st.sampled_from(choices))
+    column, kind = draw(st.sampled_from(there)) if there else ("", "")
+    unused = next(n for n in ("u", "v", "w", *"abcdefghij") if n not in names)
+    if name == "pick":
+        return Op(name, (of,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 3))])
+    if name == "drop":
+        return Op(name, (of,), tuple(sorted(draw(st.sets(st.sampled_from(names), min_size=1)))))
+    if name == "rename":
+        return Op(name, (of,), (column, unused))
+    if name == "where":
+        conditions = ["null", "not null"]
+        if kind in ("bigint", "double", "int", "string"):
+            conditions += ["equal", "less"]
+        return Op(name, (of,), (draw(st.sampled_from(conditions)), column, {
+            "double": 1.5, "string": "a",
+        }.get(kind, 1)))
+    if name in ("select", "withColumn"):
+        expressions = ["copy", "seven", "is null"]
+        expressions += ["low bit"] if kind in ("int", "bigint") else []
+        expressions += ["suffix"] if kind == "string" else []
+        as_name = column if name == "withColumn" and draw(st.booleans()) else unused
+        return Op(name, (of,), (as_name, draw(st.sampled_from(expressions)), column))
+    if name == "flat_map":
+        kinds = ["twice", *(["first", "tags"] if there and names[0] != "tag" else [])]
+        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+    if name == "map_in_pandas":
+        kinds = ["twice", "negated", *(["tagged"] if "mark" not in names else [])]
+        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+    if name == "transform":
+        kinds = ["twice", "negated", *(["explode"] if "part" not in names else [])]
+        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+    if name == "threshold":
+        return Op(name, (of,), (draw(st.sampled_from(sorted(THRESHOLDS))),))
+    if name == "union":
+        kinds = [kind for _, kind in there]
+        alike = [i for i, other in enumerate(columns) if [kind for _, kind in other] == kinds]
+        return Op(name, (of, draw(st.sampled_from(alike))))
+    if name == "concat":
+        alike = [i for i, other in enumerate(columns) if sorted(other) == sorted(there)]
+        others = draw(st.lists(st.sampled_from(alike), min_size=1, max_size=2))
+        return Op(name, (of, *others))
+    return Op(name, (of,))
+
+
+# Random ways of feeding a program.
+
+#: What is done before a step: (input, what, with what), in order.
+Actions = tuple[tuple[int, str, Any], ...]
+
+
+@st.composite
+def schedules(
+    draw: st.DrawFn, inputs: tuple[Columns, ...], most: int = 5, frames: bool = False
+) -> tuple[Actions, ...]:
+    """What is done with the inputs before each step; with ``frames``, also with Spark frames."""
+    pools = {columns: draw(pool(columns)) for columns in dict.fromkeys(inputs)}
+    forms = ["rows", "rows", "rows", "dicts", "arrow", *(["frame"] if frames else [])]
+    steps = []
+    for _ in range(draw(st.integers(1, most))):
+        actions: list[tuple[int, str, Any]] = []
+        for number in draw(st.permutations(range(len(inputs)))):
+            records = st.sampled_from(pools[inputs[number]])
+            updates = st.lists(
+                st.tuples(records, st.sampled_from([0, 0, 1, 2, 5]), st.integers(-2, 2)),
+                max_size=4,
+            )
+            for _ in range(draw(st.integers(0, 3))):
+                what = draw(st.sampled_from(["insert", "insert", "remove", "update", "update"]))
+                data = updates if what == "update" else st.lists(records, max_size=4)
+                actions.append((number, what, (draw(st.sampled_from(forms)), draw(data))))
+                if draw(st.booleans()):
+                    actions.append((number, "advance", draw(st.integers(0, 3))))
+            if draw(st.integers(0, 4)):
+                actions.append((number, "advance", draw(st.integers(0, 4))))
+            if draw(st.integers(0, 5)):
+                actions.append((number, "flush", None))
+            if not draw(st.integers(0, 15)):
+                actions.append((number, "close", None))
+        steps.append(tuple(actions))
+    return tuple(steps)
+
+
+def pool(columns: Columns) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """A few records: fewer distinct ones than updates."""
+    record = st.tuples(*(st.sampled_from(DOMAINS[kind]) for _, kind in columns))
+    return st.lists(record, min_size=1, max_size=4)
+
+
+# Runs.
+
+
+@dataclass
+class Output:
+    """What an output node has shown, and its probe."""
+
+    node: int
+    frame: DiffFrame
+    seen: list[tuple[Any, int, int]]
+    probe: Any
+
+
+class Run:
+    """A program in a dataflow, and everything that was handed in so far."""
+
+    def __init__(self, spark: Any, program: Program, *, kept: bool = False, **options: Any):
+        self.spark, self.program, self.kept = spark, program, kept
+        self.flow = Dataflow(spark, **options)
+        made = [self.flow.input(f"in{i}", ddl(c)) for i, c in enumerate(program.inputs)]
+        self.sessions = [session for _, session in made]
+        self.history: list[list[tuple[Any, int, int]]] = [[] for _ in made]
+        self.closed = [False] * len(made)
+        nodes = build(program, [frame for frame, _ in made])
+        self.outputs = []
+        for node in program.outputs:
+            seen: list[tuple[Any, int, int]] = []
+            shown = nodes[node].inspect(lambda r, t, d, to=seen: to.append((r, t, d)))
+            frame = nodes[node].arrange_by_self() if kept else shown
+            self.outputs.append(Output(node, frame, seen, shown.probe()))
+        #: The oracle's answers by time, for what was handed in before the last step.
+        self._expected: dict[int, list[Any]] = {}
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flow.close()
+
+    def step(self, actions: Actions) -> None:
+        """Do what a schedule says, step, and check the law."""
+        for number, what, data in actions:
+            if not self.closed[number]:
+                self._act(number, what, data)
+        self._expected = {}
+        before = [output.probe.time() for output in self.outputs]
+        counts = [len(output.seen) for output in self.outputs]
+        self.flow.step()
+        for output, frontier, count in zip(self.outputs, before, counts):
+            self._check_new(output, frontier, output.seen[count:])
+        self.check()
+
+    def finish(self) -> None:
+        """Close all inputs, take the last step, and check the law once more."""
+        self.step(tuple((i, "close", None) for i in range(len(self.sessions))))
+        assert all(output.probe.done() for output in self.outputs)
+
+    def _act(self, number: int, what: str, data: Any) -> None:
+        session, now = self.sessions[number], self.sessions[number].time()
+        if what == "advance":
+            session.advance_to(now + data)
+        elif what == "flush":
+            session.flush()
+        elif what == "close":
+            session.close()
+            self.closed[number] = True
+        else:
+            form, rows = data
+            columns = self.program.inputs[number]
+            if what == "update":
+                rows = [(record, now + delay, diff) for record, delay, diff in rows]
+                self.history[number] += rows
+                rows = [(*record, time, diff) for record, time, diff in rows]
+                columns = (*columns, ("time", "bigint"), ("diff", "bigint"))
+            else:
+                sign = 1 if what == "insert" else -1
+                self.history[number] += [(record, now, sign) for record in rows]
+            getattr(session, what)(formed(self.spark, form, rows, columns))
+
+    def _check_new(self, output: Output, frontier: int | None, new: list[Any]) -> None:
+        """What one step showed."""
+        assert frontier is not None or not new, "updates of a complete collection"
+        assert all(time >= frontier for _, time, _ in new), "updates behind the frontier"
+        inputs = len(self.program.inputs)
+        if output.node >= inputs and self.program.ops[output.node - inputs].name in KEYED:
+            after = output.probe.time()
+            assert after is None or all(time < after for _, time, _ in new)
+            records = [(normal(record), time) for record, time, _ in new]
+            assert len(records) == len(set(records)), "not consolidated"
+            assert all(diff for _, _, diff in new), "a diff of zero"
+
+    def times(self, frontier: int | None) -> list[int]:
+        """All times below a frontier at which anything may change, and the last one."""
+        seen = [update for output in self.outputs for update in output.seen]
+        found = {time for updates in (*self.history, seen) for _, time, _ in updates}
+        found |= {0, max(found, default=0) + 1 if frontier is None else frontier - 1}
+        return sorted(t for t in found if t >= 0 and (frontier is None or t < frontier))
+
+    def expected(self, node: int, time: int) -> Any:
+        """The oracle's answer."""
+        if time not in self._expected:
+            now = [accumulate(updates, time) for updates in self.history]
+            self._expected[time] = evaluate(self.program, now)
+        return self._expected[time][node]
+
+    def check(self) -> None:
+        """The law, at every time that is complete."""
+        for output in self.outputs:
+            for time in self.times(output.probe.time()):
+                found = accumulate(output.seen, time)
+                assert found == self.expected(output.node, time), f"node {output.node} at {time}"
+
+
+def formed(spark: Any, form: str, rows: list[Any], columns: Columns) -> Any:
+    """Rows in one of the forms that an input takes."""
+    names = [name for name, _ in columns]
+    if form == "dicts":
+        return [dict(zip(names, row)) for row in rows]
+    if form == "arrow":
+        fields = StructType.fromDDL(ddl(columns)).fields
+        arrays = [
+            pa.array([row[i] for row in rows], to_arrow_type(field.dataType))
+            for i, field in enumerate(fields)
+        ]
+        return pa.table(arrays, names=names)
+    if form == "frame":
+        # Not a frame over local rows any more, which would be read at once.
+        return spark.createDataFrame(rows, ddl(columns)).repartition(2)
+    return rows

@@ -1,0 +1,45 @@
+"""The README's examples run, and show what it says they show."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+def test_examples_run(spark, capsys):
+    first, second = blocks("python")
+    scope = {}
+    exec(first, scope)  # noqa: S102 - the point of the test
+    assert capsys.readouterr().out == blocks("text")[0]
+    assert scope["spark"] is spark
+    exec(second, scope)  # noqa: S102
+    shown = capsys.readouterr().out
+    assert "|  1|    2|   0|   1|" in shown
+    assert "|  1|    1|\n" in shown
+
+
+def test_first_example_is_ten_lines():
+    code = [line for line in blocks("python")[0].splitlines() if line.strip()]
+    assert len(code) <= 14
+
+
+def test_exactly_two_set_up_commands():
+    commands = [line.split()[0] for line in blocks("bash")[0].splitlines()]
+    assert commands == ["ci/demo", "ci/test"]
+
+
+@pytest.mark.parametrize("name", ["ci/demo", "ci/test", ".ci/run"])
+def test_commands_are_executable(name):
+    assert (README.parent / name).stat().st_mode & 0o111
+
+
+def test_ci_runs_the_readme_test_command():
+    lines = (README.parent / ".ci/run").read_text().splitlines()
+    code = [line for line in lines if line.strip() and not line.startswith(("#", "set "))]
+    assert len(code) <= 2 and "ci/test" in code[-1]
