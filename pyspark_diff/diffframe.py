@@ -102,7 +102,8 @@ class DiffFrame:
             column(time).alias(TIME),
             column(diff).cast("long").alias(DIFF),
         )
-        self._set(Input(schema, kind, "frame", updates), None, frame.sparkSession, (time, diff))
+        node = Input(schema, kind, "frame", updates, local=frame.isLocal())
+        self._set(node, None, frame.sparkSession, (time, diff))
 
     def _set(
         self, node: Node, flow: Dataflow | None, spark: SparkSession, names: tuple[str, str]

@@ -9,6 +9,11 @@ the error that the task found, and nothing is ever unpickled.
 
 from __future__ import annotations
 
+import json
+
+#: Where an error of the library begins in a text.
+_MARK = "pyspark_diff error: "
+
 
 class DiffError(Exception):
     """Base of every error that the library raises on purpose.
@@ -165,3 +170,32 @@ def from_payload(name: str, message: str) -> DiffError:
     """
     known = _BY_NAME.get(name)
     return known(message) if known else DiffError(f"{name}: {message}")
+
+
+def to_text(error: DiffError) -> str:
+    """Describe an error in a text, for places where only the message of an error gets through.
+
+    Examples
+    --------
+    >>> to_text(InvalidDiffError("diff is null in 3 rows"))
+    'pyspark_diff error: ["InvalidDiffError", "diff is null in 3 rows"]'
+    """
+    return _MARK + json.dumps(to_payload(error))
+
+
+def from_text(text: str) -> DiffError | None:
+    """Rebuild an error that `to_text` described somewhere in a text; None if there is none.
+
+    Examples
+    --------
+    >>> from_text("Job aborted. " + to_text(InvalidDiffError("diff is null")) + " at line 3")
+    InvalidDiffError('diff is null')
+    """
+    _, mark, rest = text.partition(_MARK)
+    if not mark:
+        return None
+    try:
+        (name, message), _ = json.JSONDecoder().raw_decode(rest)
+    except ValueError:
+        return None
+    return from_payload(name, message)

@@ -280,7 +280,7 @@ def _conform(
     if isinstance(data, DataFrame):
         frame = _conform_frame(data, struct, name, widen)
         # A frame over local rows needs no job to be read.
-        return _cast(frame.toArrow(), struct, name) if frame.isLocal() else frame
+        return _cast(frame.toArrow(), struct, name) if data.isLocal() else frame
     if isinstance(data, pd.DataFrame):
         _check_columns(list(map(str, data.columns)), struct, name)
         try:

@@ -396,10 +396,12 @@ class Step:
         return made
 
     def _tables(self, node: Inspect, feeds: Sequence[Feed]) -> list[pa.Table]:
-        """What an inspect is to show, in its columns' order."""
+        """What an inspect is to show, all in one schema: Spark and Arrow differ in nullability."""
+        fields = [*node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())]
+        schema = pa.schema(fields)
         tables: list[pa.Table] = []
         for feed in feeds:
             if feed.source.frame is not None:
                 feed = replace(feed, source=self._materialised(feed.source))
             tables.extend(feed.within(table) for table in self._local.tables(feed))
-        return [table.select([*node.schema.names, TIME, DIFF]) for table in tables]
+        return [table.select(schema.names).cast(schema) for table in tables]

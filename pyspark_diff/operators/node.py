@@ -61,14 +61,23 @@ class Input(Node):
     frame : DataFrame or None
         Update rows with ``__time`` and ``__diff`` that are the whole history of the collection;
         None for an input that an `InputSession` feeds.
+    local : bool
+        The frame's rows are on the driver already.
     """
 
     def __init__(
-        self, schema: Schema, time_type: TimeType, name: str, frame: DataFrame | None = None
+        self,
+        schema: Schema,
+        time_type: TimeType,
+        name: str,
+        frame: DataFrame | None = None,
+        *,
+        local: bool = False,
     ):
         super().__init__("input", (), schema, time_type)
         self.name = name
         self.frame = frame
+        self.local = local
 
 
 class Linear(Node):

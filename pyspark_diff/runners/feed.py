@@ -94,6 +94,13 @@ class Feed:
         """
         return lower if self.lower is None else None
 
+    def ceiling(self, upper: int | None) -> int | None:
+        """The time before which all its rows must be, at an operator that goes to ``upper``.
+
+        Rows of a source that is read again are left out now, and taken when their time has come.
+        """
+        return upper if self.upper is None else None
+
     def within(self, table: pa.Table) -> pa.Table:
         """The rows of a table that lie in the interval."""
         if self.lower is None and self.upper is None:

@@ -41,7 +41,14 @@ class LocalRunner:
         parts: dict[int, list[Updates]] = {}
         for feed in feeds:
             how = Split(
-                work.layout, work.buckets, None, None, feed.lower, feed.upper, feed.floor(work.lower)
+                work.layout,
+                work.buckets,
+                None,
+                None,
+                feed.lower,
+                feed.upper,
+                feed.floor(work.lower),
+                feed.ceiling(work.upper),
             )
             for table in self.tables(feed):
                 updates = how.updates(table.select([*schema.names, TIME, DIFF]))

@@ -14,14 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_diff.arrange.batch import BatchFile
 from pyspark_diff.expressions import column, update_struct
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source, Stage
 from pyspark_diff.runners.work import BucketResult, Work
-from pyspark_diff.schema import DIFF, TIME, Schema, TimeType
+from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, arrow_type
 
 #: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
 LOCAL_ROWS = 1000
@@ -58,12 +57,13 @@ class SparkRunner:
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
         if not blobs:
             return []
-        rows = (
+        results = (
             reduce(DataFrame.union, blobs)
             .repartitionById(work.buckets, "bucket")
             .mapInArrow(tasks.run_buckets(work), tasks.RESULTS)
-            .collect()
         )
+        with tasks.errors_from_text():
+            rows = results.collect()
         for row in rows:
             tasks.raise_error(row.error)
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
@@ -96,25 +96,31 @@ class SparkRunner:
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
-        return self._start(source).toArrow()
+        with tasks.errors_from_text():
+            return self._start(source).toArrow()
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, without any job."""
-        frame = self._spark.createDataFrame(table)
+        struct = chain[0].takes
+        if struct is None:
+            raise ValueError("only stages that are not portable are evaluated by Spark")
+        # With Spark's types: those that Arrow gives back have lost collations and the like.
+        frame = self._spark.createDataFrame(table.select(struct.names), struct)
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
             return frame.toArrow()
         rows = frame.collect()
         if not rows:  # the conversion knows no empty table
-            return to_arrow_schema(frame.schema, timezone="UTC").empty_table()
+            return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)
 
     def _start(self, source: Source) -> DataFrame:
         """The rows of a source as a frame with time and diff columns."""
         if source.frame is None:
             if source.table is not None:
-                return self._spark.createDataFrame(source.table)
+                struct = update_struct(source.schema, self._time_type)
+                return self._spark.createDataFrame(source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
                 tasks.read_files(source.paths), update_struct(source.schema, self._time_type)
             )
@@ -125,7 +131,8 @@ class SparkRunner:
             if isinstance(kind, T.DateType):
                 moment = F.date_from_unix_date(moment.cast("int"))
             elif isinstance(kind, T.TimestampNTZType):
-                moment = F.lit(self._time_type.decode(source.time))
+                # As text, since a datetime would become an instant in the zone of this process.
+                moment = F.lit(self._time_type.decode(source.time).isoformat(" "))
             elif isinstance(kind, T.TimestampType):
                 moment = F.timestamp_micros(moment)
             frame = frame.withColumn(TIME, moment.cast(kind))
@@ -144,6 +151,7 @@ class SparkRunner:
             feed.lower,
             feed.upper,
             feed.floor(work.lower),
+            feed.ceiling(work.upper),
         )
         if source.frame is None and all(stage.portable for stage in chain):
             if source.table is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Callable, Iterable, Iterator, Sequence
 
@@ -23,7 +24,9 @@ from pyspark_diff.errors import (
     InvalidTimeError,
     TimeRegressionError,
     from_payload,
+    from_text,
     to_payload,
+    to_text,
 )
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout, as_int64
@@ -58,8 +61,8 @@ class Split:
         Shared by all rows; None where the rows have a column of it.
     lower, upper : int or None
         Rows at other times are left out.
-    floor : int or None
-        A time below it is an error.
+    floor, ceiling : int or None
+        A time below the one, or not below the other, is an error.
     """
 
     layout: Layout
@@ -69,6 +72,7 @@ class Split:
     lower: int | None
     upper: int | None
     floor: int | None
+    ceiling: int | None
 
     def updates(self, table: pa.Table) -> Updates:
         """Rows of the interval, as kernels see them."""
@@ -95,6 +99,12 @@ class Split:
             raise TimeRegressionError(
                 f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
                 "an operator between (transform, map_in_pandas) must have changed the time"
+            )
+        if self.ceiling is not None and np.size(time) and int(np.max(time)) >= self.ceiling:
+            raise InvalidTimeError(
+                f"an update at time {int(np.max(time))} lies beyond the frontier {self.ceiling} of "
+                "the collection that it comes from; an operator between (transform, "
+                "map_in_pandas) must have changed the time, which only a whole history allows"
             )
         columns = [table.column(i) for i in range(width)]
         if not width and not isinstance(time, np.ndarray):
@@ -197,6 +207,27 @@ def merge_buckets(
         return _as_data(RESULTS, results(batches))
 
     return run
+
+
+@contextmanager
+def errors_to_text() -> Iterator[None]:
+    """In a task that gives a user's rows, an error of the library leaves as text."""
+    try:
+        yield
+    except DiffError as error:
+        raise RuntimeError(to_text(error)) from error
+
+
+@contextmanager
+def errors_from_text() -> Iterator[None]:
+    """Around a job, an error of the library that left a task as text is raised as itself."""
+    try:
+        yield
+    except Exception as error:
+        found = from_text(str(error))
+        if found is None:
+            raise
+        raise found from error
 
 
 def raise_error(error: str | None) -> None:
