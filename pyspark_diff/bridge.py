@@ -47,18 +47,22 @@ def analysed_plan(frame: DataFrame) -> Plan:
     if hasattr(frame, "_jdf"):
         analysed = frame._jdf.queryExecution().analyzed()
         text = analysed.toString()
-        marked = not _deterministic(analysed)
+        # The clock counts as deterministic in Spark, which reads it once a query.
+        catalyst = frame.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+        clock = analysed.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE())
+        marked = clock or not _deterministic(analysed)
     else:
         extended = frame._explain_string(extended=True)  # type: ignore[operator]
         text = extended.split("== Analyzed Logical Plan ==")[-1].split("== Optimized")[0]
         # The section opens with a line of column names and types.
         text = "\n".join(text.strip().splitlines()[1:])
-        marked = False
+        marked = _UNSTABLE.search(text) is not None
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
+    if not marked:
+        return Plan(nodes, ())
+    # The text only serves to name them: long plans are cut, and column names may look like calls.
     found = tuple(dict.fromkeys(_UNSTABLE.findall(text)))
-    if marked and not found:
-        found = ("an expression that Spark marks as non-deterministic",)
-    return Plan(nodes, found)
+    return Plan(nodes, found or ("an expression that Spark marks as non-deterministic",))
 
 
 def _deterministic(plan) -> bool:  # type: ignore[no-untyped-def]

@@ -27,7 +27,14 @@ from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.schema import DIFF, TIME, check_names, parse_schema, parse_time_type
+from pyspark_diff.schema import (
+    DIFF,
+    TIME,
+    check_data_names,
+    check_names,
+    parse_schema,
+    parse_time_type,
+)
 from pyspark_diff.step import Frontier, Report, Settings, State, Step, only
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
@@ -162,13 +169,7 @@ class Dataflow:
         if any(session.name == name for session in self._sessions.values()):
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
         parsed = parse_schema(schema)
-        clash = {self.time_name, self.diff_name} & set(parsed.names)
-        if clash:
-            raise SchemaError(
-                f"input {name!r} has a data column {', '.join(sorted(clash))}, which is the name "
-                "of the dataflow's time or diff column; rename it, or choose other names with "
-                "Dataflow(time=..., diff=...)"
-            )
+        check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
         begin = self.time_type.start if start is None else self.time_type.encode(start)
         node = Input(parsed, self.time_type, name)
         session = InputSession(node, self.time_name, self.diff_name, begin)
@@ -209,6 +210,7 @@ class Dataflow:
         StalledError
             If it holds and there is nothing left to do.
         """
+        self._check_open()
         while condition():
             if not self.step():
                 raise StalledError(
@@ -272,11 +274,12 @@ class Dataflow:
             starts = [self._state.frontiers[n] for n in self._sessions]
             start = min([s for s in starts if s is not None], default=0)
             trace = Trace(Antichain([start]), Antichain([start]), Antichain([start]))
-        # A frame that was handed out may be read at any time until the dataflow is closed.
-        self._pinned.update(trace.paths())
         arrangement = Arrangement(
             trace, node.schema, kept.layout, self.time_type, self.time_name, self.diff_name
         )
+        if arrangement.reads_later:
+            # A frame that was handed out may be read at any time until the dataflow is closed.
+            self._pinned.update(trace.paths())
         return arrangement, only(trace.upper)
 
     def _run_whole(self, node: Node) -> None:

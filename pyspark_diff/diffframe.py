@@ -26,7 +26,15 @@ from pyspark_diff.operators.node import Concat, Input, Inspect, Linear, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Stage
-from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
+from pyspark_diff.schema import (
+    DIFF,
+    TIME,
+    Schema,
+    TimeType,
+    check_data_names,
+    check_names,
+    parse_schema,
+)
 from pyspark_diff.step import only
 
 
@@ -81,6 +89,7 @@ class DiffFrame:
                 "spark.createDataFrame(...)"
             )
         check_names(frame.columns)
+        check_names([time, diff])
         types = {field.name: field.dataType for field in frame.schema.fields}
         for name, what in ((time, "time"), (diff, "diff")):
             if name not in types:
@@ -124,6 +133,7 @@ class DiffFrame:
 
     def _with(self, node: Node) -> "DiffFrame":
         """The one way back into the wrapper."""
+        check_data_names(node.schema.names, *self._names, node.kind)
         if self._flow is not None:
             self._flow._check_open()
             self._flow._check_building(node.kind)
@@ -165,7 +175,10 @@ class DiffFrame:
             return self._pick("select", [(str(c), str(c)) for c in cols])
         wide: list[str | Column] = []
         for c in cols:
-            wide.extend(map(column, self.columns) if isinstance(c, str) and c == "*" else [c])
+            if isinstance(c, str) and c == "*":
+                wide.extend(map(column, self.columns))
+            else:
+                wide.append(column(c) if isinstance(c, str) and c in self.columns else c)
         return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF))
 
     def where(self, condition: str | Column) -> "DiffFrame":
@@ -264,7 +277,7 @@ class DiffFrame:
         """
         parsed = parse_schema(schema)
         struct, arrow = self._forms(parsed)
-        stage = FlatMap(func, tuple(self.columns), struct, arrow)
+        stage = FlatMap(func, self._node.schema.arrow(), struct, arrow)
         return self._with(Linear("flat_map", self._node, parsed, stage))
 
     def map_in_pandas(
@@ -290,7 +303,7 @@ class DiffFrame:
         """
         parsed = parse_schema(schema)
         struct, arrow = self._forms(parsed)
-        stage = MapInPandas(func, *self._names, struct, arrow)
+        stage = MapInPandas(func, *self._names, self._node.schema.arrow(), struct, arrow)
         return self._with(Linear("map_in_pandas", self._node, parsed, stage))
 
     def union(self, other: "DiffFrame") -> "DiffFrame":
@@ -355,7 +368,7 @@ class DiffFrame:
         [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
         """
         name, number = "count", 0
-        while name in {c.lower() for c in self.columns}:
+        while name in {c.lower() for c in (*self.columns, *self._names)}:
             number += 1
             name = f"count_{number}"
         return self._with(count(self._node, name))
@@ -515,6 +528,11 @@ class DiffFrame:
                 f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
                 f"not including, {kind.decode(frontier)!r}. Advance its inputs, flush, and step"
             )
+        if since is not None and at < since and since == frontier:
+            raise NotReadableError(
+                f"no time is complete yet: the collection is processed up to, and not including, "
+                f"{kind.decode(since)!r}. Advance its inputs, flush, and step"
+            )
         if since is not None and at < since:
             raise NotReadableError(
                 f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
@@ -559,7 +577,8 @@ class DiffFrame:
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
-        stage: Stage = Expression(apply, keeps)
+        takes = update_struct(self._node.schema, self._node.time_type)
+        stage: Stage = Expression(apply, takes, keeps)
         return self._with(Linear(kind, self._node, schema, stage))
 
     def _forms(self, schema: Schema) -> tuple[T.StructType, pa.Schema]:

@@ -6,6 +6,9 @@ they are, keeping their time and diff. Spark expressions that look at one row at
 
 from __future__ import annotations
 
+from typing import Callable, Iterator
+
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -37,6 +40,23 @@ def quoted(name: str) -> str:
 def column(name: str) -> Column:
     """The column of exactly this name."""
     return F.col(quoted(name))
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: T.StructType | str,
+) -> DataFrame:
+    """PySpark's `mapInArrow`, for columns of any name."""
+    names = frame.columns
+    if not any(mark in name for name in names for mark in ".`"):
+        return frame.mapInArrow(function, schema)
+
+    # PySpark looks the columns up by names that it does not quote.
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return frame.toDF(*[f"_{i}" for i in range(len(names))]).mapInArrow(run, schema)
 
 
 def update_struct(schema: Schema, time_type: TimeType) -> T.StructType:

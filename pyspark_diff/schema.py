@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
@@ -118,8 +118,13 @@ class Schema:
 
 
 def parse_schema(schema: str | T.StructType) -> Schema:
-    """A schema from a DDL string (``"src long, dst long"``) or a StructType."""
-    return Schema(_from_ddl(schema) if isinstance(schema, str) else schema)
+    """A schema from a DDL string (``"src long, dst long"``) or a StructType.
+
+    All columns become nullable: nothing checks the rows, and Spark would compute wrongly with a
+    null in a column that is said to have none.
+    """
+    struct = _from_ddl(schema) if isinstance(schema, str) else schema
+    return Schema(without_nullability(struct))
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -135,6 +140,17 @@ def check_names(names: Sequence[str]) -> None:
         raise SchemaError(
             f"columns appear more than once (names are compared without case): {', '.join(twice)}; "
             f"the columns are {', '.join(names)}: rename or drop some"
+        )
+
+
+def check_data_names(names: Sequence[str], time: str, diff: str, what: str) -> None:
+    """Refuse data columns that could not be told from the time and diff columns beside them."""
+    clash = [name for name in names if name.lower() in (time.lower(), diff.lower())]
+    if clash:
+        raise SchemaError(
+            f"{what} has a data column {', '.join(clash)}, which is the name of the time or diff "
+            "column (names are compared without case); rename it, or choose other names for these "
+            "two with time=... and diff=..."
         )
 
 
@@ -164,6 +180,14 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
             f"columns of type {kind.simpleString()} cannot be handed from Spark to Python; cast "
             "them to a type that can, or drop them"
         ) from error
+
+
+@overload
+def without_nullability(kind: T.StructType) -> T.StructType: ...
+
+
+@overload
+def without_nullability(kind: T.DataType) -> T.DataType: ...
 
 
 def without_nullability(kind: T.DataType) -> T.DataType:

@@ -18,7 +18,9 @@ import uuid
 import weakref
 from collections import OrderedDict
 from pathlib import Path
+from typing import Iterable
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels import ipc
@@ -27,6 +29,8 @@ from pyspark_diff.kernels.updates import Updates
 _PREFIX = "pyspark_diff-"
 _MOST_OPEN = 4096
 _opened: OrderedDict[str, Updates] = OrderedDict()
+#: Small batches that no other process has had to read yet.
+_held: dict[str, Updates] = {}
 
 
 class Storage:
@@ -60,7 +64,7 @@ class Storage:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Locked before it has its name: nobody can take this directory for an orphan in between.
         os.rename(scratch, os.path.join(self.root, "lock"))
-        self._finalizer = weakref.finalize(self, _remove, self.root, lock)
+        self._finalizer = weakref.finalize(self, _remove, self.root, lock, os.getpid())
 
     def directory(self, name: str) -> str:
         """A path that nobody has used, for a directory that is made with its first file."""
@@ -92,11 +96,33 @@ def read_table(path: str) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
 
+def hold(path: str, updates: Updates) -> None:
+    """Keep a small batch in memory under the path of a file that is written when it is needed.
+
+    Most small batches are merged into others within a few steps; a file each would cost more than
+    all the rest of a small step.
+    """
+    # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
+    _held[path] = updates.take(np.arange(len(updates)))
+
+
+def settle(paths: Iterable[str]) -> None:
+    """Write the files of held batches, so that other processes can read them."""
+    for path in paths:
+        updates = _held.get(path)
+        if updates is not None:
+            write_batch(path, ipc.to_batch(updates))
+            del _held[path]
+
+
 def open_updates(path: str) -> Updates:
     """The updates of a batch file, mapped: only the pages that are touched are read.
 
     Files never change under their name, so those opened last are kept open.
     """
+    found = _held.get(path)
+    if found is not None:
+        return found
     found = _opened.get(path)
     if found is None:
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
@@ -112,6 +138,8 @@ def open_updates(path: str) -> Updates:
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     for path in paths:
+        if _held.pop(path, None) is not None:
+            continue
         _opened.pop(path, None)
         try:
             os.unlink(path)
@@ -128,7 +156,13 @@ def remove_directories(paths: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove(root: str, lock: int) -> None:
+def _remove(root: str, lock: int, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a fork of the owner ends, not the owner
+    for path in [path for path in _opened if path.startswith(root + os.sep)]:
+        del _opened[path]  # a mapped file holds its space also when it is deleted
+    for path in [path for path in _held if path.startswith(root)]:
+        del _held[path]
     shutil.rmtree(root, ignore_errors=True)
     os.close(lock)
 

@@ -1,7 +1,7 @@
 """Python values as Arrow columns: exactly, or not at all.
 
-Arrow by itself takes 1.5 for an integer, a datetime for a date and a number for a timestamp, and loses
-what does not fit. Here::
+Arrow by itself takes 1.5 for an integer, a datetime for a date and a number for a timestamp, and
+loses what does not fit. Here::
 
     to_array(values, kind).to_pylist() == values
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Iterator
 
 import pandas as pd
@@ -149,12 +151,15 @@ IN_PANDAS = {"twice": pandas_twice, "negated": pandas_negated, "tagged": pandas_
 def programs(draw: st.DrawFn, most: int = 6, whole: bool = False) -> Program:
     """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle."""
     shape = draw(st.sampled_from(SHAPES))
-    inputs = tuple(
-        draw(st.sampled_from([shape, shape, shape, *SHAPES]))
-        for _ in range(draw(st.sampled_from([1, 1, 2, 2, 3])))
-    )
+    alike = [shape] * len(SHAPES)
+    count = draw(st.sampled_from([2, 1, 2, 3]))
+    inputs = tuple(draw(st.sampled_from([*alike, *SHAPES])) for _ in range(count))
     program = Program(inputs, (), ())
-    for _ in range(draw(st.integers(1, most))):
+    same = [i for i in range(count) if inputs[i] == inputs[0]]
+    if len(same) > 1 and draw(st.sampled_from([True, True, True, False])):
+        # Inputs that advance by themselves meet before the operators with state.
+        program = Program(inputs, (Op("concat", tuple(same)),), ())
+    for _ in range(draw(st.integers(min(3, most), most))):
         program = Program(inputs, (*program.ops, draw(operators(program, whole))), ())
     nodes = len(inputs) + len(program.ops)
     # The last node, and sometimes one that it may be made of.
@@ -167,18 +172,19 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     """An operator on some nodes of a program, more often on the last one."""
     columns = columns_of(program)
     last = len(columns) - 1
-    of = draw(st.sampled_from([last, last, last, *range(last + 1)]))
+    of = last if draw(st.sampled_from([True] * 5 + [False])) else draw(st.integers(0, last))
     there = columns[of]
     names = [name for name, _ in there]
-    choices = [
-        "concat", "concat", "consolidate", "count", "count", "count", "count_total", "distinct",
-        "distinct", "flat_map", "negate", "negate", "threshold", "threshold", "union", "union",
-    ]
-    choices += ["transform", *([] if whole else ["inspect", "arrange_by_self"])]
+    # The operators with state, those that make cancelling updates, and those that are cheap, often.
+    keyed = ["count", "distinct", "threshold", "count", "distinct", "consolidate", "count_total"]
+    sums = ["concat", "union"]
+    linear = ["negate", "negate", "flat_map", "transform"]
+    linear += [] if whole else ["inspect", "arrange_by_self"]
     if there:
-        choices += ["drop", "drop", "pick", "pick", "rename", "select", "where", "withColumn"]
+        linear += ["drop", "drop", "pick", "pick", "rename", "select", "where", "withColumn"]
     if all(kind in ("boolean", "date", "string") for _, kind in there):
-        choices.append("map_in_pandas")  # others have no null of their own in pandas
+        linear.append("map_in_pandas")  # others have no null of their own in pandas
+    choices = draw(st.sampled_from([keyed, sums, keyed, linear, linear]))
     name = draw(st.sampled_from(choices))
     column, kind = draw(st.sampled_from(there)) if there else ("", "")
     unused = next(n for n in ("u", "v", "w", *"abcdefghij") if n not in names)
@@ -215,12 +221,19 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     if name == "union":
         kinds = [kind for _, kind in there]
         alike = [i for i, other in enumerate(columns) if [kind for _, kind in other] == kinds]
-        return Op(name, (of, draw(st.sampled_from(alike))))
+        return Op(name, (of, draw(st.sampled_from(strangers(alike, of)))))
     if name == "concat":
         alike = [i for i, other in enumerate(columns) if sorted(other) == sorted(there)]
-        others = draw(st.lists(st.sampled_from(alike), min_size=1, max_size=2))
+        others = draw(
+            st.lists(st.sampled_from(strangers(alike, of)), min_size=1, max_size=2)
+        )
         return Op(name, (of, *others))
     return Op(name, (of,))
+
+
+def strangers(alike: list[int], of: int) -> list[int]:
+    """Nodes to add to a node: others rather than itself, those of the start rather than the last."""
+    return [*(i for i in alike if i != of), *(i for i in alike if i < of), of]
 
 
 # Random ways of feeding a program.
@@ -236,29 +249,46 @@ def schedules(
     """What is done with the inputs before each step; with ``frames``, also with Spark frames."""
     pools = {columns: draw(pool(columns)) for columns in dict.fromkeys(inputs)}
     forms = ["rows", "rows", "rows", "dicts", "arrow", *(["frame"] if frames else [])]
+    often = st.sampled_from([True, True, True, True, False])
+    seldom = st.sampled_from([False] * 15 + [True])
     steps = []
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(2, most))):
         actions: list[tuple[int, str, Any]] = []
         for number in draw(st.permutations(range(len(inputs)))):
             records = st.sampled_from(pools[inputs[number]])
-            updates = st.lists(
-                st.tuples(records, st.sampled_from([0, 0, 1, 2, 5]), st.integers(-2, 2)),
-                max_size=4,
+            updates = st.tuples(
+                records, st.sampled_from([0, 1, 0, 2, 5]), st.sampled_from([1, -1, 2, -2, 0])
             )
-            for _ in range(draw(st.integers(0, 3))):
-                what = draw(st.sampled_from(["insert", "insert", "remove", "update", "update"]))
-                data = updates if what == "update" else st.lists(records, max_size=4)
-                actions.append((number, what, (draw(st.sampled_from(forms)), draw(data))))
-                if draw(st.booleans()):
-                    actions.append((number, "advance", draw(st.integers(0, 3))))
-            if draw(st.integers(0, 4)):
-                actions.append((number, "advance", draw(st.integers(0, 4))))
-            if draw(st.integers(0, 5)):
-                actions.append((number, "flush", None))
-            if not draw(st.integers(0, 15)):
-                actions.append((number, "close", None))
+            for _ in range(draw(st.sampled_from([1, 2, 1, 0]))):
+                what = draw(st.sampled_from(["insert", "remove", "update", "update"]))
+                rows = st.lists(
+                    updates if what == "update" else records,
+                    min_size=draw(st.sampled_from([1, 1, 1, 0])),
+                    max_size=4,
+                )
+                actions.append((number, what, (draw(st.sampled_from(forms)), draw(rows))))
+                actions.append((number, "advance", draw(st.sampled_from([0, 1, 2]))))
+            if draw(often):
+                actions.append((number, "advance", draw(st.sampled_from([1, 0, 3]))))
+            actions += [(number, "flush", None)] * draw(often)
+            actions += [(number, "close", None)] * draw(seldom)
         steps.append(tuple(actions))
     return tuple(steps)
+
+
+@st.composite
+def whole_histories(
+    draw: st.DrawFn, inputs: tuple[Columns, ...]
+) -> list[list[tuple[Any, int, int]]]:
+    """All updates of each input."""
+    pools = {columns: draw(pool(columns)) for columns in dict.fromkeys(inputs)}
+    return [
+        draw(st.lists(
+            st.tuples(st.sampled_from(pools[columns]), st.integers(0, 4), st.integers(-2, 2)),
+            max_size=12,
+        ))
+        for columns in inputs
+    ]
 
 
 def pool(columns: Columns) -> st.SearchStrategy[list[tuple[Any, ...]]]:
@@ -317,6 +347,7 @@ class Run:
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             self._check_new(output, frontier, output.seen[count:])
+        assert files_of(self.flow) == self.flow._state.paths() | self.flow._pinned
         self.check()
 
     def finish(self) -> None:
@@ -378,6 +409,13 @@ class Run:
             for time in self.times(output.probe.time()):
                 found = accumulate(output.seen, time)
                 assert found == self.expected(output.node, time), f"node {output.node} at {time}"
+
+
+def files_of(flow: Dataflow) -> set[str]:
+    """Everything that a dataflow has on disk but its lock."""
+    found = (Path(folder, name) for folder, _, names in os.walk(flow._storage.root)
+             for name in names)
+    return {str(path) for path in found if path.name != "lock"}
 
 
 def formed(spark: Any, form: str, rows: list[Any], columns: Columns) -> Any:

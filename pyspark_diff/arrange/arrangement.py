@@ -49,6 +49,11 @@ class Arrangement:
     time: str
     diff: str
 
+    @property
+    def reads_later(self) -> bool:
+        """Whether its frames read the files when they are evaluated, and not when they are made."""
+        return self.trace.rows > DRIVER_ROWS
+
     def updates(self, spark: SparkSession) -> DataFrame:
         """Consolidated update rows: the data columns, then time and diff."""
         struct = T.StructType(
@@ -104,10 +109,13 @@ class Arrangement:
             wrong = self._frame(spark, struct, check).take(5)
             if wrong:
                 shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
+                # The end of a whole history lies beyond the times that have a Python value.
+                last = time == 2**63 - 1
+                when = "in the end" if last else f"at time {self.time_type.decode(time)!r}"
                 raise NegativeMultiplicityError(
-                    f"at time {self.time_type.decode(time)!r} these records stand with a negative "
-                    f"multiplicity: {shown}; more was removed than was inserted. Correct the "
-                    "input, or pass allow_negative=True to leave such records out"
+                    f"{when} these records stand with a negative multiplicity: {shown}; more was "
+                    "removed than was inserted. Correct the input, or pass allow_negative=True to "
+                    "leave such records out"
                 )
         return self._frame(spark, self.schema.struct, table)
 
@@ -120,12 +128,14 @@ class Arrangement:
     ) -> DataFrame:
         buckets = sorted({b for batch in self.trace.batches for b in batch.files})
         files = [self.trace.files(bucket) for bucket in buckets]
-        if self.trace.rows <= DRIVER_ROWS:
+        if not self.reads_later:
             updates = concat([_merged(paths) for paths in files])
             if by_time:
                 updates = updates.take(np.argsort(updates.times(), kind="stable"))
             table = make(updates)
             return spark.createDataFrame(table, struct)
+
+        storage.settle(path for paths in files for path in paths)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -9,11 +9,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import DiffOverflowError, InvalidDiffError, InvalidTimeError, SchemaError
-from pyspark_diff.expressions import column
+from pyspark_diff.errors import (
+    DiffOverflowError,
+    InvalidDiffError,
+    InvalidTimeError,
+    SchemaError,
+    to_text,
+)
+from pyspark_diff.expressions import column, map_in_arrow
+from pyspark_diff.runners.tasks import errors_to_text
 from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.values import to_array
+
+_NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class Pick:
 
     names: tuple[tuple[str, str], ...]
     portable = True
+    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -51,18 +63,21 @@ class Negate:
     """Every diff with the other sign."""
 
     portable = True
+    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        return frame.withColumn(DIFF, -column(DIFF))
+        # Without ANSI mode Spark would wrap round, and with it fail in words of its own.
+        told = to_text(DiffOverflowError(_NOT_NEGATED))
+        diff = column(DIFF)
+        least = diff == F.lit(-(2**63))
+        return frame.withColumn(DIFF, F.when(least, F.raise_error(told)).otherwise(-diff))
 
     def on_table(self, table: pa.Table) -> pa.Table:
         try:
             negative = pc.negate_checked(table[DIFF])
         except pa.ArrowInvalid as error:
-            raise DiffOverflowError(
-                "a diff of -9223372036854775808 cannot be negated within 64 bits"
-            ) from error
+            raise DiffOverflowError(_NOT_NEGATED) from error
         return table.set_column(table.column_names.index(DIFF), DIFF, negative)
 
 
@@ -74,10 +89,13 @@ class Expression:
     ----------
     apply : callable
         From a frame of update rows to a frame of update rows.
+    takes : StructType
+        Spark schema of the update rows it takes.
     keeps_time_and_diff : bool
     """
 
     apply: Callable[[DataFrame], DataFrame]
+    takes: T.StructType
     keeps_time_and_diff: bool = True
     portable = False
 
@@ -96,8 +114,8 @@ class FlatMap:
     ----------
     function : callable
         From a Row to an iterable of rows (tuples in column order).
-    columns : tuple of str
-        Columns of the input.
+    inputs : pyarrow.Schema
+        Data columns of the input.
     struct : StructType
         Spark schema of the output rows with time and diff.
     schema : pyarrow.Schema
@@ -105,23 +123,31 @@ class FlatMap:
     """
 
     function: Callable[[T.Row], Iterable[Any]]
-    columns: tuple[str, ...]
+    inputs: pa.Schema
     struct: T.StructType
     schema: pa.Schema
     portable = True
+    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
+            with errors_to_text():
+                for batch in batches:
+                    yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
 
-        return frame.mapInArrow(run, self.struct)
+        return map_in_arrow(frame, run, self.struct)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        make = T.Row(*self.columns)
+        for name, error in ((TIME, InvalidTimeError), (DIFF, InvalidDiffError)):
+            if table[name].null_count:
+                raise error(
+                    f"{table[name].null_count} rows have no {name.strip('_')} (it is null): give "
+                    "every row one, or filter these rows out"
+                )
+        make = T.Row(*self.inputs.names)
         # The user's own function is called for each record; that is what flat_map is.
-        values = [table.column(name).to_pylist() for name in self.columns]
+        values = [table.column(f.name).cast(f.type).to_pylist() for f in self.inputs]
         records = zip(*values) if values else iter([()] * table.num_rows)
         origin: list[int] = []
         rows: list[tuple[Any, ...]] = []
@@ -140,12 +166,12 @@ class FlatMap:
         for i in range(width):
             field = self.schema.field(i)
             try:
-                columns.append(pa.array([row[i] for row in rows], type=field.type))
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                columns.append(to_array([row[i] for row in rows], field.type))
+            except TypeError as wrong:
                 raise SchemaError(
                     f"flat_map's function returned a value for column {field.name!r} that is not "
-                    f"a {field.type}: {error}"
-                ) from error
+                    f"a {field.type}: {wrong}"
+                ) from wrong
         index = pa.array(origin, type=pa.int64())
         # Chunks of one type differ in time zone only where Spark's session zone is not UTC.
         time = table[TIME].take(index).cast(self.schema.field(TIME).type)
@@ -162,6 +188,8 @@ class MapInPandas:
         From an iterator of pandas frames to an iterator of pandas frames.
     time, diff : str
         The user's names for the two columns.
+    inputs : pyarrow.Schema
+        Data columns of the input.
     struct : StructType
         Spark schema of the output rows, with ``__time`` and ``__diff``.
     schema : pyarrow.Schema
@@ -171,18 +199,21 @@ class MapInPandas:
     function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]
     time: str
     diff: str
+    inputs: pa.Schema
     struct: T.StructType
     schema: pa.Schema
     portable = True
+    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             tables = (pa.Table.from_batches([batch]) for batch in batches)
-            for table in self._tables(tables):
-                yield from table.to_batches()
+            with errors_to_text():
+                for table in self._tables(tables):
+                    yield from table.to_batches()
 
-        return frame.mapInArrow(run, self.struct)
+        return map_in_arrow(frame, run, self.struct)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         tables = list(self._tables(iter([table])))
@@ -190,8 +221,11 @@ class MapInPandas:
 
     def _tables(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         names = {TIME: self.time, DIFF: self.diff}
+        fields = [*self.inputs, self.schema.field(TIME), self.schema.field(DIFF)]
+        given = pa.schema([(field.name, field.type) for field in fields])
+        shown = [names.get(name, name) for name in given.names]
         frames = (
-            table.rename_columns([names.get(n, n) for n in table.column_names]).to_pandas()
+            table.select(given.names).cast(given).rename_columns(shown).to_pandas()
             for table in tables
         )
         expected = [names.get(name, name) for name in self.schema.names]
@@ -209,10 +243,19 @@ class MapInPandas:
             arrays = []
             for name, field in zip(expected, self.schema):
                 try:
-                    arrays.append(pa.Array.from_pandas(frame[name], type=field.type))
-                except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                    arrays.append(_from_pandas(frame[name], field.type))
+                except (pa.ArrowException, TypeError) as error:
                     raise SchemaError(
                         f"map_in_pandas' function returned a column {name!r} that is not of type "
                         f"{field.type}: {error}"
                     ) from error
             yield pa.table(arrays, schema=self.schema)
+
+
+def _from_pandas(column: pd.Series, kind: pa.DataType) -> pa.Array:
+    if column.dtype != object or pa.types.is_string(kind):
+        return pa.Array.from_pandas(column, type=kind)
+    # Arrow checks arrays of numbers, and cuts off what does not fit from Python's own.
+    missing = [v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v)
+               for v in column]
+    return to_array([None if gone else v for v, gone in zip(column, missing)], kind)

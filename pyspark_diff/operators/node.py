@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.work import Kernel
-from pyspark_diff.schema import Schema, TimeType
+from pyspark_diff.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
 
@@ -103,7 +103,11 @@ class Concat(Node):
     """The sum of several collections with the same columns."""
 
     def __init__(self, inputs: Sequence[Node]):
-        super().__init__("concat", inputs, inputs[0].schema, inputs[0].time_type)
+        schema = inputs[0].schema
+        if any(node.schema.struct != schema.struct for node in inputs):
+            # One of them may have nulls where the first has none.
+            schema = Schema(without_nullability(schema.struct))
+        super().__init__("concat", inputs, schema, inputs[0].time_type)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         return wanted

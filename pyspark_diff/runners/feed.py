@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.schema import TIME, Schema
@@ -25,6 +26,10 @@ class Stage(Protocol):
     @property
     def portable(self) -> bool:
         """Whether `on_table` works, so that no Spark is needed to evaluate the stage."""
+
+    @property
+    def takes(self) -> T.StructType | None:
+        """Spark schema of the update rows it takes, where it is not portable."""
 
     @property
     def keeps_time_and_diff(self) -> bool:

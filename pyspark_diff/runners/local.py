@@ -54,7 +54,7 @@ class LocalRunner:
                 updates = how.updates(table.select([*schema.names, TIME, DIFF]))
                 for bucket, part in split(updates, work.layout, work.buckets):
                     parts.setdefault(bucket, []).append(part)
-        return [run_bucket(work, bucket, parts[bucket]) for bucket in sorted(parts)]
+        return [run_bucket(work, bucket, parts[bucket], hold=True) for bucket in sorted(parts)]
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
@@ -62,7 +62,7 @@ class LocalRunner:
         """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
         merged = {}
         for bucket in sorted(files):
-            file = merge_bucket(files[bucket], directory, bucket, since)
+            file = merge_bucket(files[bucket], directory, bucket, since, hold=True)
             if file is not None:
                 merged[bucket] = file
         return merged

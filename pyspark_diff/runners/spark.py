@@ -6,6 +6,7 @@ The shuffle moves a few Arrow blobs a task, never rows, and never state.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Mapping, Sequence
 
@@ -15,8 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
+from pyspark_diff import storage
 from pyspark_diff.arrange.batch import BatchFile
-from pyspark_diff.expressions import column, update_struct
+from pyspark_diff.expressions import column, map_in_arrow, update_struct
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source, Stage
 from pyspark_diff.runners.work import BucketResult, Work
@@ -54,9 +56,17 @@ class SparkRunner:
         list of BucketResult
             Of the buckets that had updates.
         """
-        blobs = [self._blobs(work, schema, feed) for feed in feeds]
-        if not blobs:
+        if not feeds:
             return []
+        storage.settle(path for files in work.files.values() for path in files)
+        lent: list[str] = []
+        try:
+            return self._job(work, schema, [self._at_rest(work, feed, lent) for feed in feeds])
+        finally:
+            storage.remove_files(lent)
+
+    def _job(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
+        blobs = [self._blobs(work, schema, feed) for feed in feeds]
         results = (
             reduce(DataFrame.union, blobs)
             .repartitionById(work.buckets, "bucket")
@@ -73,6 +83,7 @@ class SparkRunner:
     ) -> dict[int, BatchFile]:
         """Merge the files of each bucket, a task each, without a shuffle."""
         listed = sorted(files.items())
+        storage.settle(path for _, paths in listed for path in paths)
         rows = (
             self._spark.range(0, len(listed), 1, len(listed))
             .mapInArrow(tasks.merge_buckets(listed, directory, since), tasks.RESULTS)
@@ -89,7 +100,9 @@ class SparkRunner:
     def materialise(self, source: Source, directory: str) -> Source:
         """Evaluate a user's frame once, into files of update rows."""
         frame = self._start(source)
-        rows = frame.mapInArrow(tasks.write_rows(directory), "path string, rows long").collect()
+        written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
+        with tasks.errors_from_text():
+            rows = written.collect()
         return Source(
             source.schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows)
         )
@@ -154,11 +167,9 @@ class SparkRunner:
             feed.ceiling(work.upper),
         )
         if source.frame is None and all(stage.portable for stage in chain):
-            if source.table is None:
-                return self._range(len(source.paths)).mapInArrow(
-                    tasks.split_files(how, source.paths, chain), tasks.BLOBS
-                )
-            return self._start(source).mapInArrow(tasks.split_rows(how, chain), tasks.BLOBS)
+            return self._range(len(source.paths)).mapInArrow(
+                tasks.split_files(how, source.paths, chain), tasks.BLOBS
+            )
         frame = self._start(source)
         for stage in chain:
             frame = stage.on_frame(frame)
@@ -169,7 +180,21 @@ class SparkRunner:
         frame = frame.select(*[column(name) for name in moved])
         if not moved:
             frame = frame.select(F.lit(True).alias(DIFF))
-        return frame.mapInArrow(tasks.split_rows(how), tasks.BLOBS)
+        return map_in_arrow(frame, tasks.split_rows(how), tasks.BLOBS)
+
+    def _at_rest(self, work: Work, feed: Feed, lent: list[str]) -> Feed:
+        """The feed with its table in files: workers map them, where Spark would copy each row."""
+        table = feed.source.table
+        if table is None or not all(stage.portable for stage in feed.chain):
+            return feed
+        size = max(1, -(-table.num_rows // work.buckets))
+        paths = []
+        for start in range(0, table.num_rows, size):
+            path = f"{work.directory}/in-{len(lent):05d}.arrow"
+            storage.write_batch(path, table.slice(start, size).combine_chunks())
+            lent.append(path)
+            paths.append(path)
+        return replace(feed, source=replace(feed.source, table=None, paths=tuple(paths)))
 
     def _range(self, count: int) -> DataFrame:
         return self._spark.range(0, count, 1, count)

@@ -26,6 +26,9 @@ from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, spread
 from pyspark_diff.schema import DIFF, TIME
 
+#: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
+HELD_ROWS = 4096
+
 #: What a kernel returns: the wanted output columns, times and diffs.
 Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
 
@@ -147,7 +150,9 @@ class BucketResult:
     rows_out: int
 
 
-def run_bucket(work: Work, bucket: int, parts: list[Updates]) -> BucketResult:
+def run_bucket(
+    work: Work, bucket: int, parts: list[Updates], *, hold: bool = False
+) -> BucketResult:
     """Do one bucket's share of a step.
 
     Parameters
@@ -156,6 +161,8 @@ def run_bucket(work: Work, bucket: int, parts: list[Updates]) -> BucketResult:
     bucket : int
     parts : list of Updates
         The bucket's new updates, in any order.
+    hold : bool
+        Small batches may stay in this process's memory.
 
     Returns
     -------
@@ -175,24 +182,29 @@ def run_bucket(work: Work, bucket: int, parts: list[Updates]) -> BucketResult:
         )
     file = None
     if work.keeps:
-        file = write_file(work.directory, bucket, compact(grouped, work.since))
+        file = write_file(work.directory, bucket, compact(grouped, work.since), hold=hold)
     rows_in = sum(len(part) for part in parts)
     rows_out = output.num_rows if output is not None else 0
     return BucketResult(bucket, file, output, None, rows_in, read, rows_out)
 
 
 def merge_bucket(
-    paths: Sequence[str], directory: str, bucket: int, since: int | None
+    paths: Sequence[str], directory: str, bucket: int, since: int | None, *, hold: bool = False
 ) -> BatchFile | None:
     """Merge one bucket's files into a new one, times advanced to ``since``."""
     batches = [storage.open_updates(path) for path in paths]
-    return write_file(directory, bucket, merge(batches, since).updates)
+    return write_file(directory, bucket, merge(batches, since).updates, hold=hold)
 
 
-def write_file(directory: str, bucket: int, updates: Updates) -> BatchFile | None:
+def write_file(
+    directory: str, bucket: int, updates: Updates, *, hold: bool
+) -> BatchFile | None:
     """Write one bucket of a batch; no file where there is nothing to hold."""
     if not len(updates):
         return None
     path = os.path.join(directory, f"{bucket:05d}.arrow")
+    if hold and len(updates) <= HELD_ROWS:
+        storage.hold(path, updates)
+        return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)
     size = storage.write_batch(path, ipc.to_batch(updates))
     return BatchFile(path, len(updates), size)
