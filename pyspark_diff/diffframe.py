@@ -34,6 +34,7 @@ from pyspark_diff.schema import (
     check_data_names,
     check_names,
     parse_schema,
+    without_nullability,
 )
 from pyspark_diff.step import only
 
@@ -577,7 +578,7 @@ class DiffFrame:
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
-        takes = update_struct(self._node.schema, self._node.time_type)
+        takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         stage: Stage = Expression(apply, takes, keeps)
         return self._with(Linear(kind, self._node, schema, stage))
 

@@ -114,9 +114,9 @@ class Settings:
 
 def only(frontier: Antichain) -> Frontier:
     """The one element of a frontier of totally ordered times, or None where it is empty."""
-    for time in frontier:
-        if isinstance(time, int):
-            return time
+    for element in frontier:
+        if isinstance(element, int):
+            return element
     return None
 
 

@@ -149,10 +149,11 @@ def remove_files(paths: list[str]) -> None:
 
 
 def remove_directories(paths: list[str]) -> None:
-    """Delete directories of files with all that is in them."""
+    """Delete directories of files with all that is in them, or is held for them."""
     for folder in paths:
-        for path in [path for path in _opened if os.path.dirname(path) == folder]:
-            del _opened[path]
+        for known in (_opened, _held):
+            for path in [path for path in known if os.path.dirname(path) == folder]:
+                del known[path]
         shutil.rmtree(folder, ignore_errors=True)
 
 

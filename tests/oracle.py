@@ -3,9 +3,9 @@
     accumulate(updates, t)[r] = sum(diff of the updates of r whose time is at most t)
     evaluate(program, inputs)[i] = what node i gives for the inputs as they stand at one time
 
-It shares no code with the library. A collection is a Counter from a record (a tuple) to its multiplicity,
-which is never zero and may be negative. Records are normalised, so that they are equal in Python where
-Spark groups them: null with null, NaN with NaN, ``-0.0`` with ``0.0``.
+It shares no code with the library. A collection is a Counter from a record (a tuple) to its
+multiplicity, which is never zero and may be negative. Records are normalised, so that they are
+equal in Python where Spark groups them: null with null, NaN with NaN, ``-0.0`` with ``0.0``.
 """
 
 from __future__ import annotations

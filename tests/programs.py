@@ -1,12 +1,12 @@
 """Random programs and random ways of feeding them, and a run that is compared with the oracle.
 
-    at every time t before the frontier:  accumulate(what was seen, t) == evaluate(program, inputs at t)
+    at every time t before the frontier:
+        accumulate(what was seen, t) == evaluate(program, inputs at t)
 """
 
 from __future__ import annotations
 
 import datetime
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
@@ -29,7 +29,8 @@ from oracle import (
     evaluate,
     normal,
 )
-from pyspark_diff import Dataflow, DiffFrame
+from pyspark_diff import Dataflow, DiffFrame, storage
+from pyspark_diff.runners import work
 
 #: Few values of each type, so that updates meet; those at the edges of the type among them.
 DOMAINS: dict[str, list[Any]] = {
@@ -232,7 +233,7 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
 
 
 def strangers(alike: list[int], of: int) -> list[int]:
-    """Nodes to add to a node: others rather than itself, those of the start rather than the last."""
+    """Nodes to add to a node: rather others than itself, and rather those before it."""
     return [*(i for i in alike if i != of), *(i for i in alike if i < of), of]
 
 
@@ -311,10 +312,22 @@ class Output:
 
 
 class Run:
-    """A program in a dataflow, and everything that was handed in so far."""
+    """A program in a dataflow, and everything that was handed in so far.
 
-    def __init__(self, spark: Any, program: Program, *, kept: bool = False, **options: Any):
-        self.spark, self.program, self.kept = spark, program, kept
+    Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files.
+    """
+
+    def __init__(
+        self,
+        spark: Any,
+        program: Program,
+        *,
+        kept: bool = False,
+        held: int = work.HELD_ROWS,
+        **options: Any,
+    ):
+        self.spark, self.program = spark, program
+        self._held = held
         self.flow = Dataflow(spark, **options)
         made = [self.flow.input(f"in{i}", ddl(c)) for i, c in enumerate(program.inputs)]
         self.sessions = [session for _, session in made]
@@ -331,9 +344,11 @@ class Run:
         self._expected: dict[int, list[Any]] = {}
 
     def __enter__(self) -> "Run":
+        self._held, work.HELD_ROWS = work.HELD_ROWS, self._held
         return self
 
     def __exit__(self, *_: object) -> None:
+        work.HELD_ROWS = self._held
         self.flow.close()
 
     def step(self, actions: Actions) -> None:
@@ -412,10 +427,11 @@ class Run:
 
 
 def files_of(flow: Dataflow) -> set[str]:
-    """Everything that a dataflow has on disk but its lock."""
-    found = (Path(folder, name) for folder, _, names in os.walk(flow._storage.root)
-             for name in names)
-    return {str(path) for path in found if path.name != "lock"}
+    """Everything that a dataflow has on disk but its lock, and what is held instead of a file."""
+    root = flow._storage.root
+    found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
+    found |= {path for path in storage._held if path.startswith(root)}
+    return found - {f"{root}/lock"}
 
 
 def formed(spark: Any, form: str, rows: list[Any], columns: Columns) -> Any:

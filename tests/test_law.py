@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from chispa import assert_df_equality
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Op, Program, accumulate, evaluate, normal, total
 from programs import Run, build, ddl, programs, schedules, whole_histories
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
+from pyspark_diff.schema import Schema
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
 buckets = st.integers(1, 3)
+held = st.sampled_from([0, 1, 4096])
 
 every_runner = pytest.mark.parametrize("runner", RUNNERS)
 
@@ -30,33 +33,33 @@ def examples(share: float) -> settings:
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets)
-def test_steps_on_the_driver(spark, data, buckets):
+@given(data=st.data(), buckets=buckets, held=held)
+def test_steps_on_the_driver(spark, data, buckets, held):
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, runner="local", buckets=buckets) as run:
+    with Run(spark, program, runner="local", buckets=buckets, held=held) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets)
-def test_steps_in_spark(spark, data, buckets):
+@given(data=st.data(), buckets=buckets, held=held)
+def test_steps_in_spark(spark, data, buckets, held):
     program = data.draw(programs(most=4))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, runner="spark", buckets=buckets) as run:
+    with Run(spark, program, runner="spark", buckets=buckets, held=held) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets)
-def test_steps_that_change_the_runner(spark, data, buckets):
+@given(data=st.data(), buckets=buckets, held=held)
+def test_steps_that_change_the_runner(spark, data, buckets, held):
     program = data.draw(programs(most=4))
     schedule = data.draw(schedules(program.inputs, most=4, frames=True))
-    with Run(spark, program, buckets=buckets) as run:
+    with Run(spark, program, buckets=buckets, held=held) as run:
         for actions in schedule:
             run.flow.runner = data.draw(st.sampled_from(["auto", "auto", *RUNNERS]))
             run.flow.local_rows = data.draw(st.sampled_from([0, 2, 5]))
@@ -105,11 +108,11 @@ def check_snapshot(frame, time, program, node, histories):
 
 
 @examples(0.5)
-@given(data=st.data(), buckets=buckets)
-def test_latest_time_can_be_read(spark, data, buckets):
+@given(data=st.data(), buckets=buckets, held=held)
+def test_latest_time_can_be_read(spark, data, buckets, held):
     program = data.draw(programs(most=3))
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, kept=True, runner="local", buckets=buckets) as run:
+    with Run(spark, program, kept=True, runner="local", buckets=buckets, held=held) as run:
         for actions in schedule:
             before = [output.probe.time() for output in run.outputs]
             run.step(actions)
@@ -131,12 +134,13 @@ def test_latest_time_can_be_read(spark, data, buckets):
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets)
-def test_all_times_can_be_read(spark, data, buckets):
+@given(data=st.data(), buckets=buckets, held=held)
+def test_all_times_can_be_read(spark, data, buckets, held):
     program = data.draw(programs(most=3))
     schedule = data.draw(schedules(program.inputs))
     with Run(
-        spark, program, kept=True, keep_history=True, runner="local", buckets=buckets
+        spark, program, kept=True, keep_history=True, runner="local", buckets=buckets,
+        held=held,
     ) as run:
         for actions in schedule:
             run.step(actions)
@@ -148,3 +152,187 @@ def test_all_times_can_be_read(spark, data, buckets):
             if times:
                 time = data.draw(st.sampled_from(times))
                 check_snapshot(output.frame, time, program, output.node, run.history)
+
+
+# The same updates, cut in other ways.
+
+K = (("k", "bigint"),)
+KS = (("k", "int"), ("s", "string"))
+
+#: Programs whose operators with state feed one another.
+CHAINED = {
+    "count of count": Program(
+        (K,), (Op("count", (0,)), Op("drop", (1,), ("k",)), Op("count", (2,))), (3,)
+    ),
+    "distinct of a difference": Program(
+        (K, K), (Op("negate", (1,)), Op("concat", (0, 2)), Op("distinct", (3,))), (4,)
+    ),
+    "shared": Program(
+        (KS, KS),
+        (
+            Op("union", (0, 1)),
+            Op("count", (2,)),
+            Op("distinct", (2,)),
+            Op("drop", (3,), ("count",)),
+            Op("negate", (5,)),
+            Op("concat", (4, 6, 1)),
+            Op("threshold", (7,), ("square",)),
+            Op("count", (8,)),
+        ),
+        (4, 9),
+    ),
+    "nothing left": Program(
+        (KS,), (Op("distinct", (0,)), Op("drop", (1,), ("k", "s")), Op("count", (2,))), (3,)
+    ),
+}
+LAST = 5
+#: Updates of up to two inputs, with more than one of a record at a time, and some that cancel.
+UPDATES = {
+    K: [
+        [((1,), 0, 1), ((2,), 0, 2), ((1,), 1, 1), ((2,), 1, -2), ((3,), 2, -1), ((3,), 3, 2),
+         ((1,), 3, -2), ((2,), 4, 1), ((2,), 4, -1), ((1,), 5, 3), ((3,), 5, 0)],
+        [((1,), 0, 1), ((1,), 2, -1), ((2,), 2, -1), ((2,), 3, 2), ((3,), 5, 1)],
+    ],
+    KS: [
+        [((1, "a"), 0, 1), ((1, "b"), 0, 1), ((1, "a"), 2, 1), ((None, None), 2, 2),
+         ((1, "b"), 3, -1), ((None, None), 4, -3), ((None, "a"), 5, 1), ((1, "b"), 5, 1)],
+        [((1, "a"), 1, -1), ((1, "b"), 1, 1), ((None, None), 3, 1), ((1, "a"), 5, -1)],
+    ],
+}
+
+
+def stepwise(spark, program, cuts, **options):
+    """The consolidated output updates when inputs are released up to these times, a step each."""
+    histories = [UPDATES[columns][i] for i, columns in enumerate(program.inputs)]
+    with Run(spark, program, **options) as run:
+        for cut in cuts:
+            actions = []
+            for number, (history, to) in enumerate(zip(histories, cut)):
+                now = run.sessions[number].time()
+                rows = [(r, time - now, diff) for r, time, diff in history if now <= time < to]
+                actions += [(number, "update", ("rows", rows)), (number, "advance", to - now)]
+                actions.append((number, "flush", None))
+            run.step(tuple(actions))
+        run.finish()
+        return [
+            total(((normal(record), time), diff) for record, time, diff in output.seen)
+            for output in run.outputs
+        ]
+
+
+@pytest.mark.parametrize("name", CHAINED)
+def test_every_cut_gives_the_same_updates(spark, name):
+    program = CHAINED[name]
+    one_step = stepwise(spark, program, [(LAST + 1, LAST + 1)], runner="local", buckets=2)
+    for count in range(LAST + 1):
+        for inner in combinations(range(1, LAST + 1), count):
+            cuts = [(to, to) for to in (*inner, LAST + 1)]
+            assert stepwise(spark, program, cuts, runner="local", buckets=2) == one_step
+
+
+@pytest.mark.parametrize(
+    ("runner", "name"), [("local", "shared"), ("spark", "distinct of a difference")]
+)
+def test_inputs_at_different_times_give_the_same_updates(spark, runner, name):
+    program = CHAINED[name]
+    one_step = stepwise(spark, program, [(LAST + 1, LAST + 1)], runner="local", buckets=2)
+    for cuts in [
+        [(2, 1), (3, 1), (3, 4), (6, 4), (6, 6)],
+        *([[(6, 0), (6, 6)], [(0, 6), (3, 6), (6, 6)]] if runner == "local" else []),
+    ]:
+        assert stepwise(spark, program, cuts, runner=runner, buckets=2) == one_step
+
+
+# Records whose hashes collide.
+
+
+@contextmanager
+def one_bit_hash():
+    """Only one bit of the hash is used, wherever the record is not one whole number."""
+    whole = Schema.layout
+
+    def narrowed(schema, names=None):
+        return replace(whole(schema, names), hash_mask=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Schema, "layout", narrowed)
+        yield
+
+
+@examples(0.8)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_colliding_hashes(spark, data, buckets, held):
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs, most=8))
+    with one_bit_hash(), Run(spark, program, runner="local", buckets=buckets, held=held) as run:
+        for actions in schedule:
+            run.step(actions)
+        assert all(node.layout.hash_mask == 1 for node in run.flow._state.traces)
+        run.finish()
+
+
+@pytest.mark.parametrize(("runner", "name"), [("local", "shared"), ("spark", "nothing left")])
+def test_colliding_hashes_over_many_steps_and_merges(spark, runner, name):
+    program = CHAINED[name]
+    cuts = [(to, to) for to in range(1, LAST + 2)]
+    expected = stepwise(spark, program, cuts, runner="local", buckets=1)
+    with one_bit_hash():
+        assert stepwise(spark, program, cuts, runner=runner, buckets=1, held=0) == expected
+
+
+# Programs that were wrong once.
+
+EMPTY = Op("where", (0,), ("null", "k", 1))
+LATE = (0, "update", ("rows", [((1,), 1, 1), ((1,), 3, 1), ((1,), 7, 1)]))
+
+
+def move(*by):
+    """Each input moves ahead by so much, and is flushed."""
+    return tuple((i, what, to) for i, to in enumerate(by) for what in ("advance", "flush"))
+
+
+#: By what was wrong: a program, and what was done before each step.
+REGRESSIONS = {
+    "updates that wait for their time were taken for late ones": (
+        Program((K,), (Op("count", (0,)),), (1,)),
+        ((LATE, *move(5)), move(5)),
+    ),
+    "updates that were taken came again behind another input": (
+        Program((K, K), (Op("union", (0, 1)), Op("count", (2,))), (3,)),
+        ((LATE, *move(5, 2)), move(5, 0), move(5, 13)),
+    ),
+    "updates were shown before their time, and again at it": (
+        Program((K,), (Op("negate", (0,)),), (1,)),
+        ((LATE, *move(5)), move(5)),
+    ),
+    "a step that changes nothing in a record without columns": (
+        Program((K,), (Op("distinct", (0,)), Op("drop", (1,), ("k",)), Op("count", (2,))), (3,)),
+        (((0, "update", ("rows", [((1,), 0, 1), ((1,), 2, 1)])), *move(1)), move(5)),
+    ),
+    "no row meets a condition": (
+        Program((K,), (EMPTY, Op("count", (1,))), (1, 2)),
+        (((0, "insert", ("rows", [(1,)])), *move(1)),),
+    ),
+    "an expression that is never null beside one that may be": (
+        Program((K,), (Op("withColumn", (0,), ("k", "is null", "k")), Op("union", (1, 1))), (2,)),
+        (
+            ((0, "insert", ("rows", [(1,), (None,)])), (0, "insert", ("frame", [(1,)])),
+             *move(1)),
+            ((0, "update", ("rows", [((1,), 0, -1)])), *move(1)),
+        ),
+    ),
+    "updates of several times cancel only behind the shuffle": (
+        Program((K,), (Op("negate", (0,)), Op("concat", (0, 1)), Op("distinct", (2,))), (3,)),
+        (((0, "update", ("rows", [((1,), 0, 1), ((1,), 1, 1)])), *move(2)),),
+    ),
+}
+
+
+@every_runner
+@pytest.mark.parametrize("wrong", REGRESSIONS)
+def test_what_was_wrong_once(spark, runner, wrong):
+    program, schedule = REGRESSIONS[wrong]
+    with Run(spark, program, runner=runner, buckets=1) as run:
+        for actions in schedule:
+            run.step(actions)
+        run.finish()

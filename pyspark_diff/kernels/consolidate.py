@@ -142,6 +142,8 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     """
     rows = code.size
     if not isinstance(diff, np.ndarray):
+        if not diff:
+            return code[:0], code[:0]
         if abs(diff) * rows >= 2**63:
             return _sum_wide(code, spread(diff, rows))
         if span < DENSE * rows:

@@ -85,6 +85,8 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
     ([4], 5, [1])
     """
     updates = advanced(grouped.updates, since)
+    if not len(updates):
+        return updates
     if isinstance(updates.time, np.ndarray):
         moved = since is not None and int(grouped.updates.times().min()) < since
         return consolidate(updates).updates if moved else updates

@@ -22,7 +22,14 @@ from pyspark_diff.expressions import column, map_in_arrow, update_struct
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source, Stage
 from pyspark_diff.runners.work import BucketResult, Work
-from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, arrow_type
+from pyspark_diff.schema import (
+    DIFF,
+    TIME,
+    Schema,
+    TimeType,
+    arrow_type,
+    without_nullability,
+)
 
 #: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
 LOCAL_ROWS = 1000
@@ -132,7 +139,8 @@ class SparkRunner:
         """The rows of a source as a frame with time and diff columns."""
         if source.frame is None:
             if source.table is not None:
-                struct = update_struct(source.schema, self._time_type)
+                # A null time or diff is found, and told, by the task that reads it.
+                struct = without_nullability(update_struct(source.schema, self._time_type))
                 return self._spark.createDataFrame(source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
                 tasks.read_files(source.paths), update_struct(source.schema, self._time_type)

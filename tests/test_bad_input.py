@@ -1,0 +1,1095 @@
+"""Bad input is refused where it is made, and nothing of it is taken.
+
+    each mistake  ⟹  one class of error, and a message that says what was wrong, what was there and
+                     what to do
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import (
+    ClosedError,
+    Dataflow,
+    DiffFrame,
+    DiffOverflowError,
+    InputSession,
+    InvalidDiffError,
+    InvalidTimeError,
+    NegativeMultiplicityError,
+    NonDeterministicError,
+    NotReadableError,
+    ReservedNameError,
+    SchemaError,
+    StalledError,
+    TimeRegressionError,
+    UnsupportedTypeError,
+)
+
+RUNNERS = ("local", "spark")
+COLUMNS = "n long, time long, diff long"
+
+
+
+@contextmanager
+def refused(error: type[Exception], *parts: str) -> Iterator[None]:
+    """The block raises exactly this class, and the message has these parts."""
+    with pytest.raises(error) as caught:
+        yield
+    assert type(caught.value) is error
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.fixture
+def flow(spark):
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        yield flow
+
+
+def far(frame: DataFrame) -> DataFrame:
+    """The same rows, but not on the driver: Spark has to run to get them."""
+    frame = frame.repartition(1)
+    assert not frame.isLocal()
+    return frame
+
+
+def near(spark, rows, schema: str) -> DataFrame:
+    """A frame whose rows are on the driver already."""
+    struct = T.StructType.fromDDL(schema)
+    columns = [list(values) for values in zip(*rows)]
+    frame = spark.createDataFrame(pa.table(columns, names=struct.names), struct)
+    assert frame.isLocal()
+    return frame
+
+
+def ran(flow: Dataflow, session: InputSession, to: object = 1) -> None:
+    session.advance_to(to)
+    session.flush()
+    flow.step()
+
+
+# A collection from a frame.
+
+
+def test_what_is_no_frame_is_refused():
+    with refused(SchemaError, "not a list", "spark.createDataFrame"):
+        DiffFrame([(1, 0, 1)])
+
+
+@pytest.mark.parametrize("missing", ["time", "diff"])
+def test_missing_column_is_named(spark, missing):
+    there = [name for name in ("n", "time", "diff") if name != missing]
+    frame = spark.createDataFrame([(1, 2)], " long, ".join(there) + " long")
+    with refused(SchemaError, f"no {missing} column '{missing}'", ", ".join(there), f"{missing}=.."):
+        DiffFrame(frame)
+    with refused(SchemaError, "no time column 'when'"):
+        DiffFrame(spark.createDataFrame([(1, 2, 3)], COLUMNS), time="when")
+
+
+@pytest.mark.parametrize("kind", ["string", "double", "struct<a:int>", "boolean", "decimal(3,0)"])
+def test_time_of_a_wrong_type_is_refused(spark, kind):
+    frame = spark.createDataFrame([], f"n long, time {kind}, diff long")
+    with refused(SchemaError, "integer, date or timestamp", kind, "cast it"):
+        DiffFrame(frame)
+    with refused(SchemaError, "integer, date or timestamp", kind, "cast it"):
+        Dataflow(spark, time_type=kind)
+
+
+@pytest.mark.parametrize("kind", ["string", "double", "decimal(10,0)", "boolean", "date"])
+def test_diff_of_a_wrong_type_is_refused(spark, kind):
+    frame = spark.createDataFrame([], f"n long, time long, diff {kind}")
+    with refused(SchemaError, "diff column 'diff' must be an integer", kind, "cast it"):
+        DiffFrame(frame)
+
+
+def test_one_column_is_not_both_time_and_diff(spark):
+    with refused(SchemaError, "more than once", "time"):
+        DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS), time="time", diff="time")
+
+
+PROGRAMS = {
+    "as it is": lambda c: c,
+    "count": lambda c: c.count(),
+    "where": lambda c: c.where("n > 0"),
+    "negate": lambda c: c.negate(),
+    "flat_map": lambda c: c.flat_map(lambda row: [(row.n,)], "n long"),
+    "flat_map, where": lambda c: c.flat_map(lambda r: [(r.n,)], "n long").where("n > 0"),
+    "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, "n long"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("row", "error", "what"),
+    [((1, None, 1), InvalidTimeError, "time"), ((1, 0, None), InvalidDiffError, "diff")],
+    ids=["time", "diff"],
+)
+def test_null_time_or_diff_is_refused(spark, program, row, error, what):
+    collection = PROGRAMS[program](DiffFrame(near(spark, [(1, 0, 1), row], COLUMNS)))
+    with refused(error, "null", what):
+        collection.to_df()
+
+
+@pytest.mark.parametrize("program", ["as it is", "negate", "flat_map, where", "map_in_pandas"])
+def test_null_time_or_diff_that_a_task_finds_is_no_error_of_spark(spark, program):
+    wrong = near(spark, [(1, 0, 1), (1, None, 1), (1, 1, None)], COLUMNS)
+    for frame, error, what in (
+        (wrong.where("diff is not null"), InvalidTimeError, "time"),
+        (wrong.where("time is not null"), InvalidDiffError, "diff"),
+    ):
+        with refused(error, "1 rows" if program != "map_in_pandas" else "null", "null", what):
+            PROGRAMS[program](DiffFrame(far(frame))).to_df()
+
+
+# Updates.
+
+ONE = "n long"
+
+
+def forms(spark, rows, columns: str) -> dict[str, object]:
+    """The same rows in each form that an input takes."""
+    names = T.StructType.fromDDL(columns).names
+    return {
+        "rows": rows,
+        "dicts": [dict(zip(names, row)) for row in rows],
+        "arrow": pa.table([list(values) for values in zip(*rows)], names=names),
+        "pandas": pd.DataFrame(
+            {name: pd.array(list(v), dtype="Int64") for name, v in zip(names, zip(*rows))}
+        ),
+        "frame": far(spark.createDataFrame(rows, columns)),
+        "near frame": near(spark, rows, columns),
+    }
+
+
+FORMS = ["rows", "dicts", "arrow", "pandas", "frame", "near frame"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("bad", "error", "parts"),
+    [
+        ((9, None, 1), InvalidTimeError, ("1 rows", "'rows'", "null time", "nothing was taken")),
+        ((9, 5, None), InvalidDiffError, ("1 rows", "'rows'", "null diff", "nothing was taken")),
+        ((9, 2, 1), TimeRegressionError, ("time 2", "'rows'", "at 3", "nothing was taken")),
+    ],
+    ids=["null time", "null diff", "behind"],
+)
+def test_nothing_of_a_bad_update_is_taken(spark, flow, form, bad, error, parts):
+    collection, session = flow.input("rows", ONE)
+    session.insert([(1,)])
+    ran(flow, session, 3)
+    session.update([(2, 4, 1)])
+    with refused(error, *parts):
+        session.update(forms(spark, [(7, 5, 1), bad], COLUMNS)[form])
+    session.update([(3, 3, 1)])
+    ran(flow, session, 6)
+    assert sorted(row.n for row in collection.at(5).collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_update_at_the_frontier_is_taken(spark, flow, form):
+    collection, session = flow.input("rows", ONE)
+    session.advance_to(3)
+    session.update(forms(spark, [(7, 3, 2), (8, 9, 0)], COLUMNS)[form])
+    ran(flow, session, 4)
+    assert [row.n for row in collection.at(3).collect()] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [((1, "0", 1), "time"), ((1, 0.0, 1), "time"), ((1, 0, 1.0), "diff"), ((1, 0, "1"), "diff")],
+)
+def test_time_and_diff_of_updates_have_their_types(spark, flow, row, column):
+    _, session = flow.input("rows", ONE)
+    with refused(SchemaError, f"'{column}'", "'rows'", "bigint"):
+        session.update([row])
+    with refused(SchemaError, f"'{column}'", "'rows'", "bigint"):
+        session.update(pd.DataFrame([row], columns=["n", "time", "diff"]))
+    with refused(SchemaError, column, "'rows'", "bigint"):
+        session.update(spark.createDataFrame([row], ["n", "time", "diff"]))
+
+
+def test_a_narrow_diff_is_widened_and_a_narrow_time_is_not(spark, flow):
+    collection, session = flow.input("rows", ONE)
+    session.update(far(spark.createDataFrame([(1, 0, 2)], "n long, time long, diff tinyint")))
+    with refused(SchemaError, "time is int, expected bigint", "cast"):
+        session.update(spark.createDataFrame([(1, 0, 2)], "n long, time int, diff long"))
+    ran(flow, session)
+    assert collection.at(0).count() == 2
+
+
+def test_time_only_goes_forward(flow):
+    _, session = flow.input("rows", ONE, start=3)
+    session.advance_to(3)
+    session.advance_to(7)
+    with refused(TimeRegressionError, "'rows'", "at time 7", "back to 6"):
+        session.advance_to(6)
+    assert session.time() == 7
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.0, None, True, datetime.date(2026, 1, 1), 2**63])
+def test_a_time_of_another_type_is_refused(flow, wrong):
+    collection, session = flow.input("rows", ONE)
+    kept, probe = collection.count(), collection.probe()
+    uses = [session.advance_to, probe.less_than, probe.less_equal]
+    if wrong is not None:
+        uses += [lambda time: flow.input("other", ONE, start=time), kept.at]
+    for use in uses:
+        with refused(InvalidTimeError, repr(wrong), "bigint"):
+            use(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("tinyint", 128),
+        ("int", -(2**31) - 1),
+        ("date", 3),
+        ("date", datetime.datetime(2026, 1, 1)),
+        ("timestamp", datetime.date(2026, 1, 1)),
+        ("timestamp_ntz", datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)),
+    ],
+)
+def test_a_time_outside_of_its_type_is_refused(spark, kind, wrong):
+    with Dataflow(spark, time_type=kind) as flow:
+        _, session = flow.input("rows", ONE)
+        with refused(InvalidTimeError, repr(wrong)):
+            session.advance_to(wrong)
+
+
+# Records.
+
+TWO = "a long, b string"
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        ([(1,)], ("(1,)", "(a, b)")),
+        ([(1, "x", 2)], ("(1, 'x', 2)", "(a, b)")),
+        ((1, "x"), ("1 is not a row", "(a, b)")),
+        (["ab"], ("'ab' is not a row", "(a, b)")),
+        ("ab", ("iterable of rows", "not str")),
+        ({"a": 1, "b": "x"}, ("iterable of rows", "not dict")),
+        (None, ("iterable of rows", "not NoneType")),
+        (7, ("iterable of rows", "not int")),
+        ([{"a": 1}], ("missing b", "given (a)", "expected (a, b)")),
+        ([{"a": 1, "b": "x", "c": 2}], ("unknown c", "(a, b, c)", "expected (a, b)")),
+        ([Row(a=1, c="x")], ("missing b", "unknown c")),
+        ([(True, "x")], ("'a'", "bigint", "True is a bool")),
+        ([(np.True_, "x")], ("'a'", "bigint", "bool")),
+        ([(1, "x"), (1.5, "x")], ("'a'", "bigint", "1.5 is a float")),
+        ([(1.0, "x")], ("'a'", "bigint", "1.0 is a float")),
+        ([(2**63, "x")], ("'a'", "bigint", "too large")),
+        ([(-(2**63) - 1, "x")], ("'a'", "bigint", "too large")),
+        ([("1", "x")], ("'a'", "bigint", "'1' is a str")),
+        ([(1, 2)], ("'b'", "string", "2 is a int")),
+        ([(1, b"x")], ("'b'", "string", "b'x' is a bytes")),
+        (pd.DataFrame({"a": [1]}), ("missing b", "given (a)")),
+        (pd.DataFrame({"a": ["1"], "b": ["x"]}), ("'a'", "bigint", "string")),
+        (pd.DataFrame({"a": [1.0], "b": ["x"]}), ("'a'", "bigint", "double")),
+        (pd.DataFrame({"a": [1], "b": [2]}), ("'b'", "string", "int64")),
+        (pd.DataFrame({"a": [1, "x"], "b": ["x", "y"]}), ("'rows'", "a")),
+        (pd.DataFrame([[1, 2, "x"]], columns=["a", "a", "b"]), ("more than once a",)),
+        (pa.table({"a": [1], "b": ["x"], "c": [1]}), ("unknown c", "expected (a, b)")),
+        (pa.table({"a": [1.0], "b": ["x"]}), ("'a'", "bigint", "double")),
+        (pa.table({"a": [True], "b": ["x"]}), ("'a'", "bigint", "bool")),
+        (pa.table({"a": pa.array([2**63], pa.uint64()), "b": ["x"]}), ("'a'", "bigint")),
+        (pa.table([[1], [2], ["x"]], names=["a", "a", "b"]), ("more than once a",)),
+    ],
+    ids=str,
+)
+def test_records_that_do_not_fit_are_refused(flow, data, parts):
+    collection, session = flow.input("rows", TWO)
+    for put in (session.insert, session.remove):
+        with refused(SchemaError, *parts):
+            put(data)
+    ran(flow, session)
+    assert collection.at(0).collect() == []
+
+
+def test_frames_that_do_not_fit_are_refused(spark, flow):
+    _, session = flow.input("rows", TWO)
+    one = spark.range(1)
+    a, b = F.col("id").alias("a"), F.lit("x").alias("b")
+    with refused(SchemaError, "missing b", "unknown c", "given (a, c)", "expected (a, b)"):
+        session.insert(one.select(a, b.alias("c")))
+    with refused(SchemaError, "a is int, expected bigint", "b is date, expected string", "cast"):
+        session.insert(one.select(F.lit(1).alias("a"), F.lit("x").cast("date").alias("b")))
+    with refused(SchemaError, "missing b", "unknown B"):
+        session.insert(one.select(a, b.alias("B")))
+    with refused(SchemaError, "more than once a"):
+        session.insert(one.select(a, a, b))
+
+
+def test_columns_of_tables_are_matched_by_name(spark, flow):
+    collection, session = flow.input("rows", "a long, b long")
+    session.insert(pa.table({"b": [2], "a": [1]}))
+    session.insert(pd.DataFrame({"b": [2], "a": [1]}))
+    session.insert([{"b": 2, "a": 1}, Row(b=2, a=1)])
+    session.insert(far(spark.createDataFrame([(2, 1)], "b long, a long")))
+    session.insert(near(spark, [(2, 1)], "b long, a long"))
+    ran(flow, session)
+    assert [tuple(row) for row in collection.at(0).collect()] == [(1, 2)] * 6
+
+
+#: A type, and values that Arrow by itself would take for one of it, changed.
+NOT_EXACT = [
+    ("double", [2**53 + 1]),
+    ("tinyint", [200]),
+    ("boolean", [1]),
+    ("decimal(10,2)", [Decimal("1.234"), Decimal("123456789"), 1.5]),
+    ("binary", ["abc"]),
+    ("date", [datetime.datetime(2026, 1, 1, 5), 5, "2026-01-01"]),
+    ("timestamp", [datetime.date(2026, 1, 1), 5, "2026-01-01"]),
+    ("timestamp_ntz", [datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), 5]),
+    ("interval day to second", [5]),
+    ("array<bigint>", [[1.5], [True], "ab", {1}]),
+    (
+        "struct<x:bigint,y:bigint>",
+        [(1,), {"x": 1}, {"x": 1, "y": 2, "z": 3}, Row(x=1, z=2), (1, 2.5)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(kind, value) for kind, values in NOT_EXACT for value in values], ids=str
+)
+def test_no_value_is_changed_to_fit(flow, kind, value):
+    _, session = flow.input("rows", f"v {kind}")
+    with refused(SchemaError, "'v'", "'rows'", kind):
+        session.insert([(value,)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("struct<x:bigint,y:string>", {"x": 1, "z": "a"}),
+        ("struct<x:bigint,y:string>", {"x": 1}),
+        ("struct<x:bigint,y:string>", {"x": 1, "y": 2}),
+        ("struct<x:bigint,y:string>", {"x": 1.0, "y": "a"}),
+        ("array<string>", [1]),
+        ("array<bigint>", [1.0]),
+        ("array<struct<x:bigint>>", [{"x": 1, "y": 2}]),
+    ],
+    ids=str,
+)
+def test_no_nested_column_is_changed_to_fit(flow, kind, value):
+    _, session = flow.input("rows", f"v {kind}")
+    with refused(SchemaError, "'v'", "'rows'", kind, "but it is"):
+        session.insert(pa.table({"v": [value]}))
+
+
+def test_nested_rows_are_matched_by_name(flow):
+    collection, session = flow.input("rows", "v struct<x:bigint,y:bigint>")
+    session.insert([(Row(y=2, x=1),), ({"y": 2, "x": 1},), ((1, 2),)])
+    session.insert(pa.table({"v": [{"y": 2, "x": 1}]}))
+    ran(flow, session)
+    assert [tuple(row.v) for row in collection.at(0).collect()] == [(1, 2)] * 4
+
+
+# Names.
+
+
+def test_reserved_names_are_refused(spark, flow):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    for use in (
+        lambda: DiffFrame(spark.createDataFrame([], "__x long, time long, diff long")),
+        lambda: flow.input("rows", "__x long"),
+        lambda: whole.withColumn("__x", F.lit(1)),
+        lambda: whole.withColumnRenamed("n", "__x"),
+        lambda: whole.select(F.col("n").alias("__x")),
+        lambda: whole.transform(lambda df: df.withColumn("__x", F.lit(1))),
+        lambda: whole.flat_map(lambda row: [(1,)], "__x long"),
+        lambda: whole.map_in_pandas(lambda frames: frames, "__x long"),
+        lambda: Dataflow(spark, time="__x"),
+    ):
+        with refused(ReservedNameError, "__x", "reserved", "rename"):
+            use()
+
+
+def test_names_that_differ_in_case_only_are_refused(spark, flow):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    for use in (
+        lambda: DiffFrame(spark.createDataFrame([], "n long, N long, time long, diff long")),
+        lambda: flow.input("rows", "n long, N long"),
+        lambda: whole.select("n", F.lit(1).alias("N")),
+        lambda: whole.select("n", "n"),
+        lambda: whole.flat_map(lambda row: [(1, 2)], "n long, N long"),
+        lambda: Dataflow(spark, time="n", diff="N"),
+    ):
+        with refused(SchemaError, "more than once", "n", "rename"):
+            use()
+
+
+def test_a_data_column_is_not_named_as_time_or_diff(spark, flow):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    for name, use in (
+        ("time", lambda: flow.input("rows", "n long, time long")),
+        ("Diff", lambda: flow.input("rows", "n long, Diff long")),
+        ("time", lambda: whole.withColumn("time", F.lit(1))),
+        ("Time", lambda: whole.select(F.col("n").alias("Time"))),
+        ("diff", lambda: whole.withColumnRenamed("n", "diff")),
+        ("diff", lambda: whole.flat_map(lambda row: [(1,)], "diff long")),
+    ):
+        with refused(SchemaError, f"data column {name}", "time or diff", "rename"):
+            use()
+    with Dataflow(spark, time="when", diff="by") as other:
+        assert other.input("rows", "time long, diff long")[0].columns == ["time", "diff"]
+    counted = DiffFrame(spark.createDataFrame([(1, 0, 3)], "n long, time long, count long"),
+                        diff="count").count()
+    assert counted.columns == ["n", "count_1"]
+    assert counted.to_df().columns == ["n", "count_1", "time", "count"]
+
+
+def test_inputs_have_different_names(flow):
+    flow.input("rows", ONE)
+    with refused(SchemaError, "'rows'", "another name"):
+        flow.input("rows", TWO)
+
+
+#: Each is a column of one record.
+NAMES = ["a.b", "a`b", "`", "with space", "größe", "列", "`a` or 1=1 --", "'; drop table n; --", "*",
+         "1", "select", "a\tb\n", "count"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_names_are_taken_literally(spark, runner):
+    struct = T.StructType([T.StructField(name, T.LongType()) for name in NAMES])
+    record = tuple(range(len(NAMES)))
+    with Dataflow(spark, runner=runner, time="a.time", diff="`diff", buckets=2) as flow:
+        rows, session = flow.input("r`o.ws", struct)
+        first = rows.select(*NAMES[:4]).distinct()
+        mixed = rows.select("*", F.col("`a.b`").alias("c.d")).drop("c.d")
+        mixed = mixed.select("a.b", F.col("```").alias("`")).distinct()
+        counts = rows.drop("1", "absent").count()
+        wider = rows.withColumn("x.y", F.col("`größe`") + 1).where(F.col("`x.y`") > 0)
+        renamed = wider.select("x.y").withColumnRenamed("x.y", "`").distinct()
+        mapped = rows.flat_map(lambda row: [(row["a.b"], row["`"])], "`a.b` long, `b.a` long")
+        mapped = mapped.where("`b.a` > 0").union(rows.select("a.b", "`").negate())
+        again = mapped.concat(rows.select("`", F.col("`a.b`")).withColumnRenamed("`", "b.a"))
+        paired = rows.map_in_pandas(
+            lambda frames: (f.assign(**{"x.y": f["a.b"] + f["`"]}) for f in frames), "`x.y` long"
+        )
+        session.insert([record])
+        session.insert(pa.table([[v] for v in record], names=NAMES))
+        session.insert(pd.DataFrame([record], columns=NAMES))
+        session.insert(far(spark.createDataFrame([record], struct)))
+        session.insert([dict(zip(NAMES, record))])
+        session.update(far(spark.createDataFrame(
+            [(*record, 0, -1)],
+            struct.add("a.time", T.LongType()).add("`diff", T.LongType()),
+        )))
+        ran(flow, session)
+        assert first.at(0).collect() == [Row(**dict(zip(NAMES[:4], record)))]
+        assert [tuple(row) for row in mixed.at(0).collect()] == [(0, 2)]
+        left = [name for name in NAMES if name != "1"]
+        assert counts.columns == [*left, "count_1"]
+        expected = tuple(i for i, name in enumerate(NAMES) if name != "1")
+        assert counts.to_df().columns == [*left, "count_1", "a.time", "`diff"]
+        assert [tuple(row) for row in counts.to_df().collect()] == [(*expected, 4, 0, 1)]
+        assert renamed.at(0).collect() == [Row(**{"`": 5})]
+        assert [tuple(row) for row in again.at(0).collect()] == [(0, 2)] * 4
+        assert [row["x.y"] for row in paired.at(0).collect()] == [2] * 4
+
+
+# Types.
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("map('a', 1)", ("map<string,int>", "no equality", "map_entries")),
+        ("array(map('a', 1))", ("array<map<string,int>>", "no equality")),
+        ("named_struct('m', map('a', 1))", ("struct<m:map<string,int>>", "no equality")),
+        ("'a' collate UTF8_LCASE", ("UTF8_LCASE", "byte by byte")),
+        ("array('a' collate UNICODE_CI)", ("UNICODE_CI", "byte by byte")),
+        ("parse_json('{}')", ("variant", "no order")),
+        ("make_ym_interval(1)", ("interval year to month", "no order")),
+    ],
+)
+def test_types_without_exact_equality_are_no_keys(spark, expression, parts):
+    frame = spark.createDataFrame([(1, 0, 1), (2, 0, 1)], COLUMNS)
+    whole = DiffFrame(frame.withColumn("v", F.expr(expression)))
+    for use in (
+        whole.count,
+        whole.distinct,
+        whole.consolidate,
+        lambda: whole.threshold(lambda n: n),
+        whole.to_df,
+        whole.at,
+        lambda: whole.withColumn("w", F.lit(1)).count(),
+    ):
+        with refused(UnsupportedTypeError, "'v'", "drop it", *parts):
+            use()
+    # They may pass through what needs no key.
+    if "interval" not in expression:
+        left = whole.where("n > 1").concat(whole).drop("v")
+        assert sorted(tuple(row) for row in left.count().at(0).collect()) == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_unusual_types_pass_through_linear_operators(spark, runner):
+    with Dataflow(spark, runner=runner) as flow:
+        rows, session = flow.input(
+            "rows", "m map<string,int>, s string collate UTF8_LCASE, v variant, n long"
+        )
+        kept = rows.where("m['a'] = 1 and s = 'X' and variant_get(v, '$.k', 'int') = 1").select("n")
+        schema = "m map<string,int>, s string, j string, n long"
+        frame = spark.createDataFrame(
+            [({"a": 1}, "x", '{"k": 1}', 5), ({"a": 2}, "X", '{"k": 1}', 6),
+             ({"a": 1}, "y", '{"k": 1}', 7), ({}, "x", '{"k": 1}', 8),
+             ({"a": 1}, "X", '{"k": 2}', 9), ({"a": 1}, "X", '{"k": 1}', 5)],
+            schema,
+        )
+        session.insert(frame.select(
+            "m", F.expr("s collate UTF8_LCASE").alias("s"), F.parse_json("j").alias("v"), "n"
+        ))
+        ran(flow, session)
+        assert [row.n for row in kept.at(0).collect()] == [5, 5]
+
+
+# Diffs.
+
+BIG = 2**62
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_sums_of_diffs_do_not_wrap(spark, runner):
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    with Dataflow(session, runner=runner, buckets=2) as flow:
+        rows, feed = flow.input("rows", ONE)
+        counts, kinds = rows.count(), rows.distinct()
+        feed.update([(1, 0, BIG), (1, 0, BIG - 1), (2, 0, 1)])
+        ran(flow, feed)
+        assert sorted(tuple(r) for r in counts.at(0).collect()) == [(1, 2**63 - 1), (2, 1)]
+        feed.update([(1, 1, 1), (2, 1, 1)])
+        feed.advance_to(2)
+        feed.flush()
+        for _ in range(2):
+            with refused(DiffOverflowError, "64-bit", "check the diffs"):
+                flow.step()
+        # The step is not taken by halves, so all is as it was.
+        assert sorted(tuple(r) for r in counts.at(0).collect()) == [(1, 2**63 - 1), (2, 1)]
+        assert sorted(row.n for row in kinds.at(0).collect()) == [1, 2]
+
+
+@pytest.mark.parametrize("make", [near, lambda *args: far(near(*args))], ids=["near", "far"])
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_diffs_of_one_set_of_updates_do_not_wrap(spark, ansi, make):
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", ansi)
+    whole = DiffFrame(make(session, [(1, 0, BIG), (1, 0, BIG)], COLUMNS))
+    for collection in (whole, whole.count(), whole.distinct()):
+        with refused(DiffOverflowError, "64-bit", "check the diffs"):
+            collection.to_df()
+    least = DiffFrame(make(session, [(1, 0, -(2**63)), (2, 0, 3)], COLUMNS))
+    assert least.distinct().at(0).collect() == [Row(n=2)]
+    for collection in (least.negate(), least.negate().where("n < 2").count()):
+        with refused(DiffOverflowError, "cannot be negated"):
+            collection.to_df()
+    assert least.where("n > 1").negate().to_df().collect() == [Row(n=2, time=0, diff=-3)]
+
+
+# Closed things.
+
+SESSION_CALLS = {
+    "time": lambda s: s.time(),
+    "insert": lambda s: s.insert([(1,)]),
+    "remove": lambda s: s.remove([(1,)]),
+    "update": lambda s: s.update([(1, 9, 1)]),
+    "advance_to": lambda s: s.advance_to(9),
+    "flush": lambda s: s.flush(),
+}
+FLOW_CALLS = {
+    "input": lambda f: f.input("other", ONE),
+    "step": lambda f: f.step(),
+    "step_while": lambda f: f.step_while(lambda: False),
+}
+FRAME_CALLS = {
+    "arrange_by_self": lambda c: c.arrange_by_self(),
+    "at": lambda c: c.at(0),
+    "concat": lambda c: c.concat(c),
+    "consolidate": lambda c: c.consolidate(),
+    "count": lambda c: c.count(),
+    "count_total": lambda c: c.count_total(),
+    "distinct": lambda c: c.distinct(),
+    "drop": lambda c: c.drop("n"),
+    "filter": lambda c: c.filter("n > 0"),
+    "flat_map": lambda c: c.flat_map(lambda row: [], ONE),
+    "inspect": lambda c: c.inspect(print),
+    "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),
+    "negate": lambda c: c.negate(),
+    "probe": lambda c: c.probe(),
+    "select": lambda c: c.select("n"),
+    "threshold": lambda c: c.threshold(lambda n: n),
+    "to_df": lambda c: c.to_df(),
+    "transform": lambda c: c.transform(lambda df: df),
+    "union": lambda c: c.union(c),
+    "where": lambda c: c.where("n > 0"),
+    "withColumn": lambda c: c.withColumn("m", F.lit(1)),
+    "withColumnRenamed": lambda c: c.withColumnRenamed("n", "m"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls", "other"),
+    [
+        (InputSession, SESSION_CALLS, {"close", "name", "schema"}),
+        (Dataflow, FLOW_CALLS, {"close"}),
+        (DiffFrame, FRAME_CALLS, {"columns", "schema"}),
+    ],
+)
+def test_every_public_method_is_tried_after_close(kind, calls, other):
+    public = {name for name in dir(kind) if not name.startswith("_")}
+    assert public - other <= set(calls), "what does it do once the dataflow is closed?"
+
+
+def test_a_closed_dataflow_does_nothing(spark):
+    with Dataflow(spark, runner="local") as flow:
+        collection, session = flow.input("rows", ONE)
+        session.insert([(1,)])
+        ran(flow, session)
+        frame = collection.at(0)
+    flow.close()
+    for calls, thing in (
+        (SESSION_CALLS, session), (FLOW_CALLS, flow), (FRAME_CALLS, collection)
+    ):
+        for name, call in calls.items():
+            with refused(ClosedError, "closed", "make a new one"):
+                call(thing)
+    with refused(ClosedError, "closed"), flow:
+        pass
+    session.close()
+    assert (session.name, session.schema.names, collection.columns) == ("rows", ["n"], ["n"])
+    assert frame.schema.names == ["n"]
+
+
+def test_a_closed_input_takes_no_more(flow):
+    collection, session = flow.input("rows", ONE)
+    session.insert([(1,)])
+    session.close()
+    session.close()
+    for name, call in SESSION_CALLS.items():
+        with refused(ClosedError, "'rows'", "closed", "no more updates"):
+            call(session)
+    flow.step()
+    assert collection.at().collect() == [Row(n=1)]
+    with refused(ClosedError, "'words'"):
+        with flow_of_words(flow) as words:
+            pass
+        words.flush()
+
+
+def flow_of_words(flow: Dataflow) -> InputSession:
+    other = Dataflow(flow.spark, runner="local")
+    return other.input("words", ONE)[1]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_step_that_failed_can_be_run_again(spark, runner):
+    broken = [True]
+
+    def fragile(row):
+        if broken:
+            raise ValueError("the disk of the user is full")
+        return [(row.n,)]
+
+    shown = []
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows, session = flow.input("rows", ONE)
+        early = rows.count()
+        late = rows.flat_map(fragile, ONE).count().inspect(lambda *update: shown.append(update))
+        probe = late.probe()
+        session.insert([(1,), (1,), (2,)])
+        session.advance_to(1)
+        session.flush()
+        for _ in range(2):
+            with pytest.raises(Exception, match="disk of the user"):
+                flow.step()
+        assert probe.less_than(1) and not shown
+        with refused(NotReadableError, "no time is complete"):
+            early.at()
+        broken.clear()
+        session.insert([(2,)])
+        ran(flow, session, 2)
+        assert not probe.less_than(2)
+        assert sorted(tuple(row) for row in early.at(1).collect()) == [(1, 2), (2, 2)]
+        assert sorted(shown) == [((1, 2), 0, 1), ((2, 1), 0, 1), ((2, 1), 1, -1), ((2, 2), 1, 1)]
+
+
+# Programs.
+
+UNSTABLE = {
+    "rand": lambda: F.rand(),
+    "randn": lambda: F.randn(1),
+    "uuid": lambda: F.uuid(),
+    "shuffle": lambda: F.shuffle(F.array(F.lit(1), F.lit(2))),
+    "monotonically_increasing_id": lambda: F.monotonically_increasing_id(),
+    "current_timestamp": lambda: F.current_timestamp(),
+    "current_date": lambda: F.current_date(),
+    "spark_partition_id": lambda: F.spark_partition_id(),
+    "udf": lambda: F.udf(lambda: 1, "int").asNondeterministic()(),
+}
+
+
+@pytest.mark.parametrize("name", UNSTABLE)
+def test_expressions_that_change_are_refused(spark, flow, name):
+    made = UNSTABLE[name]().alias("z")
+    frame = far(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    whole = DiffFrame(frame)
+    rows, session = flow.input("rows", "n long, z string")
+    told = () if name in ("udf", "spark_partition_id") else (name,)
+    for use in (
+        lambda: whole.select("n", made),
+        lambda: whole.where(made.isNotNull()),
+        lambda: whole.withColumn("z", made),
+        lambda: whole.transform(lambda df: df.withColumn("z", made)),
+        lambda: DiffFrame(frame.withColumn("z", made)),
+        lambda: DiffFrame(frame.where(made.isNotNull())),
+        lambda: session.insert(frame.select("n", made.cast("string").alias("z"))),
+        lambda: session.update(
+            frame.select("n", made.cast("string").alias("z"), "time", "diff")
+        ),
+    ):
+        with refused(NonDeterministicError, "retracted", "compute the value before", *told):
+            use()
+
+
+def test_a_clock_is_found_in_a_wide_plan(spark):
+    wide = [F.lit(i).alias(f"c{i}") for i in range(60)]
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS)).select("n", *wide)
+    with refused(NonDeterministicError, "retracted"):
+        whole.select("*", F.current_timestamp().alias("z"))
+
+
+def test_what_only_looks_unstable_is_taken(spark):
+    frame = spark.createDataFrame([(1, 0, 1)], "`rand(7)` long, time long, diff long")
+    found = DiffFrame(frame).withColumn("w", F.lit("now()")).where("w != 'uuid()'")
+    assert found.at(0).collect() == [Row(**{"rand(7)": 1, "w": "now()"})]
+
+
+def over() -> Window:
+    return Window.partitionBy("n").orderBy("n")
+
+
+@pytest.mark.parametrize(
+    ("use", "part"),
+    [
+        (lambda c: c.withColumn("k", F.row_number().over(over())), "Window"),
+        (lambda c: c.select(F.sum("n").over(over()).alias("k")), "Window"),
+        (lambda c: c.transform(lambda df: df.limit(1)), "Limit"),
+        (lambda c: c.transform(lambda df: df.distinct()), "D"),
+        (lambda c: c.transform(lambda df: df.dropDuplicates(["n"])), "Deduplicate"),
+        (lambda c: c.transform(lambda df: df.join(df.select("n"), "n")), "Join"),
+        (
+            lambda c: c.transform(
+                lambda df: df.groupBy("n", "time").agg(F.sum("diff").alias("diff"))
+            ),
+            "Aggregate",
+        ),
+        (lambda c: c.transform(lambda df: df.sample(fraction=0.5, seed=1)), "Sample"),
+        (lambda c: c.transform(lambda df: df.exceptAll(df)), "Except"),
+    ],
+)
+def test_what_looks_at_several_rows_is_refused(spark, use, part):
+    with refused(SchemaError, "one row at a time", part, "operators of DiffFrame"):
+        use(DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS)))
+
+
+def test_an_aggregate_is_no_column(spark):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    for use in (lambda: whole.withColumn("k", F.sum("n")), lambda: whole.select(F.max("n"))):
+        with pytest.raises(AnalysisException, match="GROUP"):
+            use()
+    with pytest.raises(AnalysisException, match="absent"):
+        whole.select("absent")
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda df: df.drop("time"), ("time column", "bigint", "nothing there")),
+        (lambda df: df.drop("diff"), ("diff column", "bigint", "nothing there")),
+        (lambda df: df.select("n"), ("time column", "nothing there", "columns n")),
+        (lambda df: df.withColumn("time", F.col("time").cast("string")), ("time", "string there")),
+        (lambda df: df.withColumn("time", F.col("time").cast("int")), ("time", "int there")),
+        (lambda df: df.withColumn("diff", F.col("diff").cast("int")), ("diff", "int there")),
+        (lambda df: df.withColumn("diff", F.col("diff") / 2), ("diff", "double there")),
+        (lambda df: None, ("must return a DataFrame", "NoneType")),
+    ],
+)
+def test_transform_keeps_time_and_diff(spark, change, parts):
+    with refused(SchemaError, "transform", *parts):
+        DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS)).transform(change)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_transform_does_not_move_updates_behind_the_frontier(spark, runner):
+    with Dataflow(spark, runner=runner) as flow:
+        rows, session = flow.input("rows", ONE)
+        rows.transform(lambda df: df.withColumn("time", F.col("time") - 1)).count()
+        early = rows.transform(lambda df: df.withColumn("time", F.col("time") - 1)).distinct()
+        ran(flow, session, 5)
+        session.insert([(1,)])
+        with refused(TimeRegressionError, "time 4", "frontier 5", "transform"):
+            ran(flow, session, 6)
+        assert early.at(4).collect() == []
+
+
+def test_only_collections_that_are_alike_are_added(spark, flow):
+    rows, _ = flow.input("rows", TWO)
+    swapped, _ = flow.input("swapped", "b string, a long")
+    other, _ = flow.input("other", ONE)
+    whole = DiffFrame(spark.createDataFrame([], "a long, b string, time long, diff long"))
+    dated = DiffFrame(spark.createDataFrame([], "a long, b string, time date, diff long"))
+    with Dataflow(spark) as second:
+        foreign, _ = second.input("rows", TWO)
+    cases = [
+        (rows, other, ("same columns", "a bigint, b string", "n bigint")),
+        (rows, rows.withColumn("a", F.col("a").cast("int")), ("same columns", "a int, b string")),
+        (rows, rows.drop("a"), ("same columns", "(b string)")),
+        (rows, foreign, ("different dataflows",)),
+        (rows, whole, ("different dataflows",)),
+        (whole, dated, ("times of different types", "bigint", "date", "cast one")),
+        (whole, spark.range(1), ("expected a DiffFrame", "DataFrame", "DiffFrame(df)")),
+    ]
+    for one, two, parts in cases:
+        for add in (one.union, one.concat):
+            with refused(SchemaError, *parts):
+                add(two)
+    with refused(SchemaError, "union", "same columns", "a bigint, b string", "b string, a bigint"):
+        rows.union(swapped)
+    assert rows.concat(swapped).columns == ["a", "b"]
+
+
+def test_programs_are_written_before_the_first_step(flow):
+    rows, session = flow.input("rows", ONE)
+    doubled = rows.concat(rows)
+    counts = doubled.count()
+    ran(flow, session)
+    for name, call in FRAME_CALLS.items():
+        if name not in ("at", "to_df"):
+            with refused(NotReadableError, "cannot be added", "before the first step"):
+                call(rows)
+    with refused(NotReadableError, "input 'late'", "before the first step"):
+        flow.input("late", ONE)
+    for read in (doubled.at, doubled.to_df):
+        with refused(NotReadableError, "not kept", "arrange_by_self", "concat"):
+            read()
+    assert counts.at(0).collect() == []
+
+
+def test_only_complete_times_are_read(flow):
+    rows, session = flow.input("rows", ONE)
+    kept = rows.count()
+    for time in (None, 0):
+        with refused(NotReadableError, "not", "complete", "Advance"):
+            kept.at(time)
+    session.insert([(1,)])
+    ran(flow, session, 3)
+    with refused(NotReadableError, "time 3 is not complete", "not including, 3", "Advance"):
+        kept.at(3)
+    with refused(NotReadableError, "time 1 was compacted away", "from 2 on", "keep_history=True"):
+        kept.at(1)
+    assert kept.at(2).collect() == kept.at().collect() == [Row(n=1, count=1)]
+
+
+@pytest.mark.parametrize("kind", ["long", "date", "timestamp"])
+def test_negative_multiplicities_are_named(spark, kind):
+    frame = spark.createDataFrame(
+        [("a", 0, 1), ("b", 0, -2), ("b", 1, 3), ("c", 1, -1)], "w string, t long, diff long"
+    )
+    cast = {"long": F.col("t"), "date": F.date_from_unix_date(F.col("t").cast("int")),
+            "timestamp": F.timestamp_seconds("t")}[kind]
+    whole = DiffFrame(frame.select("w", cast.alias("time"), "diff"))
+    first = whole.to_df().agg(F.min("time")).first()[0]
+    with refused(NegativeMultiplicityError, "('b',): -2", repr(first), "allow_negative=True"):
+        whole.at(first)
+    with refused(NegativeMultiplicityError, "('c',): -1", "in the end"):
+        whole.at()
+    assert [tuple(row) for row in whole.at(first, allow_negative=True).collect()] == [("a",)]
+    assert sorted(row.w for row in whole.at(allow_negative=True).collect()) == ["a", "b"]
+    assert sorted(row.w for row in whole.distinct().at().collect()) == ["a", "b"]
+
+
+def test_a_step_that_can_never_finish_says_so(flow):
+    rows, session = flow.input("rows", ONE)
+    _, other = flow.input("others", ONE)
+    probe = rows.count().probe()
+    session.advance_to(4)
+    session.flush()
+    other.close()
+    with refused(StalledError, "'rows' was flushed at 4", "'others' was flushed complete", "flush()"):
+        flow.step_while(lambda: probe.less_than(5))
+    assert not probe.less_than(4)
+
+
+def test_threshold_wants_whole_numbers_and_zero_for_zero(spark):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 3)], COLUMNS))
+    with refused(InvalidDiffError, "returned 1 for the multiplicity 0", "return 0"):
+        whole.threshold(lambda n: n + 1)
+    for value in (1.5, "1", None):
+        with refused(InvalidDiffError, repr(value), "multiplicity 3", "whole number"):
+            whole.threshold(lambda n, value=value: value if n else 0).to_df()
+    with refused(DiffOverflowError, "too large"):
+        whole.threshold(lambda n: n * 2**62).to_df()
+    assert whole.threshold(lambda n: n > 2).at(0).collect() == [Row(n=1)]
+
+
+@pytest.mark.parametrize(
+    ("result", "parts"),
+    [
+        ([(1,)], ("row of 1 values, (1,)", "2 columns: a, b")),
+        ([(1, "x", 2)], ("row of 3 values", "2 columns: a, b")),
+        ([7], ("row of 1 values, (7,)", "2 columns: a, b")),
+        ([("1", "x")], ("'a'", "int64", "'1' is a str")),
+        ([(1.5, "x")], ("'a'", "int64", "1.5 is a float")),
+        ([(True, "x")], ("'a'", "int64", "True is a bool")),
+        ([(1, 2)], ("'b'", "string", "2 is a int")),
+    ],
+)
+def test_flat_map_keeps_its_schema(spark, result, parts):
+    whole = DiffFrame(near(spark, [(1, 0, 1)], COLUMNS))
+    with refused(SchemaError, "flat_map's function returned", *parts):
+        whole.flat_map(lambda row: result, TWO).to_df()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        (lambda f: f.assign(a=1), SchemaError, ("without b", "n, time, diff, a")),
+        (lambda f: f.drop(columns="time").assign(a=1, b="x"), SchemaError, ("without time",)),
+        (lambda f: f.drop(columns="diff").assign(a=1, b="x"), SchemaError, ("without diff",)),
+        (lambda f: f.assign(a="1", b="x"), SchemaError, ("'a'", "int64")),
+        (lambda f: f.assign(a=1.5, b="x"), SchemaError, ("'a'", "int64")),
+        (lambda f: f.assign(a=[1.5], b="x").astype({"a": object}), SchemaError, ("'a'", "int64")),
+        (lambda f: f.assign(a=1, b=2), SchemaError, ("'b'", "string")),
+        (lambda f: f.assign(a=1, b="x", time=None), InvalidTimeError, ("null time",)),
+        (lambda f: f.assign(a=1, b="x", diff=None), InvalidDiffError, ("null diff",)),
+        (lambda f: f.assign(a=1, b="x", diff=0.5), SchemaError, ("'diff'", "int64")),
+    ],
+)
+def test_map_in_pandas_keeps_its_schema(spark, change, error, parts):
+    whole = DiffFrame(near(spark, [(1, 0, 1)], COLUMNS))
+    with refused(error, "map_in_pandas", *parts):
+        whole.map_in_pandas(lambda frames: map(change, frames), TWO).to_df()
+
+
+@pytest.mark.parametrize("after", [lambda c: c, lambda c: c.where("a > 0")], ids=["last", "inner"])
+def test_what_a_task_finds_is_no_error_of_spark(spark, after):
+    whole = DiffFrame(far(near(spark, [(1, 0, 1)], COLUMNS)))
+    with refused(SchemaError, "row of 1 values, ('ü',)", "2 columns: a, b"):
+        after(whole.flat_map(lambda row: [("ü",)], TWO)).to_df()
+    with refused(SchemaError, "frame without b", "n, time, diff, a"):
+        after(whole.map_in_pandas(lambda frames: (f.assign(a=1) for f in frames), TWO)).to_df()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "parts"),
+    [
+        ({"runner": "sparc"}, ValueError, ("'auto', 'spark' or 'local'", "'sparc'")),
+        ({"buckets": 0}, ValueError, ("at least one bucket", "0")),
+        ({"buckets": -3}, ValueError, ("at least one bucket", "-3")),
+        ({"time": "t", "diff": "t"}, SchemaError, ("more than once", "t")),
+    ],
+)
+def test_arguments_are_checked(spark, arguments, error, parts):
+    with refused(error, *parts):
+        Dataflow(spark, **arguments)
+
+
+def test_a_whole_collection_has_nothing_to_follow(spark):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    for use in (whole.probe, lambda: whole.inspect(print)):
+        with refused(NotReadableError, "as a whole", "Dataflow"):
+            use()
+
+
+# Sessions.
+
+CONF = {
+    "without ANSI": {"spark.sql.ansi.enabled": "false"},
+    "another zone": {"spark.sql.session.timeZone": "America/New_York"},
+    "case matters": {"spark.sql.caseSensitive": "true"},
+    "three rows at once": {"spark.sql.execution.arrow.maxRecordsPerBatch": "3"},
+    "large types": {"spark.sql.execution.arrow.useLargeVarTypes": "true"},
+    "without Arrow": {"spark.sql.execution.arrow.pyspark.enabled": "false"},
+    "timestamps without zone": {"spark.sql.timestampType": "TIMESTAMP_NTZ"},
+}
+CONF["all of them"] = {key: value for conf in CONF.values() for key, value in conf.items()}
+CONF["none of them"] = {}
+
+
+def answer(session, runner: str) -> tuple[object, ...]:
+    """What a program with a bit of everything gives, in terms that no setting has a part in."""
+    moment = datetime.datetime(2026, 11, 1, 5, 30, tzinfo=datetime.timezone.utc)
+    hour = datetime.timedelta(hours=1)
+    schema = T.StructType([
+        T.StructField("word", T.StringType()), T.StructField("at", T.TimestampType()),
+        T.StructField("n", T.LongType()), T.StructField("d", T.DecimalType(12, 2)),
+    ])
+    rows = [(w, moment + (i % 2) * hour, i, Decimal(i) / 4) for i, w in enumerate("abcabcaB" * 2)]
+    with Dataflow(session, runner=runner, buckets=3) as flow:
+        words, feed = flow.input("words", schema)
+        counts = words.select("word", "at").count()
+        pairs = words.flat_map(
+            lambda row: [(row["word"], row["at"], row["at"].isoformat())] * (row["n"] % 2),
+            T.StructType([*schema.fields[:2], T.StructField("text", T.StringType())]),
+        ).where("word <> 'b'").distinct()
+        shifted = words.map_in_pandas(
+            lambda frames: (f.assign(text=f["at"].map(lambda at: at.isoformat())) for f in frames),
+            "word string, text string",
+        ).distinct()
+        totals = words.where("d < 3").withColumn("half", F.col("d") * 2).drop("at", "n").count()
+        feed.insert(rows[:8])
+        feed.insert(far(session.createDataFrame(rows[8:], schema)))
+        ran(flow, feed)
+        feed.remove(far(session.createDataFrame(rows[4:12], schema)))
+        ran(flow, feed, 2)
+        micros = F.unix_micros("at").alias("at")
+
+        def read(collection, *columns):
+            return sorted(map(tuple, collection.at(1).select(*columns or ["*"]).collect()))
+
+        return (
+            read(counts, "word", micros, "count"),
+            read(pairs, "word", micros, "text"),
+            read(shifted),
+            read(totals),
+            sorted(map(tuple, counts.to_df().select("word", micros, "time", "diff").collect())),
+        )
+
+
+@pytest.fixture(scope="module")
+def usual(spark):
+    return answer(spark.newSession(), "local")
+
+
+@pytest.mark.parametrize(
+    ("name", "runner"),
+    [*((name, "local") for name in CONF), ("all of them", "spark"), ("none of them", "spark")],
+)
+def test_settings_of_a_session_change_no_answer(spark, usual, name, runner):
+    session = spark.newSession()
+    for key, value in CONF[name].items():
+        session.conf.set(key, value)
+    before = dict(session.conf.getAll)
+    found = answer(session, runner)
+    assert found == usual
+    assert any(found) and all(found)
+    assert dict(session.conf.getAll) == before

@@ -1,0 +1,33 @@
+"""Every example in a docstring runs, and shows what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+from pyspark.sql import functions as F
+
+import pyspark_diff
+
+MODULES = [
+    pyspark_diff.__name__,
+    *(found.name for found in pkgutil.walk_packages(
+        pyspark_diff.__path__, f"{pyspark_diff.__name__}."
+    )),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(spark, name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, extraglobs={"spark": spark, "F": F})
+    assert result.failed == 0
+
+
+def test_examples_are_found(spark):
+    # One of each kind: without them the test above would pass on nothing.
+    for name in ("diffframe", "kernels.consolidate", "times"):
+        module = importlib.import_module(f"pyspark_diff.{name}")
+        assert sum(len(test.examples) for test in doctest.DocTestFinder().find(module)) > 1

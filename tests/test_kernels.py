@@ -1,0 +1,509 @@
+"""The kernels against dictionaries: huge and tiny ranges, nulls, collisions, nothing, overflow."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from oracle import accumulate, normal
+from pyspark_diff import DiffOverflowError, storage
+from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, sum_by_code
+from pyspark_diff.kernels.gather import accumulated
+from pyspark_diff.kernels.grouping import group_records
+from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
+from pyspark_diff.kernels.merge import merge
+from pyspark_diff.kernels.replay import compact, replay
+from pyspark_diff.kernels.split import split
+from pyspark_diff.kernels.updates import Updates, advanced, concat, empty
+
+#: A hundred of these cost as much as one step of a dataflow.
+many = settings(max_examples=8 * settings().max_examples)
+
+LEAST, MOST = -(2**63), 2**63 - 1
+EDGES = [LEAST, LEAST + 1, -(2**31), -1, 0, 1, 2, 3, 2**31, 2**62, MOST]
+
+#: Values of each type; the types that a record consists of.
+DATE, STAMP = datetime.date, datetime.datetime
+VALUES = {
+    pa.int64(): st.sampled_from([*EDGES, None]) | st.integers(0, 3),
+    pa.int32(): st.sampled_from([-(2**31), -1, 0, 1, 2**31 - 1, None]),
+    pa.bool_(): st.sampled_from([True, False, None]),
+    pa.date32(): st.sampled_from([DATE(1, 1, 1), DATE(1970, 1, 1), DATE(9999, 12, 31), None]),
+    pa.timestamp("us"): st.sampled_from([STAMP(1, 1, 1), STAMP(2024, 2, 29, 1, 2, 3, 4), None]),
+    pa.string(): st.sampled_from(["", "a", "b", "ab", "é" * 40, None]),
+    pa.float64(): st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf"), None]),
+    pa.list_(pa.int32()): st.sampled_from([[], [1], [None], [1, None], None]),
+}
+SHAPES = [
+    *((kind,) for kind in VALUES),
+    (pa.int32(), pa.string()),
+    (pa.bool_(), pa.float64(), pa.int64()),
+    (),
+]
+
+layouts = st.builds(Layout, st.sampled_from(SHAPES), st.sampled_from([-1, 0, 1]))
+
+#: Times and diffs of rows: one for all, or each its own, close to one another or as far as can be.
+times = st.sampled_from(EDGES) | st.sampled_from([
+    st.integers(0, 3), st.sampled_from(EDGES), st.integers(2**62, 2**62 + 2**20),
+])
+diffs = st.sampled_from([0, 1, -1, 7, 2**62, LEAST]) | st.sampled_from([
+    st.integers(-2, 2), st.integers(-2, 2), st.sampled_from(EDGES),
+])
+
+
+@st.composite
+def batches(draw, layout, most=10, diffs=diffs):
+    """Rows in the form of kernels, and the same rows as (record, time, diff)."""
+    pool = draw(st.lists(st.tuples(*map(VALUES.get, layout.types)), min_size=1, max_size=5))
+    records = draw(st.lists(st.sampled_from(pool), max_size=most))
+    return made(layout, records, draw(times), draw(diffs), draw)
+
+
+def made(layout, records, time, diff, draw=None):
+    """`batches` for given records; time and diff are numbers, lists or strategies of numbers."""
+    rows = len(records)
+    values = []
+    for value in (time, diff):
+        if isinstance(value, st.SearchStrategy):
+            value = draw(st.lists(value, min_size=rows, max_size=rows))
+        values.append(value)
+    if not layout.types and isinstance(values[0], int):
+        values[0] = [values[0]] * rows  # somebody has to tell how many rows there are
+    columns = [
+        pa.array([record[i] for record in records], kind) for i, kind in enumerate(layout.types)
+    ]
+    packed = [v if isinstance(v, int) else np.array(v, dtype=np.int64) for v in values]
+    updates = layout.encode(columns, *packed)
+    spread = [[v] * rows if isinstance(v, int) else v for v in values]
+    return updates, [(normal(r), t, d) for r, t, d in zip(records, *spread)]
+
+
+def rows_of(layout, updates):
+    """The rows as (record, time, diff)."""
+    columns = [column.to_pylist() for column in layout.decode(updates)]
+    records = list(zip(*columns)) if columns else [()] * len(updates)
+    return [
+        (normal(record), time, diff)
+        for record, time, diff in zip(records, updates.times().tolist(), updates.diffs().tolist())
+    ]
+
+
+def summed(rows):
+    """Sums of diffs by record and time, without zeros."""
+    sums = Counter()
+    for record, time, diff in rows:
+        sums[record, time] += diff
+    return {key: n for key, n in sums.items() if n}
+
+
+def fits(numbers):
+    return all(LEAST <= n <= MOST for n in numbers)
+
+
+def check_grouped(layout, grouped):
+    """Ordered by hash, record and time, without zeros, and with the right starts."""
+    rows = rows_of(layout, grouped.updates)
+    assert all(diff for _, _, diff in rows)
+    keys = grouped.updates.key64.tolist()
+    assert keys == sorted(keys)
+    starts = grouped.starts.tolist()
+    assert starts == [
+        i for i, (record, _, _) in enumerate(rows) if i == 0 or record != rows[i - 1][0]
+    ]
+    assert len({rows[i][0] for i in starts}) == len(starts), "a record in two places"
+    for start, length in zip(starts, grouped.lengths().tolist()):
+        inside = [time for _, time, _ in rows[start : start + length]]
+        assert inside == sorted(set(inside))
+    assert rows_of(layout, grouped.records()) == [rows[i] for i in starts]
+    return rows
+
+
+# consolidate
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_consolidate(data, layout):
+    updates, rows = data.draw(batches(layout))
+    expected = summed(rows)
+    if not fits(expected.values()):
+        with pytest.raises(DiffOverflowError):
+            consolidate(updates)
+        return
+    found = check_grouped(layout, consolidate(updates))
+    assert {(record, time): diff for record, time, diff in found} == expected
+
+
+@many
+@given(
+    codes=st.lists(st.sampled_from(EDGES) | st.integers(0, 9), min_size=1, max_size=20),
+    diff=diffs,
+    data=st.data(),
+)
+@example([LEAST, MOST, LEAST], 1, None)
+@example([0, 1, 0], 0, None)
+@example([5, 5, 2**62], 0, None)
+@example([7, 7], 2**62, None)
+@example([7, 7], -(2**62), None)
+def test_sums_by_code(codes, diff, data):
+    if isinstance(diff, st.SearchStrategy):
+        diff = np.array(data.draw(st.lists(diff, min_size=len(codes), max_size=len(codes))))
+    each = diff.tolist() if isinstance(diff, np.ndarray) else [diff] * len(codes)
+    expected = Counter()
+    for code, n in zip(codes, each):
+        expected[code] += n
+    low, high = min(codes), max(codes)
+    if not fits(expected.values()):
+        with pytest.raises(DiffOverflowError):
+            sum_by_code(np.array(codes), low, high - low, diff)
+        return
+    found, sums = sum_by_code(np.array(codes), low, high - low, diff)
+    assert found.tolist() == sorted(code for code, n in expected.items() if n)
+    assert sums.tolist() == [expected[code] for code in found.tolist()]
+
+
+#: How far keys, times and diffs lie apart decides between tables, packed sorts and ranks.
+RANGES = [(3, 1, 3), (2**13, 1, 1), (2**13, 50, 3), (2**40, 1, 2**30), (2**40, 2**30, 1),
+          (2**63, 1, 1), (2**63, 2**63, 2**40), (2**20, 2**20, 2**20), (2**50, 5, 2**48)]
+
+
+@pytest.mark.parametrize(("keys", "times", "diffs"), RANGES)
+@pytest.mark.parametrize("rows", [1, 5_000])
+def test_many_rows_are_consolidated(rows, keys, times, diffs):
+    random = np.random.default_rng(rows)
+    # Some rows occur again, and some of these cancel.
+    key = random.integers(-keys, keys, rows)
+    time = random.integers(0, times, rows)
+    diff = random.integers(-diffs, diffs, rows) if diffs > 1 else np.full(rows, diffs)
+    again = random.integers(0, rows, rows)
+    key, time = np.concatenate((key, key[again])), np.concatenate((time, time[again]))
+    diff = np.concatenate((diff, -diff[again] if diffs > 1 else diff[again]))
+    layout = Layout((pa.int64(),))
+    for each_time, each_diff in [(time, diff), (3, diff), (time, 2), (3, -1)]:
+        updates = Updates(key, None, each_time, each_diff)
+        grouped = consolidate(updates)
+        found = check_grouped(layout, grouped)
+        assert {(r, t): d for r, t, d in found} == summed(rows_of(layout, updates))
+
+
+@many
+@given(data=st.data(), layout=layouts.filter(lambda layout: not layout.exact))
+def test_group_records(data, layout):
+    updates, rows = data.draw(batches(layout, most=30))
+    if not rows:
+        return
+    group, first = group_records(updates.key64, updates.columns)
+    records = [record for record, _, _ in rows]
+    assert [records[i] for i in first[group]] == records
+    assert len({records[i] for i in first}) == len(first) == group.max() + 1
+    keys = updates.key64[first].tolist()
+    assert keys == sorted(keys)
+
+
+# replay and compact
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_replay(data, layout):
+    updates, rows = data.draw(batches(layout, diffs=st.sampled_from([
+        st.integers(-2, 2), st.sampled_from([1, -1, 2**62, -(2**62), MOST]),
+    ])))
+    if not fits(summed(rows).values()):
+        return
+    grouped = consolidate(updates)
+    records = grouped.starts.size
+    base = data.draw(st.lists(
+        st.integers(-2, 2) | st.sampled_from([2**62, LEAST, MOST]),
+        min_size=records, max_size=records,
+    ))
+    standing = dict(zip((r for r, _, _ in rows_of(layout, grouped.records())), base))
+    expected = []
+    for record, _, diff in rows_of(layout, grouped.updates):
+        expected.append((standing[record], standing[record] + diff))
+        standing[record] += diff
+    packed = np.array(base, dtype=np.int64)
+    if not fits(after for _, after in expected):
+        with pytest.raises(DiffOverflowError):
+            replay(grouped, packed)
+        return
+    before, after = replay(grouped, packed)
+    assert list(zip(before.tolist(), after.tolist())) == expected
+
+
+def check_moved(layout, found, rows, since):
+    """Beyond ``since`` every accumulation is what it was, and nothing lies before it."""
+    moved = rows if since is None else [(r, max(t, since), d) for r, t, d in rows]
+    assert {(r, t): d for r, t, d in found} == summed(moved)
+    if since is not None:
+        for time in {since, *(t for _, t, _ in rows if t >= since), MOST}:
+            assert accumulate(found, time) == accumulate(rows, time)
+
+
+sinces = st.none() | st.integers(-1, 4) | st.sampled_from(EDGES)
+
+
+@many
+@given(data=st.data(), layout=layouts, since=sinces)
+def test_compact(data, layout, since):
+    updates, rows = data.draw(batches(layout))
+    moved = rows if since is None else [(r, max(t, since), d) for r, t, d in rows]
+    if not fits(summed(rows).values()):
+        return
+    grouped = consolidate(updates)
+    if not fits(summed(moved).values()):
+        with pytest.raises(DiffOverflowError):
+            compact(grouped, since)
+        return
+    compacted = compact(grouped, since)
+    found = check_grouped(layout, Grouped(compacted, starts_of(layout, compacted)))
+    check_moved(layout, found, rows, since)
+
+
+def starts_of(layout, updates):
+    records = [record for record, _, _ in rows_of(layout, updates)]
+    starts = [i for i, r in enumerate(records) if i == 0 or r != records[i - 1]]
+    return np.array(starts, dtype=np.int64)
+
+
+@many
+@given(data=st.data(), layout=layouts, since=sinces)
+def test_merge(data, layout, since):
+    parts, rows = several(data, layout)
+    moved = rows if since is None else [(r, max(t, since), d) for r, t, d in rows]
+    if not fits(summed(moved).values()):
+        with pytest.raises(DiffOverflowError):
+            merge(parts, since)
+        return
+    check_moved(layout, check_grouped(layout, merge(parts, since)), rows, since)
+
+
+def several(data, layout):
+    """Consolidated batches, and the rows of all of them."""
+    parts, rows = [], []
+    for _ in range(data.draw(st.integers(0, 4))):
+        updates, found = data.draw(batches(layout))
+        if fits(summed(found).values()):
+            part = consolidate(updates).updates
+            # What comes from a file has no columns where there are none to keep.
+            if data.draw(st.booleans()):
+                part = ipc.from_bytes(ipc.to_bytes(part))
+            parts.append(part)
+            rows += found
+    return parts, rows
+
+
+# gather
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_accumulated(data, layout):
+    parts, rows = several(data, layout)
+    updates, _ = data.draw(batches(layout, diffs=st.just(1)))
+    records = consolidate(updates).records()
+    wanted = [record for record, _, _ in rows_of(layout, records)]
+    there = [row for part in parts for row in rows_of(layout, part) if row[0] in wanted]
+    sums = Counter()
+    for record, _, diff in there:
+        sums[record] += diff
+        if not fits(sums.values()):
+            with pytest.raises(DiffOverflowError):
+                accumulated(records, parts)
+            return
+    found, read = accumulated(records, parts)
+    assert found.tolist() == [sums[record] for record in wanted]
+    assert read == len(there)
+
+
+@pytest.mark.parametrize("mask", [-1, 63])
+@pytest.mark.parametrize(("wanted", "there"), [(3, 5000), (3000, 5000), (5000, 3)])
+def test_many_records_are_found(mask, wanted, there):
+    random = np.random.default_rng(wanted)
+    for layout in (Layout((pa.int64(),)), Layout((pa.string(),), mask)):
+        def drawn(count):
+            numbers = random.integers(0, 4000, count)
+            column = pa.array(numbers) if layout.exact else pa.array(numbers.astype(str))
+            return layout.encode([column], 0, random.integers(1, 5, count))
+
+        records = consolidate(drawn(wanted)).records()
+        batch = consolidate(drawn(there)).updates
+        sums = {record: diff for record, _, diff in rows_of(layout, batch)}
+        found, read = accumulated(records, [batch, empty(), batch])
+        expected = [2 * sums.get(record, 0) for record, _, _ in rows_of(layout, records)]
+        assert found.tolist() == expected
+        assert read == 2 * sum(1 for n in expected if n)
+
+
+# split
+
+
+@many
+@given(data=st.data(), layout=layouts, buckets=st.integers(1, 5))
+def test_split(data, layout, buckets):
+    updates, rows = data.draw(batches(layout))
+    expected = summed(rows)
+    if not fits(expected.values()):
+        with pytest.raises(DiffOverflowError):
+            list(split(updates, layout, buckets))
+        return
+    parts = list(split(updates, layout, buckets))
+    numbers = [number for number, _ in parts]
+    assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(buckets))
+    found, where = {}, {}
+    for number, part in parts:
+        assert len(part)
+        for record, time, diff in check_grouped(layout, Grouped(part, starts_of(layout, part))):
+            assert (record, time) not in found
+            found[record, time] = diff
+            assert where.setdefault(record, number) == number, "one record in two buckets"
+        # The bucket is a function of the record alone, however it is held.
+        assert set(layout.buckets(part, buckets).tolist()) == {number}
+        columns = layout.decode(part)
+        again = layout.encode(columns, part.times(), 1)
+        assert set(layout.buckets(again, buckets).tolist()) == {number}
+    assert found == expected
+
+
+# layout
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_layout_gives_back_what_it_took(data, layout):
+    updates, rows = data.draw(batches(layout))
+    assert rows_of(layout, updates) == rows
+    for column, kind in zip(layout.decode(updates), layout.types):
+        assert column.type == kind
+    if layout.exact and not any(record == (None,) for record, _, _ in rows):
+        assert updates.columns is None
+    elif layout.types:
+        assert len(updates.columns) == len(layout.types)
+    by_record = {}
+    for (record, _, _), key in zip(rows, updates.key64.tolist()):
+        assert by_record.setdefault(record, key) == key, "equal records, different hashes"
+
+
+def test_layout_takes_chunks_and_slices():
+    layout = Layout((pa.int32(), pa.string()))
+    numbers = pa.chunked_array([pa.array([0, 1], pa.int32()), pa.array([2], pa.int32())])
+    words = pa.array(["x", "a", None, "c"]).slice(1)
+    updates = layout.encode([numbers, words], 0, 1)
+    assert rows_of(layout, updates) == [((0, "a"), 0, 1), ((1, None), 0, 1), ((2, "c"), 0, 1)]
+
+
+@many
+@given(data=st.data(), kind=st.sampled_from([kind for kind in VALUES if Layout((kind,)).exact]))
+def test_whole_numbers_and_back(data, kind):
+    column = pa.array(data.draw(st.lists(VALUES[kind], max_size=5)), kind)
+    assert from_int64(as_int64(column), kind).equals(column)
+    values = column.drop_null()
+    order = np.argsort(as_int64(values).to_numpy(), kind="stable")
+    assert values.take(pa.array(order)).to_pylist() == sorted(values.to_pylist())
+
+
+# ipc
+
+
+@many
+@given(data=st.data(), layout=layouts, narrow=st.booleans())
+def test_ipc(data, layout, narrow):
+    updates, rows = data.draw(batches(layout))
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    cut = updates.between(start, stop)
+    for found in (
+        ipc.from_batch(ipc.to_batch(cut, narrow=narrow)),
+        ipc.from_bytes(ipc.to_bytes(cut)),
+        ipc.from_bytes(pa.py_buffer(ipc.to_bytes(cut))),
+    ):
+        assert rows_of(layout, found) == rows[start:stop]
+        assert found.key64.tolist() == cut.key64.tolist()
+        assert isinstance(found.time, int) == isinstance(cut.time, int)
+        assert isinstance(found.diff, int) == isinstance(cut.diff, int)
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_files(data, layout, tmp_path_factory):
+    updates, rows = data.draw(batches(layout))
+    path = str(tmp_path_factory.mktemp("batch") / "folder" / "00000.arrow")
+    storage.write_batch(path, ipc.to_batch(updates))
+    assert rows_of(layout, storage.open_updates(path)) == rows
+    storage.remove_files([path])
+
+
+@pytest.mark.parametrize(
+    "reach", [0, 2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**64 - 1]
+)
+def test_numbers_are_narrowed_without_loss(reach):
+    low = LEAST if reach > MOST else -5
+    numbers = np.array([low, low + reach // 2, low + reach], dtype=np.int64)
+    found = ipc.from_bytes(ipc.to_bytes(Updates(numbers, None, numbers, numbers)))
+    assert found.key64.tolist() == found.time.tolist() == found.diff.tolist() == numbers.tolist()
+
+
+def test_other_format_is_refused():
+    batch = ipc.to_batch(empty())
+    with pytest.raises(ValueError, match="format"):
+        ipc.from_batch(batch.replace_schema_metadata({b"format": b"0"}))
+
+
+# updates
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_concat(data, layout):
+    drawn = [data.draw(batches(layout)) for _ in range(data.draw(st.integers(0, 4)))]
+    found = concat([updates for updates, _ in drawn])
+    assert rows_of(layout, found) == [row for _, rows in drawn for row in rows]
+
+
+@many
+@given(data=st.data(), layout=layouts)
+def test_take(data, layout):
+    updates, rows = data.draw(batches(layout))
+    mask = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    indices = [i for i, taken in enumerate(mask) if taken]
+    expected = [rows[i] for i in indices]
+    assert rows_of(layout, updates.take(np.array(mask, dtype=bool))) == expected
+    assert rows_of(layout, updates.take(np.array(indices, dtype=np.int64))) == expected
+
+
+@many
+@given(data=st.data(), layout=layouts, since=sinces)
+def test_advanced(data, layout, since):
+    updates, rows = data.draw(batches(layout))
+    moved = [(r, t if since is None else max(t, since), d) for r, t, d in rows]
+    assert rows_of(layout, advanced(updates, since)) == moved
+
+
+@pytest.mark.parametrize("layout", [Layout(shape) for shape in SHAPES])
+def test_nothing(layout):
+    nothing = made(layout, [], [], [])[0]
+    for updates in (nothing, empty(), concat([]), concat([empty(), nothing])):
+        grouped = consolidate(updates)
+        assert len(grouped.updates) == grouped.starts.size == 0
+        assert len(compact(grouped, 5)) == 0
+        assert [a.size for a in replay(grouped, np.empty(0, np.int64))] == [0, 0]
+        assert list(split(updates, layout, 3)) == []
+        assert [column.type for column in layout.decode(updates)] == list(layout.types)
+        assert accumulated(grouped.records(), [updates])[1] == 0
+        assert len(merge([updates, updates], 3).updates) == 0
+        assert len(ipc.from_bytes(ipc.to_bytes(updates))) == 0
+
+
+def test_workers_keep_their_memory():
+    """Asked for once a process; other C libraries than glibc answer no and lose nothing."""
+    from pyspark_diff.kernels.memory import keep_memory
+
+    assert keep_memory() is keep_memory()

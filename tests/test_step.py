@@ -1,0 +1,306 @@
+"""Steps: state stays bounded, a failed step changes nothing, and no diff ever wraps round."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import functions as F
+
+from oracle import Op, Program, accumulate, total
+from programs import Run, files_of
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    DiffOverflowError,
+    InvalidTimeError,
+    NotReadableError,
+    TimeRegressionError,
+)
+
+every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
+
+MOST = 2**63 - 1
+KS = (("k", "int"), ("s", "string"))
+
+
+# Compaction bounds the state.
+
+
+def changes_forever(spark, steps, **options):
+    """Rows, bytes and files after each step of a stream of changes to at most twenty records."""
+    program = Program(
+        (KS,),
+        (Op("count", (0,)), Op("pick", (1,), ("s", "count")), Op("distinct", (2,)),
+         Op("arrange_by_self", (3,))),
+        (4,),
+    )
+    choice = random.Random(steps)
+    standing: Counter[tuple[int, str]] = Counter()
+    sizes = []
+    with Run(spark, program, kept=True, runner="local", buckets=2, held=0, **options) as run:
+        check, run.check = run.check, lambda: None
+        for step in range(steps):
+            coming = [(choice.randrange(5), choice.choice("abcd")) for _ in range(3)]
+            going = choice.sample(sorted(standing.elements()), min(3, max(0, len(standing) - 5)))
+            standing.update(coming)
+            standing.subtract(going)
+            standing += Counter()
+            # Two times a step, so that compaction has times to advance.
+            run.step((
+                (0, "insert", ("rows", coming)), (0, "advance", 1), (0, "remove", ("rows", going)),
+                (0, "advance", 1), (0, "flush", None),
+            ))
+            traces = run.flow._state.traces.values()
+            sizes.append((
+                sum(trace.rows for trace in traces),
+                sum(trace.size for trace in traces),
+                max(len(trace.batches) for trace in traces),
+                len(files_of(run.flow)),
+            ))
+        run.check = check
+        run.check()
+    return sizes
+
+
+#: More than enough for three arrangements of twenty records: no batch of a trace, the oldest least
+#: of all, has much more than its records, and each is twice as large as the next.
+ROWS, BYTES, BATCHES, FILES = 200, 40_000, 6, 40
+
+
+def test_compaction_bounds_the_state(spark):
+    for rows, size, batches, files in changes_forever(spark, 300):
+        assert rows <= ROWS and size <= BYTES and batches <= BATCHES and files <= FILES
+
+
+def test_kept_history_is_not_compacted(spark):
+    # The bounds above would not notice much if this were within them too.
+    rows, _, batches, _ = changes_forever(spark, 100, keep_history=True)[-1]
+    assert rows > ROWS and batches <= BATCHES
+
+
+# A failed step changes nothing.
+
+
+class Planned(Exception):
+    """Raised by a user's function while a file is there."""
+
+
+def failing(flag, kind):
+    """A user's function that fails for one value as long as the file is there."""
+
+    def check(value):
+        if value == 2 and flag.exists():
+            raise Planned("this was planned")
+
+    if kind == "flat_map":
+        def function(row):
+            check(row.k)
+            return [(row.k,)]
+    else:
+        def function(n):
+            check(n)
+            return min(n, 5)
+    return function
+
+
+@every_runner
+@pytest.mark.parametrize("kind", ["flat_map", "threshold"])
+def test_failed_step_changes_nothing(spark, tmp_path, runner, kind):
+    flag, seen = tmp_path / "fail", []
+    function = failing(flag, kind)
+    with Dataflow(spark, runner=runner, buckets=3) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long")
+        before = numbers.count()
+        if kind == "flat_map":
+            made = before.select("k").flat_map(function, "k long")
+        else:
+            made = numbers.threshold(function)
+        probe = made.count().inspect(lambda *update: seen.append(update)).probe()
+        kept = made.arrange_by_self()
+        first, second = list(range(10, 20)), [1, 2, 10, 21, 22]
+        numbers_in.insert([(k,) for k in first])
+        numbers_in.advance_to(1)
+        numbers_in.flush()
+        flow.step()
+
+        flag.touch()
+        # Now there is a value of two, and a multiplicity of two, in one bucket of three.
+        numbers_in.insert([(k,) for k in second])
+        numbers_in.advance_to(2)
+        numbers_in.flush()
+        state, files, shown, frontier = flow._state, files_of(flow), list(seen), probe.frontier()
+        for _ in range(2 if runner == "local" else 1):  # Spark starts its failed workers anew
+            with pytest.raises(Exception, match="this was planned"):
+                flow.step()
+            assert flow._state is state
+            assert files_of(flow) == files == state.paths()
+            assert seen == shown and probe.frontier() == frontier
+        assert sorted(kept.at(0).collect()) == [(k,) for k in first]
+
+        flag.unlink()
+        assert flow.step()
+        assert not flow.step()
+        assert files_of(flow) == flow._state.paths()
+        expected = Counter(set(first + second) if kind == "flat_map" else first + second)
+        assert sorted(kept.at(1).collect()) == [(k,) for k in sorted(expected.elements())]
+        assert accumulate(seen, 1) == total(((k, n), 1) for k, n in expected.items())
+
+
+# Diffs that leave 64 bits.
+
+
+@pytest.fixture(params=["true", "false"], ids=["ansi", "no ansi"])
+def ansi(spark, request):
+    """Spark's arithmetic raises on overflow or wraps round; ours raises in any case."""
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", request.param)
+    yield
+    spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+#: Updates of one record that add up to more than 64 bits hold: within one time, or over two.
+TOO_LARGE = {
+    "one time": [(1, 0, 2**62), (1, 0, 2**62)],
+    "two times": [(1, 0, MOST), (1, 1, 1)],
+    "below": [(1, 0, -MOST), (1, 1, -2)],
+}
+
+
+@every_runner
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_sums_do_not_wrap(spark, ansi, runner, case):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long")
+        counts = numbers.count()
+        numbers_in.update(TOO_LARGE[case])
+        numbers_in.close()
+        with pytest.raises(DiffOverflowError):
+            flow.step()
+        assert files_of(flow) == set()
+        with pytest.raises(NotReadableError):
+            counts.at(0)
+
+
+@every_runner
+def test_sums_with_what_stands_do_not_wrap(spark, ansi, runner):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long")
+        counts = numbers.count()
+        numbers_in.update([(1, 0, MOST), (2, 0, 1)])
+        numbers_in.advance_to(1)
+        numbers_in.flush()
+        flow.step()
+        state, files = flow._state, files_of(flow)
+        numbers_in.update([(1, 1, 1), (2, 1, 1)])
+        numbers_in.flush()
+        numbers_in.advance_to(2)
+        numbers_in.flush()
+        with pytest.raises(DiffOverflowError):
+            flow.step()
+        assert flow._state is state and files_of(flow) == files
+        assert sorted(counts.at(0).collect()) == [(1, MOST), (2, 1)]
+
+
+@every_runner
+@pytest.mark.parametrize("where", [False, True])
+def test_negation_does_not_wrap(spark, ansi, runner, where):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long")
+        # With a condition before it Spark evaluates the negation, otherwise Arrow does.
+        numbers = numbers.where("k > 0") if where else numbers
+        numbers.negate().count().inspect(print)
+        numbers_in.update([(1, 0, -MOST - 1)])
+        numbers_in.close()
+        with pytest.raises(DiffOverflowError):
+            flow.step()
+
+
+# Times that an operator changes.
+
+
+@every_runner
+@pytest.mark.parametrize(("by", "error"), [(-1, TimeRegressionError), (1, InvalidTimeError)])
+def test_changed_times_are_refused(spark, runner, by, error):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long", start=5)
+        moved = numbers.transform(lambda frame: frame.withColumn("time", F.col("time") + by))
+        moved.count().inspect(print)
+        numbers_in.insert([(1,)])
+        numbers_in.advance_to(6)
+        numbers_in.flush()
+        with pytest.raises(error):
+            flow.step()
+
+
+# Many rows.
+
+
+def test_large_outputs_travel_as_files(spark):
+    rows = 120_000
+    with Dataflow(spark, runner="spark", buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "k long")
+        counts = numbers.count()
+        evens = counts.where("k % 2 = 0")
+        distinct = counts.distinct()
+        numbers_in.insert(spark.range(rows).withColumnRenamed("id", "k"))
+        numbers_in.advance_to(1)
+        numbers_in.insert(spark.range(rows // 2).withColumnRenamed("id", "k"))
+        numbers_in.advance_to(2)
+        numbers_in.flush()
+        flow.step()
+        assert files_of(flow) == flow._state.paths()
+        for frame, stride in [(distinct, 1), (evens, 2)]:
+            found = frame.at(1).toArrow().sort_by("k")
+            keys = np.arange(0, rows, stride)
+            assert np.array_equal(found["k"].to_numpy(), keys)
+            assert np.array_equal(found["count"].to_numpy(), np.where(keys < rows // 2, 2, 1))
+
+
+def test_many_rows_on_the_driver(spark):
+    # More than are collected as rows, so they come back from Spark as Arrow.
+    numbers = [(k % 700, k % 3, 1) for k in range(2000)]
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        frame, numbers_in = flow.input("numbers", "k long")
+        made = frame.where("k % 2 = 0").withColumn("h", F.col("k") / 2).select("h").count()
+        numbers_in.update(numbers)
+        numbers_in.advance_to(3)
+        numbers_in.flush()
+        flow.step()
+        expected = Counter(k / 2 for k, _, _ in numbers if k % 2 == 0)
+        assert {row["h"]: row["count"] for row in made.at(2).collect()} == expected
+
+
+# Tables.
+
+
+def test_whole_history_and_steps_give_the_same_tables(spark):
+    updates = [(1, "a", 0, 2), (1, "b", 0, 1), (1, "a", 1, -1), (2, "a", 2, 1), (1, "a", 3, -1)]
+    schema = "k int, s string, time long, diff long"
+
+    def program(frame):
+        return frame.select("s").count()
+
+    expected = spark.createDataFrame(
+        [("a", 2, 0, 1), ("b", 1, 0, 1), ("a", 2, 1, -1), ("a", 1, 1, 1),
+         ("a", 1, 2, -1), ("a", 2, 2, 1), ("a", 2, 3, -1), ("a", 1, 3, 1)],
+        "s string, count long, time long, diff long",
+    )
+    standing = spark.createDataFrame([("a", 1), ("b", 1)], "s string, count long")
+    whole = program(DiffFrame(spark.createDataFrame(updates, schema)))
+    with Dataflow(spark, keep_history=True, buckets=2) as flow:
+        frame, session = flow.input("in", "k int, s string")
+        stepped = program(frame)
+        for time in range(4):
+            session.update([update for update in updates if update[2] == time])
+            session.advance_to(time + 1)
+            session.flush()
+            flow.step()
+        for made in (whole, stepped):
+            assert_df_equality(
+                made.to_df(), expected, ignore_row_order=True, ignore_nullable=True
+            )
+            assert_df_equality(made.at(1), standing, ignore_row_order=True, ignore_nullable=True)
