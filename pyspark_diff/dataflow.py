@@ -21,7 +21,7 @@ from pyspark_diff.arrange.arrangement import Arrangement
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.graph import Graph, graph_of
-from pyspark_diff.inputs import Arrival, InputSession
+from pyspark_diff.inputs import InputSession
 from pyspark_diff.operators.arrange import arrange_by_self
 from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
 from pyspark_diff.probe import Probe
@@ -35,7 +35,8 @@ from pyspark_diff.schema import (
     parse_schema,
     parse_time_type,
 )
-from pyspark_diff.step import Frontier, Report, Settings, State, Step, only
+from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, only
+from pyspark_diff.step import Step
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
 

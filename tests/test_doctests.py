@@ -22,7 +22,8 @@ MODULES = [
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(spark, name):
     module = importlib.import_module(name)
-    result = doctest.testmod(module, extraglobs={"spark": spark, "F": F})
+    known = {"spark": spark, "F": F, "DiffFrame": pyspark_diff.DiffFrame}
+    result = doctest.testmod(module, extraglobs=known)
     assert result.failed == 0
 
 

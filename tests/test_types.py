@@ -1,0 +1,451 @@
+"""Records and times of every type that has an order come back exactly as they went in.
+
+    at(t)  ==  the rows whose diffs up to t have a positive sum, as plain Spark groups them
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import struct
+import time
+from collections import Counter
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, DiffFrame
+
+RUNNERS = ("local", "spark")
+UTC = datetime.timezone.utc
+
+#: In New York both are half past one on the first of November: summer time ends between them.
+FOLD = [datetime.datetime(2026, 11, 1, hour, 30, tzinfo=UTC) for hour in (5, 6)]
+
+NAN, INF = math.nan, math.inf
+
+#: Values of each type, no two of them equal in Spark.
+VALUES = {
+    "boolean": [True, False, None],
+    "tinyint": [-128, 127, 0, -1, None],
+    "smallint": [-(2**15), 2**15 - 1, 0, None],
+    "int": [-(2**31), 2**31 - 1, 0, 7, None],
+    "bigint": [-(2**63), 2**63 - 1, 2**53, 2**53 + 1, 0, -1, None],
+    "float": [1.5, -1.5, INF, -INF, NAN, 0.0, 2.0**-149, 16777216.0, None],
+    "double": [0.1, 5e-324, INF, -INF, NAN, 0.0, 2.0**53, 1.7976931348623157e308, None],
+    "decimal(10,2)": [Decimal(d) for d in ("0.00", "1.10", "1.11", "-99999999.99")] + [None],
+    "decimal(38,10)": [
+        Decimal(d)
+        for d in ("0.0000000001", "1.1000000000", "9" * 28 + "." + "9" * 10,
+                  "-" + "9" * 28 + "." + "9" * 10, "18446744073709551616.0000000000")
+    ] + [None],
+    # Twice an a with two dots that looks the same: as one character, and as two.
+    "string": ["", "a", "A", " a", "a ", "\xe4", "a\u0308", "\u65e5\u672c", "\U0001f600",
+               "a\x00b", "x" * 500, None],
+    "binary": [b"", b"\x00", b"\x00\x00", b"\xff\xfe", b"a", None],
+    "date": [datetime.date(*d) for d in ((1, 1, 1), (1582, 10, 10), (1969, 12, 31), (9999, 12, 31))]
+    + [None],
+    "timestamp": [*FOLD, datetime.datetime(1900, 1, 1, tzinfo=UTC),
+                  datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+                  datetime.datetime(2262, 4, 12, tzinfo=UTC), None],
+    # The second does not exist in New York, and the third does so twice.
+    "timestamp_ntz": [datetime.datetime(*d) for d in (
+        (1, 1, 1), (2026, 3, 8, 2, 30), (2026, 11, 1, 1, 30), (9999, 12, 31, 23, 59, 59, 999999)
+    )] + [None],
+    "interval day to second": [datetime.timedelta(), datetime.timedelta(-3, 5, 1),
+                               datetime.timedelta(106751990), datetime.timedelta(0, 0, 1), None],
+    "struct<a:int,b:struct<c:string,d:double>>": [
+        None, Row(a=None, b=None), Row(a=1, b=None), Row(a=1, b=Row(c=None, d=None)),
+        Row(a=1, b=Row(c="", d=None)), Row(a=None, b=Row(c="x", d=NAN)), Row(a=1, b=Row(c="", d=0.0)),
+    ],
+    "array<int>": [None, [], [None], [1], [1, None], [None, 1], [1, 2], [2, 1]],
+    "array<string>": [None, [], [""], [None], ["ab"], ["a", "b"], ["a", "b", ""]],
+    "array<struct<a:int,b:string>>": [
+        None, [], [None], [Row(a=None, b=None)], [Row(a=1, b="x")], [Row(a=1, b="x"), None],
+        [Row(a=1, b=None), Row(a=None, b="x")],
+    ],
+    "array<array<double>>": [None, [], [[]], [None], [[NAN]], [[0.0], [1.0]], [[0.0, 1.0]]],
+}
+
+
+def exact(value: object) -> object:
+    """A form in which values are equal only if they have the same type and the same bits, where
+    `-0.0` is `0.0` and every NaN is one."""
+    if isinstance(value, float):
+        return ("float", "nan" if value != value else struct.pack("<d", value + 0.0))
+    if isinstance(value, Row):
+        return ("row", *value.__fields__, *map(exact, value))
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(exact, value))
+    if isinstance(value, Decimal):
+        return ("decimal", value.as_tuple())
+    return (type(value).__name__, bytes(value) if isinstance(value, bytearray) else value)
+
+
+def rows_of(frame: DataFrame) -> Counter[object]:
+    """The rows with their multiplicities, instants as numbers: Python has no exact form of them."""
+    columns = [
+        (F.unix_micros(F.col(f.name)) if f.dataType == T.TimestampType() else F.col(f.name))
+        .alias(f.name) for f in frame.schema.fields
+    ]
+    return Counter(exact(row) for row in frame.select(*columns).collect())
+
+
+def assert_same(found: DataFrame, expected: DataFrame) -> None:
+    assert [(f.name, f.dataType) for f in found.schema] == [
+        (f.name, f.dataType) for f in expected.schema
+    ]
+    assert rows_of(found) == rows_of(expected)
+
+
+def table(rows: list[tuple[object, ...]], schema: T.StructType) -> pa.Table:
+    """The rows as Arrow holds them, made without the library."""
+    kinds = [arrow(field.dataType) for field in schema]
+    plain = [[as_dict(value) for value in column] for column in zip(*rows)]
+    arrays = [pa.array(column, type=kind) for column, kind in zip(plain, kinds)]
+    return pa.Table.from_arrays(arrays, names=schema.names)
+
+
+def as_dict(value: object) -> object:
+    if isinstance(value, Row):
+        return {name: as_dict(part) for name, part in zip(value.__fields__, value)}
+    return [as_dict(part) for part in value] if isinstance(value, list) else value
+
+
+def arrow(kind: T.DataType) -> pa.DataType:
+    if isinstance(kind, T.StructType):
+        return pa.struct([(f.name, arrow(f.dataType)) for f in kind])
+    if isinstance(kind, T.ArrayType):
+        return pa.list_(arrow(kind.elementType))
+    if isinstance(kind, T.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    return {
+        "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(),
+        "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(), "string": pa.string(),
+        "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"), "interval day to second": pa.duration("us"),
+    }[kind.simpleString()]
+
+
+def history(records: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]:
+    """Updates of three times: all records come, change their numbers, and are gone again."""
+    first = [i % 3 + 1 for i in range(len(records))]
+    second = [2 * i % 4 for i in range(len(records))]
+    return [
+        [(*record, 0, n) for record, n in zip(records, first)],
+        [(*record, 1, m - n) for record, n, m in zip(records, first, second)],
+        [(*record, 2, -m) for record, m in zip(records, second)],
+    ]
+
+
+def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) -> None:
+    """Run a history of these records through the operators; plain Spark says what comes out."""
+    names = schema.names
+    wide = T.StructType(
+        [*schema, T.StructField("time", T.LongType()), T.StructField("diff", T.LongType())]
+    )
+    steps = history(records)
+    every = spark.createDataFrame(table([row for step in steps for row in step], wide), wide)
+    with Dataflow(spark, runner=runner, buckets=3, keep_history=True) as flow:
+        rows, session = flow.input("rows", schema)
+        counts, kept = rows.count(), rows.arrange_by_self()
+        others = []
+        if thorough:
+            evaluated = rows.withColumn("w_", F.lit(1)).where("w_ > 0").drop("w_")
+            mapped = rows.flat_map(lambda row: [row], schema)
+            others = [rows.distinct(), evaluated.distinct(), mapped.distinct()]
+        # Each step in another form: what came as Python's values goes as Spark's or Arrow's.
+        session.update(steps[0])
+        session.advance_to(1)
+        if thorough:
+            session.flush()
+            flow.step()
+        frame = spark.createDataFrame(table(steps[1], wide), wide).repartition(2)
+        session.update(frame)
+        session.advance_to(2)
+        session.flush()
+        flow.step()
+        session.update(table(steps[2], wide))
+        session.close()
+        flow.step()
+        for when in (0, 1):
+            standing = every.where(F.col("time") <= when).groupBy(*map(quoted, names)).agg(
+                F.sum("diff").alias("count")
+            ).where("count > 0")
+            assert_same(counts.at(when), standing)
+            assert_same(
+                kept.at(when),
+                standing.withColumn("i", F.explode(F.sequence(F.lit(1), "count")))
+                .select(*map(quoted, names)),
+            )
+            for other in others:
+                assert_same(other.at(when), standing.select(*map(quoted, names)))
+        assert kept.at(2).collect() == counts.at(2).collect() == []
+        assert_same(kept.to_df(), every.where("diff != 0"))
+        for other in others:
+            net = other.to_df().groupBy(*map(quoted, names)).agg(F.sum("diff").alias("n"))
+            assert net.count() == len(records) and net.where("n != 0").collect() == []
+
+
+def quoted(name: str):
+    return F.col(f"`{name}`")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_type_is_a_record(spark, kind, runner):
+    schema = T.StructType.fromDDL(f"v {kind}")
+    check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=runner == "local")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_all_types_are_columns_of_one_record(spark, runner):
+    schema = T.StructType.fromDDL(", ".join(f"c{i} {kind}" for i, kind in enumerate(VALUES)))
+    most = max(map(len, VALUES.values()))
+    records = [tuple(v[i % len(v)] for v in VALUES.values()) for i in range(most)]
+    check(spark, schema, records, runner, thorough=True)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("columns", ["a bigint, b bigint", "a string, b string"])
+def test_a_null_in_one_column_is_not_one_in_another(spark, columns, runner):
+    schema = T.StructType.fromDDL(columns)
+    zero, one = (0, 1) if "bigint" in columns else ("", "a")
+    values = (None, zero, one)
+    check(spark, schema, [(a, b) for a in values for b in values], runner, thorough=False)
+
+
+# Floats that are equal, and differ in bits.
+
+
+def nans(kind: str) -> list[np.floating]:
+    """Not-a-numbers with different bits: quiet, with a payload, negative."""
+    if kind == "float":
+        return list(np.array([0x7FC00000, 0x7FC00123, 0xFFC00000], np.uint32).view(np.float32))
+    bits = [0x7FF8000000000000, 0x7FF8000000000123, 0xFFF8000000000000]
+    return list(np.array(bits, np.uint64).view(np.float64))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("shape", ["{}", "array<{}>", "struct<x:{}>"])
+def test_equal_floats_cancel(spark, shape, kind, runner):
+    schema = T.StructType.fromDDL(f"v {shape.format(kind)}")
+    flat = np.array([*nans(kind), 0.0, -0.0], np.float32 if kind == "float" else np.float64)
+    assert len({x.tobytes() for x in flat}) == 5
+    floats = pa.array(flat)
+    offsets = pa.array(range(6), pa.int32())
+    column = {
+        "{}": floats,
+        "array<{}>": pa.ListArray.from_arrays(offsets, floats),
+        "struct<x:{}>": pa.StructArray.from_arrays([floats], ["x"]),
+    }[shape]
+    given = pa.table({"v": column})
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows, session = flow.input("rows", schema)
+        counts, kinds = rows.count(), rows.distinct()
+        session.insert(given)
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        assert sorted(row["count"] for row in counts.at(0).collect()) == [2, 3]
+        plain = spark.createDataFrame(given, schema)
+        assert_same(counts.at(0), plain.groupBy("v").count())
+        assert_same(kinds.at(0), plain.distinct())
+        # Of each kind one goes by other bits than it came with.
+        session.remove(spark.createDataFrame(given.take([1, 2, 3]), schema).repartition(1))
+        session.remove(given.take([4]))
+        session.advance_to(2)
+        session.flush()
+        flow.step()
+        left = spark.createDataFrame(given.take([0]), schema)
+        assert_same(counts.at(1), left.withColumn("count", F.lit(1).cast("long")))
+        session.remove(given.take([2]))
+        session.advance_to(3)
+        session.flush()
+        flow.step()
+        assert counts.at(2).collect() == kinds.at(2).collect() == []
+
+
+# Time zones.
+
+
+@pytest.fixture
+def new_york(monkeypatch):
+    """This process lives in New York."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def micros(moments: list[datetime.datetime]) -> list[int]:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+    return [(moment - epoch) // datetime.timedelta(microseconds=1) for moment in moments]
+
+
+def fold_stays_two_keys(session, runner: str) -> None:
+    instants = session.createDataFrame([(n,) for n in micros(FOLD)], "n long")
+    frame = instants.select(F.timestamp_micros("n").alias("v"), F.array(F.timestamp_micros("n")))
+    frame = frame.toDF("v", "w").repartition(1)
+    with Dataflow(session, runner=runner, buckets=2) as flow:
+        rows, feed = flow.input("rows", "v timestamp, w array<timestamp>")
+        evaluated = rows.where("v > '1970-01-01' and w[0] > '1970-01-01'").select("v").count()
+        mapped = rows.flat_map(lambda r: [(r.v, r.w)], "v timestamp, w array<timestamp>").count()
+        feed.insert([(moment, [moment]) for moment in FOLD])
+        feed.insert([(moment.astimezone(), [moment.astimezone()]) for moment in FOLD])
+        feed.insert(frame)
+        feed.insert(pa.table({"v": FOLD, "w": [[moment] for moment in FOLD]}))
+        feed.insert(pd.DataFrame({"v": FOLD, "w": [[moment] for moment in FOLD]}))
+        feed.advance_to(1)
+        feed.flush()
+        flow.step()
+        seen = evaluated.at(0).select(F.unix_micros("v"), "count").collect()
+        assert sorted(map(tuple, seen)) == [(n, 5) for n in micros(FOLD)]
+        seen = mapped.at(0).select(F.unix_micros("v"), F.unix_micros(F.col("w")[0]), "count")
+        assert sorted(map(tuple, seen.collect())) == [(n, n, 5) for n in micros(FOLD)]
+        hours = sorted(row[0] for row in evaluated.at(0).select(F.hour("v")).collect())
+        zone = session.conf.get("spark.sql.session.timeZone")
+        assert hours == ([1, 1] if zone == "America/New_York" else [5, 6])
+        feed.remove(frame)
+        feed.advance_to(2)
+        feed.remove(frame)
+        feed.remove([(moment, [moment]) for moment in FOLD] * 3)
+        feed.close()
+        flow.step()
+        assert evaluated.at().collect() == mapped.at().collect() == []
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_instants_of_a_fold_stay_two_keys(spark, runner, zone):
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    fold_stays_two_keys(session, runner)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_instants_of_a_fold_stay_two_keys_where_the_process_has_it(spark, new_york, runner):
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    fold_stays_two_keys(session, runner)
+
+
+def test_naive_datetimes_are_local_time(spark, new_york):
+    """As everywhere in PySpark, nested ones as well."""
+    naive = datetime.datetime(2026, 11, 1, 1, 30)
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "v timestamp, w struct<x:timestamp>, z timestamp_ntz")
+        for moment in (naive, naive.replace(fold=1)):
+            session.insert([(moment, Row(x=moment), naive)])
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        seen = rows.at(0).select(F.unix_micros("v"), F.unix_micros("w.x"), "z").collect()
+    assert sorted(map(tuple, seen)) == [(n, n, naive) for n in micros(FOLD)]
+
+
+# Logical times.
+
+TIMES = {
+    "tinyint": [0, 100, 127],
+    "smallint": [-5, 200, 2**15 - 1],
+    "int": [0, 2**15, 2**31 - 1],
+    "bigint": [-(2**63), 2**53 + 1, 2**63 - 1],
+    "date": [datetime.date(*d) for d in ((1, 1, 1), (1970, 1, 2), (9999, 12, 31))],
+    "timestamp": [*FOLD, datetime.datetime(2026, 11, 1, 7, tzinfo=UTC)],
+    "timestamp_ntz": [datetime.datetime(*d) for d in (
+        (2026, 3, 8, 2, 30), (2026, 11, 1, 1, 30), (2026, 11, 1, 1, 30, 0, 1)
+    )],
+}
+
+
+def series(values: list[object]) -> pd.Series:
+    return pd.Series(values, dtype="Int64" if isinstance(values[0], int) else None)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("kind", TIMES)
+def test_every_type_of_time(spark, kind, runner):
+    first, second, last = TIMES[kind]
+    schema = T.StructType.fromDDL(f"n bigint, time {kind}, diff bigint")
+    updates = [(1, first, 2), (2, first, 1), (1, second, -1), (3, last, 1), (2, last, -1)]
+    frame = spark.createDataFrame(table(updates, schema), schema)
+    whole = DiffFrame(frame.repartition(1)).count()
+    assert whole.to_df().schema["time"].dataType == schema["time"].dataType
+
+    def standing(collection, when):
+        return sorted(map(tuple, collection.at(when).collect()))
+
+    expected = [[(1, 2), (2, 1)], [(1, 1), (2, 1)], [(1, 1), (3, 1)]]
+    assert [standing(whole, when) for when in (first, second, last)] == expected
+    assert standing(whole, None) == expected[2]
+    for form in ("rows", "arrow", "pandas", "frame"):
+        with Dataflow(
+            spark, time_type=kind, runner=runner, buckets=2, keep_history=True
+        ) as flow:
+            rows, session = flow.input("rows", "n bigint", start=first)
+            counts, probe = rows.count(), rows.probe()
+            shown = rows.transform(lambda df: df.where("diff != 0")).arrange_by_self()
+            columns = [list(column) for column in zip(*updates)]
+            given = {
+                "rows": updates[:3],
+                "arrow": table(updates[:3], schema),
+                "pandas": pd.DataFrame(
+                    {name: series(c[:3]) for name, c in zip(schema.names, columns)}
+                ),
+                "frame": frame.limit(3).repartition(1),
+            }[form]
+            session.update(given)
+            assert session.time() == back(first, kind)
+            session.advance_to(second)
+            session.advance_to(session.time())
+            session.flush()
+            flow.step_while(lambda: probe.less_than(second))
+            assert probe.time() == back(second, kind) and not probe.less_than(second)
+            assert standing(counts, first) == expected[0]
+            session.advance_to(last)
+            # The session gives these their time; one of the two forms is only known to Spark.
+            session.insert(spark.createDataFrame([(3,)], "n long").repartition(1))
+            session.remove([(2,)])
+            session.close()
+            flow.step()
+            assert [standing(counts, when) for when in (first, second, last)] == expected
+            assert_same(counts.to_df(), whole.to_df())
+            assert_df_equality(
+                shown.to_df(), frame, ignore_row_order=True, ignore_nullable=True
+            )
+
+
+def back(value: object, kind: str) -> object:
+    """A time as it is handed out: instants in local time, as by Spark."""
+    if kind != "timestamp":
+        return value
+    return value.astimezone().replace(tzinfo=None)
+
+
+def test_times_of_a_fold_stay_two(spark, new_york):
+    early, late = (moment.astimezone() for moment in FOLD)
+    with Dataflow(spark, time_type="timestamp", runner="local", keep_history=True) as flow:
+        rows, session = flow.input("rows", "n bigint", start=early)
+        session.insert([(1,)])
+        session.advance_to(late)
+        assert session.time() == datetime.datetime(2026, 11, 1, 1, 30)
+        assert session.time().fold == 1
+        session.advance_to(session.time())
+        session.insert(spark.createDataFrame([(2,)], "n long").repartition(1))
+        session.advance_to(late + datetime.timedelta(hours=1))
+        session.flush()
+        flow.step()
+        assert [row.n for row in rows.at(early).collect()] == [1]
+        assert sorted(row.n for row in rows.at(late).collect()) == [1, 2]
+        seen = rows.to_df().select("n", F.unix_micros("time")).collect()
+        assert sorted(map(tuple, seen)) == [(i + 1, n) for i, n in enumerate(micros(FOLD))]
