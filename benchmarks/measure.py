@@ -16,8 +16,8 @@ from typing import Any, Callable
 class Memory:
     """Peak resident memory, by kind of process, sampled in the background.
 
-    Pages that several processes map are counted once (proportional set size), so mapped batch
-    files are not counted for each worker again.
+    Pages that processes may share (mapped batch files above all) are counted with each kind, and
+    once in the total.
     """
 
     every: float = 0.5
@@ -35,11 +35,15 @@ class Memory:
 
     def _run(self) -> None:
         while not self._stop.wait(self.every):
-            sizes: dict[str, int] = {}
+            own: dict[str, int] = {}
+            shared: dict[str, int] = {}
             for pid in family(os.getpid()):
                 kind = _kind(pid)
-                sizes[kind] = sizes.get(kind, 0) + _resident(pid)
-            sizes["total"] = sum(sizes.values())
+                resident, common = _resident(pid)
+                own[kind] = own.get(kind, 0) + resident - common
+                shared[kind] = max(shared.get(kind, 0), common)
+            sizes = {kind: own[kind] + shared[kind] for kind in own}
+            sizes["total"] = sum(own.values()) + max(shared.values(), default=0)
             for kind, size in sizes.items():
                 self.peaks[kind] = max(self.peaks.get(kind, 0), size)
 
@@ -75,14 +79,14 @@ def _kind(pid: int) -> str:
         return "workers"
 
 
-def _resident(pid: int) -> int:
+def _resident(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process, and how many of them it may share with others."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        _, resident, common, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     except OSError:
-        pass
-    return 0
+        return 0, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return resident * page, common * page
 
 
 def seconds(action: Callable[[], Any]) -> tuple[float, Any]:

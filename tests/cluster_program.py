@@ -1,4 +1,4 @@
-"""Run by test_cluster in a process of its own: a dataflow on two executors, one of which is killed."""
+"""Run by test_cluster in its own process: two executors, one of which is killed."""
 
 import os
 import signal

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Op, Program, accumulate, evaluate, normal, total
-from programs import Run, build, ddl, programs, schedules, whole_histories
+from programs import Run, build, formed, programs, schedules, whole_histories
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
 from pyspark_diff.schema import Schema
 
@@ -72,13 +72,14 @@ def test_steps_that_change_the_runner(spark, data, buckets, held):
 def test_whole_history(spark, data):
     program = data.draw(programs(most=4, whole=True))
     histories = data.draw(whole_histories(program.inputs))
-    frames = [
-        DiffFrame(spark.createDataFrame(
-            [(*record, time, diff) for record, time, diff in history],
-            f"{ddl(columns)}, time long, diff long",
-        ))
-        for history, columns in zip(histories, program.inputs)
-    ]
+    frames = []
+    for history, columns in zip(histories, program.inputs):
+        rows = [(*record, time, diff) for record, time, diff in history]
+        columns = (*columns, ("time", "bigint"), ("diff", "bigint"))
+        # Rows that are local are read at once, others by Spark.
+        form = data.draw(st.sampled_from(["arrow", "frame"]))
+        made = formed(spark, form, rows, columns)
+        frames.append(DiffFrame(made if form == "frame" else spark.createDataFrame(made)))
     nodes = build(program, frames)
     times = sorted({0, *(time for history in histories for _, time, _ in history)})
     for node in program.outputs:
