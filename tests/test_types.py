@@ -63,7 +63,8 @@ VALUES = {
                                datetime.timedelta(106751990), datetime.timedelta(0, 0, 1), None],
     "struct<a:int,b:struct<c:string,d:double>>": [
         None, Row(a=None, b=None), Row(a=1, b=None), Row(a=1, b=Row(c=None, d=None)),
-        Row(a=1, b=Row(c="", d=None)), Row(a=1, b=Row(c="", d=0.0)), Row(a=None, b=Row(c="x", d=NAN)),
+        Row(a=1, b=Row(c="", d=None)), Row(a=1, b=Row(c="", d=0.0)),
+        Row(a=None, b=Row(c="x", d=NAN)),
     ],
     "array<int>": [None, [], [None], [1], [1, None], [None, 1], [1, 2], [2, 1]],
     "array<string>": [None, [], [""], [None], ["ab"], ["a", "b"], ["a", "b", ""]],
