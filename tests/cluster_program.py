@@ -1,4 +1,4 @@
-"""Run by test_cluster in its own process: two executors, one of which is killed."""
+"""Run by test_cluster in its own process: two executors, and in two steps one of them is killed."""
 
 import os
 import signal
@@ -14,42 +14,37 @@ import pyarrow as pa
 import pyspark_diff
 from pyspark_diff import Dataflow
 
-NODES, EDGES = 2_000, 100_000
+NODES, EDGES, CAP = 2_000, 200_000, 45
 
 
-def executors():
-    """Processes of Spark executors below this one."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and b"CoarseGrainedExecutorBackend" in (
-                entry / "cmdline"
-            ).read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if os.environ["CLUSTER_TEST"].encode() in _environment(pid)]
+def executor_above(pid):
+    """The process of the Spark executor that this worker process belongs to."""
+    while pid > 1:
+        if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    raise RuntimeError("this does not run in an executor")
 
 
-def _environment(pid):
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+def once(folder, name):
+    """Where it is armed, the first task that comes here names its executor, and waits for its end.
+    """
+    marker = Path(folder) / name
+    if Path(folder, f"{name}, armed").exists() and not marker.exists():
+        scratch = Path(folder) / f"{name}.{os.getpid()}"
+        scratch.write_text(str(executor_above(os.getpid())))
+        scratch.rename(marker)
+        time.sleep(60)
 
 
-def slow(folder):
-    """A linear function that tells when it runs, and gives the killer time the first time."""
-
-    def run(frames):
-        marker = Path(folder) / "running"
-        for frame in frames:
-            if not marker.exists():
-                marker.touch()
-                time.sleep(6)
-            yield frame
-
-    return run
+def kill(folder, name, killed):
+    """Kill the executor that is named."""
+    marker = Path(folder) / name
+    while not marker.exists():
+        time.sleep(0.05)
+    victim = int(marker.read_text())
+    os.kill(victim, signal.SIGKILL)
+    killed.append(name)
 
 
 def main(folder):
@@ -57,43 +52,57 @@ def main(folder):
         "cluster",
         master="local-cluster[2,1,1400]",
         conf={
+            # Less than the workers have, or no executor would ever start.
             "spark.executor.memory": "1g",
             "spark.driver.memory": "1g",
             "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-            "spark.executorEnv.CLUSTER_TEST": os.environ["CLUSTER_TEST"],
             "spark.ui.enabled": "false",
         },
     )
     spark.sparkContext.setLogLevel("OFF")
     random = np.random.default_rng(3)
     edges = random.integers(0, NODES, (EDGES, 2))
-    expected = Counter(edges[:, 0].tolist())
+    killed = []
+
+    def mapped(frames):
+        for frame in frames:
+            once(folder, "while rows are split")
+            yield frame
+
+    def capped(count):
+        if count:
+            once(folder, "while a kernel runs")
+        return min(count, CAP)
+
+    def step(session, name):
+        session.flush()
+        Path(folder, f"{name}, armed").touch()
+        killer = threading.Thread(target=kill, args=(folder, name, killed), daemon=True)
+        killer.start()
+        flow.step()
+        killer.join(10)
+        assert killed[-1:] == [name], "no executor was killed while the step ran"
+
     with Dataflow(spark, runner="spark", root=folder) as flow:
         root = flow._storage.root
-        collection, session = flow.input("edges", "src long, dst long")
-        degrees = collection.map_in_pandas(slow(folder), "src long, dst long").select("src").count()
+        given, session = flow.input("edges", "src long, dst long")
+        wide = given.map_in_pandas(mapped, "src long, dst long")
+        degrees = wide.select("src").count().arrange_by_self()
         answer = degrees.select("count").count()
-        degrees.arrange_by_self()
+        few = given.select("dst").where("dst < 1000000").threshold(capped)
 
         session.insert(table(edges))
         session.advance_to(1)
-        session.flush()
-        killed = []
-        killer = threading.Thread(target=kill_when_running, args=(folder, killed), daemon=True)
-        killer.start()
-        flow.step()
-        assert len(killed) == 1, "no executor was killed while the step ran"
-        check(degrees, answer, expected)
-
-        gone = edges[: EDGES // 2]
-        session.remove(table(gone))
+        step(session, "while rows are split")
+        check(degrees, answer, few, edges)
+        session.remove(table(edges[: EDGES // 2]))
         session.advance_to(2)
-        session.flush()
-        flow.step()
-        expected.subtract(gone[:, 0].tolist())
-        check(degrees, answer, +expected)
+        step(session, "while a kernel runs")
+        check(degrees, answer, few, edges[EDGES // 2:])
+        left = [path.name for path in Path(root).rglob("*.tmp")]
+        assert len(left) <= 2, f"more scratch files than killed tasks: {left}"
     assert not os.path.exists(root), "the state was left behind"
-    print("right after the loss of an executor")
+    print("right after the loss of two executors")
     spark.stop()
 
 
@@ -101,20 +110,12 @@ def table(edges):
     return pa.table({"src": edges[:, 0], "dst": edges[:, 1]})
 
 
-def check(degrees, answer, expected):
-    assert {row[0]: row[1] for row in degrees.at().collect()} == dict(expected)
-    found = {row[0]: row[1] for row in answer.at().collect()}
-    assert found == dict(Counter(expected.values()))
-
-
-def kill_when_running(folder, killed):
-    """Kill one of the two executors once a task runs."""
-    while not (Path(folder) / "running").exists():
-        time.sleep(0.05)
-    victims = executors()
-    if len(victims) == 2:
-        os.kill(victims[0], signal.SIGKILL)
-        killed.append(victims[0])
+def check(degrees, answer, few, edges):
+    sources, targets = Counter(edges[:, 0].tolist()), Counter(edges[:, 1].tolist())
+    assert {row[0]: row[1] for row in degrees.at().collect()} == dict(sources)
+    assert {row[0]: row[1] for row in answer.at().collect()} == Counter(sources.values())
+    found = Counter(row[0] for row in few.at().collect())
+    assert found == {node: min(n, CAP) for node, n in targets.items()}
 
 
 if __name__ == "__main__":

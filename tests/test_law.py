@@ -182,6 +182,21 @@ CHAINED = {
         ),
         (4, 9),
     ),
+    "different columns": Program(
+        (KS,),
+        (
+            Op("count", (0,)),
+            Op("pick", (1,), ("count",)),
+            Op("count", (2,)),
+            Op("drop", (1,), ("count",)),
+            Op("distinct", (4,)),
+            Op("inspect", (1,)),
+            Op("rename", (6,), ("s", "word")),
+            Op("pick", (7,), ("word",)),
+            Op("count", (8,)),
+        ),
+        (3, 5, 9),
+    ),
     "nothing left": Program(
         (KS,), (Op("distinct", (0,)), Op("drop", (1,), ("k", "s")), Op("count", (2,))), (3,)
     ),

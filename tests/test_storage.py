@@ -11,26 +11,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff import Dataflow, storage
+from pyspark_diff import Dataflow, DiffOverflowError, storage
+from pyspark_diff.arrange import arrangement
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.storage import Storage
 
 ROOT = Path(__file__).parent.parent
 HOLD = """
-import sys, time
-from pyspark_diff.storage import Storage, write_batch
+import os, sys, time
+from pyspark_diff.storage import Storage
 storage = Storage(sys.argv[1])
-import os; os.mkdir(os.path.join(storage.root, "batch"))
+os.mkdir(os.path.join(storage.root, "batch"))
 print(storage.root, flush=True)
-time.sleep(float(sys.argv[2]))
+{end}
 """
 
 
-def held_by_a_process(folder, seconds):
+def held_by_a_process(folder, end="time.sleep(60)"):
+    """A process with a directory of its own, and that directory; it ends as it is told."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder), str(seconds)],
-        env=environment, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", HOLD.format(end=end), str(folder)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )
     return process, process.stdout.readline().strip()
 
@@ -74,15 +76,31 @@ def test_removed_when_collected(spark, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_removed_at_the_end_of_the_process(tmp_path):
-    process, root = held_by_a_process(tmp_path, 0)
-    assert process.wait(60) == 0
-    assert root and not os.path.exists(root)
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("pass", 0), ("sys.exit(3)", 3), ("1 / 0", 1), ("del storage; os._exit(4)", 4)],
+)
+def test_removed_at_the_end_of_the_process(tmp_path, end, code):
+    process, root = held_by_a_process(tmp_path, end)
+    assert process.wait(60) == code
+    assert Path(root).parent == tmp_path and not os.path.exists(root)
+
+
+def test_the_end_of_a_fork_is_not_that_of_its_owner(tmp_path):
+    end = """
+if os.fork() == 0:
+    del storage
+    sys.exit()
+os.wait()
+sys.exit(5 if os.path.exists(storage.root) else 6)
+"""
+    process, root = held_by_a_process(tmp_path, end)
+    assert process.wait(60) == 5 and not os.path.exists(root)
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
-    process, root = held_by_a_process(tmp_path, 60)
-    other, alive = held_by_a_process(tmp_path, 60)
+    process, root = held_by_a_process(tmp_path)
+    other, alive = held_by_a_process(tmp_path)
     try:
         process.send_signal(signal.SIGKILL)
         process.wait(60)
@@ -103,14 +121,62 @@ def test_a_directory_that_is_not_ours_is_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "pyspark_diff-mine"]
 
 
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError("no space left on device")
+@pytest.mark.parametrize("error", [OSError("no space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("place", ["replace", "getsize", "write"])
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, place, error):
+    path = tmp_path / "b" / "00000.arrow"
 
-    monkeypatch.setattr(storage.os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        storage.write_batch(str(tmp_path / "b" / "00000.arrow"), pa.table({"x": [1]}))
-    assert not list((tmp_path / "b").iterdir())
+    def fail(*_):
+        # Half of it is written by now, under a name that nobody reads.
+        assert [file.suffix for file in path.parent.iterdir()] == [".tmp"]
+        raise error
+
+    if place == "write":
+        monkeypatch.setattr(pa.ipc.RecordBatchFileWriter, "write", fail)
+    else:
+        monkeypatch.setattr(os if place == "replace" else os.path, place, fail)
+    with pytest.raises(type(error)):
+        storage.write_batch(str(path), pa.table({"x": [1]}))
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_failed_step_leaves_nothing(spark, tmp_path, runner):
+    with Dataflow(spark, root=str(tmp_path), runner=runner, buckets=4) as flow:
+        words, session = flow.input("words", "n long")
+        words.count(), words.distinct().count()
+        session.insert(pa.table({"n": range(20_000)}))
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        before = sorted(map(str, files_below(tmp_path)))
+        assert before
+        # All buckets but one are done, and have written what they wanted, when that one fails.
+        session.insert(pa.table({"n": range(20_000)}))
+        session.update([(7, 1, 2**63 - 2)])
+        session.advance_to(2)
+        session.flush()
+        for _ in range(2):
+            with pytest.raises(DiffOverflowError):
+                flow.step()
+            assert sorted(map(str, files_below(tmp_path))) == before
+            assert flow._state.paths() >= set(before)
+
+
+def test_closing_gives_the_space_back(spark, tmp_path):
+    """A file that is still mapped holds its space, even when it is deleted."""
+    flow = Dataflow(spark, root=str(tmp_path))
+    counts, session = fill(flow)
+    session.insert(pa.table({"word": [f"w{i}" for i in range(20_000)]}))
+    session.advance_to(2)
+    session.flush()
+    flow.step()
+    assert counts.at().count() == 20_000
+    maps = Path("/proc/self/maps")
+    assert str(tmp_path) in maps.read_text()
+    flow.close()
+    gc.collect()
+    assert str(tmp_path) not in maps.read_text()
 
 
 def test_merged_files_go(spark, tmp_path):
@@ -134,19 +200,38 @@ def test_merged_files_go(spark, tmp_path):
         assert max(sizes) <= 2 * 2 * 8
 
 
-def test_frames_stay_readable_until_close(spark, tmp_path):
-    with Dataflow(spark, root=str(tmp_path), keep_history=True) as flow:
+@pytest.mark.parametrize("rows", [1_000, arrangement.DRIVER_ROWS])
+def test_frames_stay_readable_until_close(spark, tmp_path, monkeypatch, rows):
+    """Whether they were made at once, or read the files when they are evaluated."""
+    monkeypatch.setattr(arrangement, "DRIVER_ROWS", rows)
+    with Dataflow(spark, root=str(tmp_path), buckets=2) as flow:
         counts, session = fill(flow)
         early = counts.at(0)
         updates = counts.to_df()
+        live = flow._state.paths()
         for step in range(1, 6):
             session.insert(pa.table({"word": [f"w{i}" for i in range(20_000)]}))
             session.advance_to(step + 1)
             session.flush()
             flow.step()
+        assert not live & flow._state.paths()
         assert early.count() == 20_000
         assert updates.count() == 20_000
         assert early.agg({"count": "max"}).first()[0] == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
+    with Dataflow(spark, root=str(tmp_path), buckets=2) as flow:
+        counts, session = fill(flow)
+        for step in range(1, 8):
+            session.insert(pa.table({"word": [f"w{i}" for i in range(20_000)]}))
+            session.advance_to(step + 1)
+            session.flush()
+            flow.step()
+            assert counts.at().first()["count"] == step + 1
+            found = {str(path) for path in files_below(tmp_path)}
+            assert found and found <= flow._state.paths()
 
 
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
