@@ -304,3 +304,21 @@ def test_whole_history_and_steps_give_the_same_tables(spark):
                 made.to_df(), expected, ignore_row_order=True, ignore_nullable=True
             )
             assert_df_equality(made.at(1), standing, ignore_row_order=True, ignore_nullable=True)
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_rows_that_wait_for_a_lagging_input_are_taken_once(spark, runner):
+    """One source is read in three steps, each time for the times that have become complete."""
+    with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow:
+        left, left_in = flow.input("left", "k long")
+        right, right_in = flow.input("right", "k long")
+        counts = left.union(right).count()
+        left_in.update([(7, time, 1) for time in range(9)])
+        left_in.advance_to(9)
+        left_in.flush()
+        for frontier in (3, 6, 9):
+            right_in.advance_to(frontier)
+            right_in.flush()
+            flow.step()
+            assert counts.at().collect() == [(7, frontier)]
+        assert [counts.at(time).collect()[0]["count"] for time in range(9)] == list(range(1, 10))
