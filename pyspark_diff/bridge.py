@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any, Callable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.utils import get_active_spark_context
 
 #: Functions that give another value on each evaluation, or on each day, as plans show them.
 _UNSTABLE = re.compile(
@@ -14,6 +16,10 @@ _UNSTABLE = re.compile(
     r"current_time)\("
 )
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
+
+#: Operators that classic columns, and those that the SQL parser, spell in another way.
+_CLASSIC_OPERATORS = {"=": "==", "!": "not"}
+_SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
 
 
 @dataclass(frozen=True)
@@ -70,3 +76,138 @@ def _deterministic(plan) -> bool:  # type: ignore[no-untyped-def]
         return False
     children = plan.children()
     return all(_deterministic(children.apply(i)) for i in range(children.size()))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function call at the top of a column expression.
+
+    Parameters
+    ----------
+    name : str
+        The function in lower case, or the operator as Python writes it, save for ``and``, ``or``,
+        ``not`` and ``<=>``, which is `eqNullSafe`.
+    arguments : tuple of Column
+        As columns that can be used again; none for ``count(*)`` and ``count(1)``.
+    distinct : bool
+        Whether the function sees each of its arguments once, as in ``count(DISTINCT x)``.
+    alias : str or None
+        The outermost name that was given to the result.
+    """
+
+    name: str
+    arguments: tuple[Column, ...]
+    distinct: bool
+    alias: str | None
+
+
+def call_of(column: Column) -> Call | None:
+    """The function that a column expression calls last; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect. SQL text (`F.expr`) is understood on classic only: a Connect client has
+        no parser.
+
+    Returns
+    -------
+    Call or None
+        None for everything that is not a plain call below its aliases: a column, a literal, a
+        cast, a window, a Python function, an aggregate with a FILTER clause.
+
+    Examples
+    --------
+    >>> call_of(F.sum("price").alias("total"))
+    Call(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total')
+    >>> call_of(F.count_distinct("src", "dst")).distinct
+    True
+    >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
+    (Column<'>(a, 1)'>, Column<'=(b, 2)'>)
+    """
+    if hasattr(column, "_jc"):
+        return _classic_call(column._jc.node(), type(column))
+    return _connect_call(column._expr, type(column))  # type: ignore[operator]
+
+
+def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
+    def kind(node: Any) -> str:
+        # The classes themselves cannot be imported where Connect is not installed.
+        return type(node).__name__
+
+    alias = None
+    while kind(top) == "ColumnAlias":
+        alias = alias or _only(top._alias)
+        top = top._child
+    if kind(top) not in ("UnresolvedFunction", "CallFunction"):
+        return None
+    name, arguments = top._name.lower(), list(top._args)
+    distinct = getattr(top, "_is_distinct", False)
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = arguments[0]
+        star = kind(counted) == "UnresolvedStar" and counted._unparsed_target is None
+        if star or kind(counted) == "LiteralExpression" and counted._value is not None:
+            arguments = []
+    return Call(name, tuple(make(node) for node in arguments), distinct, alias)
+
+
+def _classic_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
+    sql = get_active_spark_context()._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    alias = None
+    while _kind(top) == "Alias":
+        alias = alias or _only(_items(top.name()))
+        top = top.child()
+    if _kind(top) == "SqlExpression":
+        parser = sql.classic.SparkSession.active().sessionState().sqlParser()
+        return _parsed_call(parser.parseExpression(top.expression()), make, alias)
+    if _kind(top) == "ExpressionColumnNode":
+        # Such as the arguments of a call in SQL text.
+        return _parsed_call(top.expression(), make, alias)
+    if _kind(top) != "UnresolvedFunction":
+        return None
+    name, arguments, distinct = top.functionName().lower(), _items(top.arguments()), top.isDistinct()
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = arguments[0]
+        star = _kind(counted) == "UnresolvedStar" and counted.unparsedTarget().isEmpty()
+        if star or _kind(counted) == "Literal" and counted.value() is not None:
+            arguments = []
+    columns = tuple(make(sql.Column(node)) for node in arguments)
+    return Call(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
+
+
+def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> Call | None:
+    """The same for an expression of the SQL parser, which has classes of its own."""
+    while _kind(top) == "Alias":
+        alias = alias or top.name()
+        top = top.child()
+    name = _SQL_OPERATORS.get(_kind(top))
+    arguments, distinct = _items(top.children()), False
+    if _kind(top) == "UnresolvedFunction":
+        # Nulls are a flag in Spark 4.1 and an option later.
+        nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
+        plain = nulls_as_usual and top.filter().isEmpty() and top.orderingWithinGroup().isEmpty()
+        name = ".".join(_items(top.nameParts())).lower() if plain else None
+        arguments, distinct = _items(top.arguments()), top.isDistinct()
+    if name is None:
+        return None
+    if name == "count" and not distinct and len(arguments) == 1:
+        # The parser has made a 1 of a star.
+        if _kind(arguments[0]) == "Literal" and arguments[0].value() is not None:
+            arguments = []
+    column = get_active_spark_context()._jvm.org.apache.spark.sql.classic.ExpressionUtils.column
+    return Call(name, tuple(make(column(node)) for node in arguments), distinct, alias)
+
+
+def _kind(node: Any) -> str:
+    """The class of an object of the JVM, without its package."""
+    return node.getClass().getName().rpartition(".")[2]
+
+
+def _items(sequence: Any) -> list[Any]:
+    """A Scala sequence as a list."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _only(names: Any) -> str | None:
+    """The name of a column; generators give several."""
+    return names[0] if len(names) == 1 else None

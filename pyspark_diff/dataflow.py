@@ -23,7 +23,7 @@ from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, Stal
 from pyspark_diff.graph import Graph, graph_of
 from pyspark_diff.inputs import InputSession
 from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
+from pyspark_diff.operators.node import Arranged, Input, Inspect, Node, Reader
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
@@ -132,7 +132,7 @@ class Dataflow:
         self._sessions: dict[Node, InputSession] = {}
         self._frames: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sinks: dict[Node, None] = {}
-        self._kept: dict[Node, Keyed] = {}
+        self._kept: dict[Node, Arranged] = {}
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
         self._pinned: set[str] = set()
@@ -252,10 +252,11 @@ class Dataflow:
 
         return Probe(self.time_type, read)
 
-    def _keep(self, node: Node) -> Keyed:
+    def _keep(self, node: Node) -> Arranged:
         if node not in self._kept:
             self._check_building(f"keeping {node.kind}")
-            self._kept[node] = arrange_by_self(node)
+            arranged = node if isinstance(node, Reader) and node.keeps else arrange_by_self(node)
+            self._kept[node] = arranged
             self._sinks[self._kept[node]] = None
         return self._kept[node]
 
@@ -275,8 +276,15 @@ class Dataflow:
             starts = [self._state.frontiers[n] for n in self._sessions]
             start = min([s for s in starts if s is not None], default=0)
             trace = Trace(Antichain([start]), Antichain([start]), Antichain([start]))
+        every = frozenset(node.schema.names)
         arrangement = Arrangement(
-            trace, node.schema, kept.layout, self.time_type, self.time_name, self.diff_name
+            trace,
+            node.schema,
+            kept.layout(every),
+            kept.stored(every),
+            self.time_type,
+            self.time_name,
+            self.diff_name,
         )
         if arrangement.reads_later:
             # A frame that was handed out may be read at any time until the dataflow is closed.

@@ -10,17 +10,18 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions import check_deterministic, column
-from pyspark_diff.linear_methods import LinearMethods
+from pyspark_diff.join_methods import JoinMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.node import Input, Inspect, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.probe import Probe
 from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_data_names, check_names
+from pyspark_diff.scope import Scope, unused
 from pyspark_diff.state import only
 
 
-class DiffFrame(LinearMethods):
+class DiffFrame(JoinMethods):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
     Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take
@@ -103,6 +104,8 @@ class DiffFrame(LinearMethods):
         self._flow = flow
         self._spark = spark
         self._names = names
+        self._scope = Scope.plain(node.schema.names)
+        self._small = False
         self._whole: Dataflow | None = None
         if flow is not None:
             flow._frames.add(self)
@@ -113,14 +116,17 @@ class DiffFrame(LinearMethods):
         frame._set(node, flow, flow.spark, (flow.time_name, flow.diff_name))
         return frame
 
-    def _with(self, node: Node) -> "DiffFrame":
+    def _with(self, node: Node, *, scope: Scope | None = None) -> "DiffFrame":
         """The one way back into the wrapper."""
+        if scope is None:
+            self._unambiguous(node.kind)
         check_data_names(node.schema.names, *self._names, node.kind)
         if self._flow is not None:
             self._flow._check_open()
             self._flow._check_building(node.kind)
         frame = DiffFrame.__new__(DiffFrame)
         frame._set(node, self._flow, self._spark, self._names)
+        frame._scope = scope or frame._scope
         return frame
 
     # Operators on arranged records.
@@ -141,10 +147,7 @@ class DiffFrame(LinearMethods):
         >>> n.count().to_df().orderBy("time").collect()
         [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
         """
-        name, number = "count", 0
-        while name in {c.lower() for c in (*self.columns, *self._names)}:
-            number += 1
-            name = f"count_{number}"
+        name = unused("count", [*self.columns, *self._names])
         return self._with(count(self._node, name))
 
     def count_total(self) -> "DiffFrame":
@@ -195,7 +198,7 @@ class DiffFrame(LinearMethods):
 
         Collections that no operator reads are kept without asking.
         """
-        frame = self._with(self._node)
+        frame = self._with(self._node, scope=self._scope)
         if self._flow is not None:
             self._flow._keep(self._node)
         return frame
@@ -230,7 +233,7 @@ class DiffFrame(LinearMethods):
                 "read it with to_df(), or feed it to a Dataflow"
             )
         self._flow._add_sink(node)
-        return self._with(node)
+        return self._with(node, scope=self._scope)
 
     def probe(self) -> Probe:
         """A handle that tells up to which time this collection is complete.
@@ -262,7 +265,7 @@ class DiffFrame(LinearMethods):
         """
         flow = self._running()
         arrangement, _ = flow._arrangement(self._node)
-        return arrangement.updates(self._spark)
+        return self._shown(arrangement.updates(self._spark))
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
         """The collection as it stood at a time: a plain Spark frame, each record as often as it
@@ -312,7 +315,15 @@ class DiffFrame(LinearMethods):
                 f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
                 f"{kind.decode(since)!r} on. Use Dataflow(keep_history=True) to read older times"
             )
-        return arrangement.snapshot(self._spark, at, allow_negative=allow_negative)
+        return self._shown(
+            arrangement.snapshot(self._spark, at, allow_negative=allow_negative)
+        )
+
+    def _shown(self, frame: DataFrame) -> DataFrame:
+        """A frame with the names that the user sees, of which some may be there twice."""
+        if not self._scope.ambiguous:
+            return frame
+        return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
 
     def __repr__(self) -> str:
         columns = self._node.schema.describe()

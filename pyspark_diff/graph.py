@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping
 
-from pyspark_diff.operators.node import Concat, Input, Inspect, Keyed, Linear, Node
+from pyspark_diff.operators.node import (
+    Arranged,
+    Concat,
+    Input,
+    Inspect,
+    Keyed,
+    Linear,
+    Node,
+    Reader,
+)
 from pyspark_diff.runners.feed import Feed
 
 
@@ -24,16 +33,22 @@ class Graph:
     wanted : mapping of Node to frozenset of str
         Columns that somebody reads.
     readings : mapping of Node to int
-        How many operators evaluate what an input gives.
+        How many operators evaluate what a node gives.
+    readers : mapping of Node to tuple of Reader
+        Operators that read a node's arrangement.
+    sinks : frozenset of Node
+        Nodes that are run for their own sake.
     """
 
     nodes: tuple[Node, ...]
     wanted: Mapping[Node, frozenset[str]]
     readings: Mapping[Node, int]
+    readers: Mapping[Node, tuple[Reader, ...]]
+    sinks: frozenset[Node]
 
     def feeds(self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]]) -> tuple[Feed, ...]:
         """What reaches the readers of a node, given what inputs and keyed operators emitted."""
-        if isinstance(node, (Input, Keyed)):
+        if isinstance(node, (Input, Arranged)):
             return emitted.get(node, ())
         found = [feed for source in node.inputs for feed in self.feeds(source, emitted)]
         if isinstance(node, Linear):
@@ -68,14 +83,17 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
     readings: dict[Node, int] = {node: 0 for node in nodes}
     for sink in sinks:
         wanted[sink] = frozenset(sink.schema.names)
+    readers: dict[Node, tuple[Reader, ...]] = {node: () for node in nodes}
     for node in reversed(nodes):
         evaluates = isinstance(node, (Keyed, Inspect))
         # An inspect shows all columns, and passes on what its readers evaluate once more.
         passed = readings[node] if isinstance(node, (Linear, Concat, Inspect)) else 0
-        for source in node.inputs:
-            need = (
-                frozenset(source.schema.names) if evaluates else node.needs(wanted[node])
-            )
-            wanted[source] |= need
+        for number, source in enumerate(node.inputs):
+            if isinstance(node, Inspect):
+                wanted[source] |= frozenset(source.schema.names)
+            else:
+                wanted[source] |= node.needs_of(wanted[node], number)
             readings[source] += passed + (1 if evaluates else 0)
-    return Graph(tuple(nodes), wanted, readings)
+            if isinstance(node, Reader) and node not in readers[source]:
+                readers[source] += (node,)
+    return Graph(tuple(nodes), wanted, readings, readers, frozenset(sinks))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from pyspark_diff.bridge import call_of
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions import (
@@ -21,7 +22,7 @@ from pyspark_diff.expressions import (
     template,
     update_struct,
 )
-from pyspark_diff.operators.linear import Expression, FlatMap, MapInPandas, Negate, Pick
+from pyspark_diff.operators.linear import Expression, FlatMap, MapInPandas, Negate, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.schema import (
@@ -32,6 +33,7 @@ from pyspark_diff.schema import (
     parse_schema,
     without_nullability,
 )
+from pyspark_diff.scope import Scope, unused
 
 if TYPE_CHECKING:
     from pyspark_diff.diffframe import DiffFrame
@@ -44,18 +46,26 @@ class LinearMethods:
     _flow: Dataflow | None
     _spark: SparkSession
     _names: tuple[str, str]
+    _scope: Scope
+    _small: bool
 
     @property
     def columns(self) -> list[str]:
         """Names of the data columns."""
-        return list(self._node.schema.names)
+        return self._scope.visible
 
     @property
     def schema(self) -> T.StructType:
         """Spark schema of the data columns."""
-        return self._node.schema.struct
+        if not self._scope.ambiguous:
+            return self._node.schema.struct
+        fields = self._node.schema.struct
+        return T.StructType([
+            T.StructField(e.visible, fields[e.internal].dataType, fields[e.internal].nullable)
+            for e in self._scope.entries
+        ])
 
-    def _with(self, node: Node) -> "DiffFrame":
+    def _with(self, node: Node, *, scope: Scope | None = None) -> "DiffFrame":
         raise TypeError("DiffFrame supplies this")
 
     def select(self, *cols: str | Column) -> "DiffFrame":
@@ -76,12 +86,12 @@ class LinearMethods:
         """
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        if cols and all(isinstance(c, str) and c in self.columns for c in cols):
+        if cols and all(isinstance(c, str) and self._scope.internal(c) for c in cols):
             return self._pick("select", [(str(c), str(c)) for c in cols])
         wide: list[str | Column] = []
         for c in cols:
             if isinstance(c, str) and c == "*":
-                wide.extend(map(column, self.columns))
+                wide.extend(map(column, self._unambiguous("select").columns))
             else:
                 wide.append(column(c) if isinstance(c, str) and c in self.columns else c)
         return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF))
@@ -96,7 +106,7 @@ class LinearMethods:
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._express("where", lambda frame: frame.where(condition))
+        return self._express("where", lambda frame: frame.where(condition), scope=self._scope)
 
     filter = where
 
@@ -110,7 +120,24 @@ class LinearMethods:
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        return self._express("withColumn", lambda frame: frame.withColumn(colName, col))
+        if colName in self._scope.ambiguous:
+            self._unambiguous("withColumn")
+        scope = self._scope.with_column(colName)
+        return self._express(
+            "withColumn", lambda frame: frame.withColumn(colName, col), scope=scope
+        )
+
+    def toDF(self, *cols: str) -> "DiffFrame":  # noqa: N802
+        """Other names for all columns, in their order, as PySpark's `toDF`."""
+        entries = self._scope.entries
+        if len(cols) != len(entries):
+            raise SchemaError(
+                f"toDF was given {len(cols)} names for {len(entries)} columns: "
+                f"{', '.join(self.columns)}"
+            )
+        check_names(cols)
+        names = [(entry.internal, new) for entry, new in zip(entries, cols)]
+        return self._with(pick("toDF", self._node, names), scope=Scope.plain(cols))
 
     def withColumnRenamed(self, existing: str, new: str) -> "DiffFrame":  # noqa: N802
         """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
@@ -122,7 +149,9 @@ class LinearMethods:
 
         Records that become equal add up: the result is a multiset.
         """
-        return self._pick("drop", [(name, name) for name in self.columns if name not in cols])
+        kept = [entry for entry in self._scope.entries if entry.visible not in cols]
+        names = [(entry.internal, entry.internal) for entry in kept]
+        return self._with(pick("drop", self._node, names), scope=self._scope.kept(kept))
 
     def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> "DiffFrame":
         """Any row-by-row function of Spark frames, as PySpark's `transform`.
@@ -255,24 +284,86 @@ class LinearMethods:
         )
 
     def _pick(self, kind: str, names: Sequence[tuple[str, str]]) -> "DiffFrame":
-        stage = Pick(tuple(names))
-        fields = [
-            T.StructField(new, self.schema[old].dataType, self.schema[old].nullable)
-            for old, new in names
-        ]
-        schema = Schema(T.StructType(fields))
-        return self._with(Linear(kind, self._node, schema, stage, stage.needs))
+        internal = [(self._column_name(old, f"for {kind}"), new) for old, new in names]
+        scope = Scope.plain([new for _, new in names])
+        return self._with(pick(kind, self._node, internal), scope=scope)
 
     def _express(
-        self, kind: str, apply: Callable[[DataFrame], DataFrame], *, keeps: bool = True
+        self,
+        kind: str,
+        apply: Callable[[DataFrame], DataFrame],
+        *,
+        keeps: bool = True,
+        scope: Scope | None = None,
     ) -> "DiffFrame":
+        ours = self._scope
+
+        def run(frame: DataFrame) -> DataFrame:
+            result = apply(ours.template(frame))
+            return result if scope is None else ours.strip(result)
+
         # Tried on no rows, so that a wrong name or type is refused here and not in a job.
-        result = apply(template(self._spark, self._node.schema, self._node.time_type))
+        result = run(template(self._spark, self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
-        stage: Stage = Expression(apply, takes, keeps)
-        return self._with(Linear(kind, self._node, schema, stage))
+        stage: Stage = Expression(run, takes, keeps)
+        node = Linear(kind, self._node, schema, stage)
+        return self._with(node, scope=scope or Scope.plain(schema.names))
+
+    def _template(self, scope: Scope | None = None) -> DataFrame:
+        """A frame without rows in which the user's expressions find this collection's columns."""
+        frame = template(self._spark, self._node.schema, self._node.time_type).drop(TIME, DIFF)
+        return (scope or self._scope).template(frame)
+
+    def _keyed(self, scope: Scope, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
+        """The node with expressions as columns, and their names; plain columns stay as they are."""
+        frame = self._template(scope)
+        names = list(self._node.schema.names)
+        keys: list[str] = []
+        made: list[tuple[str, Column]] = []
+        for expression in expressions:
+            found = frame.select(expression).schema.fields[0]
+            plain = scope.internal(found.name) if call_of(expression) is None else None
+            if plain is not None and self._node.schema.struct[plain].dataType == found.dataType:
+                keys.append(plain)
+                continue
+            name = unused("key", [*names, *(name for name, _ in made)])
+            made.append((name, expression))
+            keys.append(name)
+        if not made:
+            return self._node, keys
+
+        def apply(frame: DataFrame) -> DataFrame:
+            extra = [expression.alias(name) for name, expression in made]
+            return scope.template(frame).select(*map(column, names), *extra, TIME, DIFF)
+
+        result = apply(template(self._spark, self._node.schema, self._node.time_type))
+        check_row_wise(result, "the key")
+        takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
+        schema = data_schema(result, self._node.time_type, "the key")
+        return Linear("key", self._node, schema, Expression(apply, takes, True)), keys
+
+    def _column_name(self, name: str, where: str) -> str:
+        """The node's column that a user calls by a name."""
+        found = self._scope.internal(name)
+        if found is None:
+            if name in self._scope.ambiguous:
+                self._unambiguous(where)
+            raise SchemaError(
+                f"there is no column {name!r} {where}; the columns are {', '.join(self.columns)}"
+            )
+        return found
+
+    def _unambiguous(self, kind: str) -> "LinearMethods":
+        """This frame, if each of its names is that of one column."""
+        if self._scope.ambiguous:
+            raise SchemaError(
+                f"{kind}: more than one column is called {', '.join(self._scope.ambiguous)}; tell "
+                "them apart by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...)"
+                ".select(\"l.x\", \"r.y\"), drop some, or rename all with toDF(...)"
+            )
+        return self
 
     def _forms(self, schema: Schema) -> tuple[T.StructType, pa.Schema]:
         fields = [

@@ -5,7 +5,7 @@ States are values: a step makes a new one, and until it has, the old one stands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
 from pyspark_diff.arrange.spine import Trace
@@ -108,12 +108,15 @@ class Settings:
         Up to this many update rows an operator runs on the driver, under ``"auto"``.
     keep_history : bool
         Whether arrangements that are read keep all times, or only the latest complete one.
+    holds : mapping of Node to int
+        Arrangements whose history is held, and from which time on.
     """
 
     buckets: int
     runner: str
     local_rows: int
     keep_history: bool
+    holds: Mapping[Node, int] = field(default_factory=dict)
 
 
 def only(frontier: Antichain) -> Frontier:

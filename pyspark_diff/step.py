@@ -13,18 +13,19 @@ from typing import Mapping, Sequence
 import pyarrow as pa
 
 from pyspark_diff import storage
-from pyspark_diff.arrange.batch import BatchFile
+from pyspark_diff.arrange.batch import Batch, BatchFile
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.graph import Graph
-from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
+from pyspark_diff.operators.node import Arranged, Input, Inspect, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
 from pyspark_diff.schema import DIFF, TIME
 from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, below, least, only
 from pyspark_diff.storage import Storage
-from pyspark_diff.times import Antichain
+from pyspark_diff.upkeep import Upkeep, antichain
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Step:
 
     def __post_init__(self) -> None:
         self._local = LocalRunner(self.spark_runner.evaluate)
+        self._upkeep = Upkeep(self.graph, self.settings)
         self._frontiers = dict(self.state.frontiers)
         self._traces = dict(self.state.traces)
         self._pending = dict(self.state.pending)
@@ -88,8 +90,13 @@ class Step:
                 self._frontiers[node] = least([self._frontiers[n] for n in node.inputs])
                 if isinstance(node, Keyed):
                     self._keyed(node, before)
+                elif isinstance(node, Reader):
+                    self._reader(node, before)
                 elif isinstance(node, Inspect):
                     self._shows.append((node, self.graph.feeds(node, self._emitted)))
+            for node in list(self._traces):
+                if isinstance(node, Arranged):
+                    self._traces[node] = self._kept_up(node, self._traces[node])
             state = State(self._frontiers, self._traces, self._pending, self._waiting)
             self.shown = [(node, self._tables(node, feeds)) for node, feeds in self._shows]
         except BaseException:
@@ -142,46 +149,95 @@ class Step:
             # What lies before its own lower bound was taken from the source in an earlier step.
             later.append(feed)
         self._pending[node] = tuple(later)
-        trace = self._traces.get(node)
-        if trace is None:
-            start = Antichain([] if lower is None else [lower])
-            trace = Trace(start, start, start)
+        trace = self._trace(node, lower)
         results = self._run_node(node, trace, lower, upper, now) if now else []
         self._emit(node, results, upper)
         if node.keeps:
-            self._traces[node] = self._extend(node, trace, results, upper)
+            self._traces[node] = self._extended(node, trace, results, upper)
+
+    def _trace(self, node: Arranged, lower: Frontier) -> Trace:
+        start = antichain(lower)
+        return self._traces.get(node) or Trace(start, start, start)
+
+    def _reader(self, node: Reader, lower: Frontier) -> None:
+        upper = self._frontiers[node]
+        views = tuple(
+            self._upkeep.view(source, self._traces[source], lower, upper)
+            for source in node.arranged
+        )
+        names = node.schema.names
+        trace = self._trace(node, lower)
+        own = None
+        stored: tuple[int, ...] = ()
+        if node.keeps:
+            own = self._upkeep.view(node, trace, lower, upper)
+            stored = tuple(names.index(name) for name in own.names)
+        read = Read(
+            node.kernel,
+            views,
+            own,
+            self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
+            stored,
+            self._directory(f"{node.kind}-{node.serial}"),
+            self._upkeep.needed(node, self._frontiers, upper),
+            self._upkeep.since(node, trace, self.state.frontiers, lower),
+            lower,
+            upper,
+        )
+        results: list[BucketResult] = []
+        if read.buckets():
+            few = self._few(sum(view.rows for view in views))
+            runner = self._local if few else self.spark_runner
+            results = runner.read(read)
+            self._count(runner, results)
+        self._emit(node, results, upper)
+        if node.keeps:
+            self._traces[node] = self._extended(node, trace, results, upper)
+
+    def _output(self, node: Keyed | Reader) -> Output:
+        """The form in which an operator gives its updates: the columns that somebody reads."""
+        wanted = self.graph.wanted[node]
+        positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
+        names = [node.schema.names[i] for i in positions]
+        pruned = len(names) < len(node.schema.names)
+        return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
+
+    def _few(self, rows: float) -> bool:
+        mode = self.settings.runner
+        return mode == "local" or (mode == "auto" and rows <= self.settings.local_rows)
 
     def _run_node(
         self, node: Keyed, trace: Trace, lower: Frontier, upper: Frontier, feeds: list[Feed]
     ) -> list[BucketResult]:
-        schema = node.inputs[0].schema
         wanted = self.graph.wanted[node]
-        positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
-        output = None
-        if node.kernel is not None:
-            names = [node.schema.names[i] for i in positions]
-            output = Output(
-                node.schema.arrow(names),
-                positions,
-                node.time_type.arrow,
-                pruned=len(names) < len(node.schema.names),
-            )
+        layout = node.layout(wanted)
+        schema = node.inputs[0].schema
+        if node.kernel is None:
+            schema = schema.only(node.stored(wanted))
+        output = None if node.kernel is None else self._output(node)
         # A complete collection is never looked up again, unless somebody reads it.
         keeps = node.keeps and (upper is not None or node.kernel is None)
         work = Work(
-            node.layout,
+            layout,
             self.settings.buckets,
             node.kernel,
             output,
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
             self._directory(f"{node.kind}-{node.serial}"),
             keeps,
-            self._since(node, trace, upper),
+            self._upkeep.since(node, trace, self.state.frontiers, upper),
             lower,
             upper,
         )
         runner, feeds = self._choose(feeds)
         results = runner.run(work, schema, feeds)
+        self._count(runner, results)
+        return results
+
+    def _count(
+        self, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
+    ) -> None:
+        """Take what was done into the report, and the files into those that were written."""
         for result in results:
             if result.file is not None:
                 self._written.append(result.file.path)
@@ -194,7 +250,6 @@ class Step:
             self.report.local_runs += 1
         else:
             self.report.spark_runs += 1
-        return results
 
     def _choose(self, feeds: list[Feed]) -> tuple[SparkRunner | LocalRunner, list[Feed]]:
         """The runner for some feeds, and the feeds in a form that it takes."""
@@ -214,7 +269,7 @@ class Step:
             fetched.append(feed)
         return self._local, fetched
 
-    def _emit(self, node: Keyed, results: Sequence[BucketResult], upper: Frontier) -> None:
+    def _emit(self, node: Arranged, results: Sequence[BucketResult], upper: Frontier) -> None:
         wanted = self.graph.wanted[node]
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         feeds = []
@@ -229,57 +284,51 @@ class Step:
             feeds.append(Feed(source, until=upper))
         self._emitted[node] = tuple(feeds)
 
-    def _extend(
-        self, node: Keyed, trace: Trace, results: Sequence[BucketResult], upper: Frontier
+    def _extended(
+        self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Frontier
     ) -> Trace:
-        """The trace with the new batch, merged where that is due."""
-        to = Antichain([] if upper is None else [upper])
-        if upper is None and node.kernel is not None:
-            return Trace(trace.lower, to, to)
-        since = self._since(node, trace, upper)
+        """The trace with the new batch."""
+        since = self._upkeep.since(node, trace, self.state.frontiers, upper)
         files = {r.bucket: r.file for r in results if r.file is not None}
-        trace = trace.extended(to, Antichain([] if since is None else [since]), files)
-        count = trace.due()
-        if not count:
-            return trace
-        return trace.merged(count, self._merge(node, trace, count, since))
+        return trace.extended(antichain(upper), antichain(since), files)
+
+    def _kept_up(self, node: Arranged, trace: Trace) -> Trace:
+        """The trace when all readers have gone on: compacted, and merged where that is due."""
+        upper = self._frontiers[node]
+        if not self._upkeep.needed(node, self._frontiers, upper):
+            return Trace(trace.lower, trace.upper, trace.upper)
+        since = antichain(self._upkeep.since(node, trace, self._frontiers, upper))
+        trace = replace(trace, since=since)
+        fences = self._upkeep.fences(node, self._frontiers)
+        for first, stop in reversed(trace.due(fences)):
+            batches = trace.batches[first:stop]
+            # Beyond a reader's frontier times still tell old updates from new ones.
+            settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
+            until = only(since) if settled else None
+            reached = since if settled else batches[0].description.since
+            trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
+        return trace
 
     def _merge(
-        self, node: Keyed, trace: Trace, count: int, since: Frontier
+        self, node: Arranged, batches: Sequence[Batch], since: Frontier
     ) -> dict[int, BatchFile]:
         merged: dict[int, BatchFile] = {}
         several: dict[int, list[str]] = {}
-        rows = 0
-        for batch in trace.batches[-count:]:
+        for batch in batches:
             for bucket, file in batch.files.items():
                 several.setdefault(bucket, []).append(file.path)
                 merged[bucket] = file
-        for bucket in several:
-            if len(several[bucket]) > 1:
-                del merged[bucket]
         several = {bucket: paths for bucket, paths in several.items() if len(paths) > 1}
-        rows = sum(batch.rows for batch in trace.batches[-count:])
+        rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
-        local = self.settings.runner == "local" or (
-            self.settings.runner == "auto" and rows <= self.settings.local_rows
-        )
         if several:
-            runner = self._local if local else self.spark_runner
-            directory = self._directory(f"{node.kind}-{node.serial}")
-            made = runner.merge(several, directory, since)
+            for bucket in several:
+                del merged[bucket]
+            runner = self._local if self._few(rows) else self.spark_runner
+            made = runner.merge(several, self._directory(f"{node.kind}-{node.serial}"), since)
             self._written.extend(file.path for file in made.values())
             merged.update(made)
         return merged
-
-    def _since(self, node: Keyed, trace: Trace, upper: Frontier) -> Frontier:
-        """How far times may be advanced: as far as nobody reads behind it."""
-        since = only(trace.since)
-        if node.kernel is not None:
-            return upper if upper is not None else since
-        if self.settings.keep_history or upper is None:
-            return since
-        # The latest complete time stays readable. Where the first step completes nothing, none is.
-        return upper - 1 if since is None else max(since, upper - 1)
 
     def _directory(self, name: str) -> str:
         path = self.storage.directory(name)

@@ -30,13 +30,15 @@ DRIVER_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A collection that is kept, indexed by the whole record.
+    """A collection that is kept, as the table that it stands for.
 
     Parameters
     ----------
     trace : Trace
     schema : Schema
     layout : Layout
+    stored : tuple of str
+        Names of the columns as they lie in the layout, those of the key first.
     time_type : TimeType
     time, diff : str
         The user's names of these columns.
@@ -45,6 +47,7 @@ class Arrangement:
     trace: Trace
     schema: Schema
     layout: Layout
+    stored: tuple[str, ...]
     time_type: TimeType
     time: str
     diff: str
@@ -53,6 +56,11 @@ class Arrangement:
     def reads_later(self) -> bool:
         """Whether its frames read the files when they are evaluated, and not when they are made."""
         return self.trace.rows > DRIVER_ROWS
+
+    def _decode(self, updates: Updates) -> list[pa.Array]:
+        """The columns, in the schema's order."""
+        columns = dict(zip(self.stored, self.layout.decode(updates)))
+        return [columns[name] for name in self.schema.names]
 
     def updates(self, spark: SparkSession) -> DataFrame:
         """Consolidated update rows: the data columns, then time and diff."""
@@ -64,11 +72,11 @@ class Arrangement:
             ]
         )
         names = struct.names
-        layout, kind = self.layout, self.time_type.arrow
+        decode, kind = self._decode, self.time_type.arrow
 
         def table(updates: Updates) -> pa.Table:
             time = from_int64(pa.array(updates.times()), kind)
-            columns = [*layout.decode(updates), time, pa.array(updates.diffs())]
+            columns = [*decode(updates), time, pa.array(updates.diffs())]
             return pa.Table.from_arrays(columns, names=names)
 
         return self._frame(spark, struct, table, by_time=True)
@@ -82,16 +90,16 @@ class Arrangement:
             If a record's accumulation is negative, unless that is allowed; such records are left
             out then.
         """
-        layout, names = self.layout, list(self.schema.names)
+        decode, names = self._decode, list(self.schema.names)
 
         def standing(updates: Updates) -> Updates:
             rows = updates.take(updates.times() <= time)
-            return consolidate(Updates(rows.key64, rows.columns, 0, rows.diffs())).updates
+            return consolidate(rows.at(0, rows.diffs())).updates
 
         def check(updates: Updates) -> pa.Table:
             rows = standing(updates)
             wrong = rows.take(rows.diffs() < 0)
-            columns = [*layout.decode(wrong.between(0, min(5, len(wrong)))), ]
+            columns = [*decode(wrong.between(0, min(5, len(wrong)))), ]
             columns.append(pa.array(wrong.diffs()[:5]))
             return pa.Table.from_arrays(columns, names=[*names, "__diff"])
 
@@ -100,7 +108,7 @@ class Arrangement:
             times = np.maximum(rows.diffs(), 0)
             if len(rows) and int(times.max()) > 1 or (times == 0).any():
                 rows = rows.take(np.repeat(np.arange(len(rows)), times))
-            return _table(layout.decode(rows), names, len(rows))
+            return _table(decode(rows), names, len(rows))
 
         if not allow_negative:
             struct = T.StructType(

@@ -11,7 +11,7 @@ so a row is rewritten O(log n) times in its life, and a look-up visits O(log n) 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Mapping
+from typing import Iterable, Mapping
 
 from pyspark_diff.arrange.batch import Batch, BatchFile
 from pyspark_diff.times import Antichain, Description
@@ -65,22 +65,37 @@ class Trace:
             batches += (Batch(Description(self.upper, upper, since), dict(files)),)
         return replace(self, upper=upper, since=since, batches=batches)
 
-    def due(self) -> int:
-        """How many of the newest batches are to be merged into one; 0 for none."""
-        rows = 0
-        count = 0
-        for i, batch in enumerate(reversed(self.batches)):
-            if i and batch.rows <= 2 * rows:
-                count = i + 1
-            rows += batch.rows
-        return count
+    def due(self, fences: Iterable[Antichain] = ()) -> list[tuple[int, int]]:
+        """Which batches are to be merged into one: pairs of first and one past the last.
 
-    def merged(self, count: int, files: Mapping[int, BatchFile]) -> "Trace":
-        """The trace with its newest batches replaced by one that holds the same updates."""
-        kept, old = self.batches[:-count], self.batches[-count:]
+        Parameters
+        ----------
+        fences : iterable of Antichain
+            Frontiers of readers. What lies before one is not merged with what lies behind it,
+            since that reader has yet to tell the two apart.
+        """
+        stops = {len(self.batches)}
+        for fence in fences:
+            stops.add(sum(1 for b in self.batches if b.description.upper.precedes(fence)))
+        found = []
+        begin = 0
+        for stop in sorted(stops):
+            rows = count = 0
+            for i, batch in enumerate(reversed(self.batches[begin:stop])):
+                if i and batch.rows <= 2 * rows:
+                    count = i + 1
+                rows += batch.rows
+            if count:
+                found.append((stop - count, stop))
+            begin = stop
+        return found
+
+    def merged(
+        self, first: int, stop: int, since: Antichain, files: Mapping[int, BatchFile]
+    ) -> "Trace":
+        """The trace with some neighbouring batches replaced by one that holds the same updates."""
+        before, old, after = self.batches[:first], self.batches[first:stop], self.batches[stop:]
         if not files:
-            return replace(self, batches=kept)
-        description = Description(
-            old[0].description.lower, old[-1].description.upper, self.since
-        )
-        return replace(self, batches=kept + (Batch(description, dict(files)),))
+            return replace(self, batches=before + after)
+        description = Description(old[0].description.lower, old[-1].description.upper, since)
+        return replace(self, batches=before + (Batch(description, dict(files)),) + after)

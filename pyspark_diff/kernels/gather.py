@@ -66,14 +66,17 @@ def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
 
 
 def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
-    """Pairs of (index of a record, row of the batch with that record), in order of the record."""
+    """Pairs of (index of a record, row of the batch with that key), in order of the record.
+
+    Where records are pairs of a key and a value, only the keys are compared.
+    """
     low, high = _ranges(np.ascontiguousarray(records.key64), batch.key64)
     counts = high - low
     group = np.repeat(np.arange(len(records)), counts)
     row = np.arange(group.size) - np.repeat(np.cumsum(counts) - counts, counts) + low[group]
     if group.size and (records.columns is not None or batch.columns is not None):
         # Real equality behind the hash; each side's columns are laid behind the other's to compare.
-        found = batch.take(row).with_columns()
+        found = batch.keys().take(row).with_columns()
         both = [joined([a, b]) for a, b in zip(records.with_columns(), found)]
         equal = rows_equal(both, group, np.arange(row.size) + len(records))
         group, row = group[equal], row[equal]

@@ -1,8 +1,9 @@
 """Updates as Arrow IPC: the one format of batch files and of what the shuffle carries.
 
 One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``,
-``diff``. A time or diff that all rows share stands in the schema's metadata instead. Uncompressed,
-so that a mapped file *is* the arrays. In transit integers are narrowed to the bytes they need.
+``diff``; where records are pairs of a key and a value also ``val64`` and ``v0, v1, …``. A time or
+diff that all rows share stands in the schema's metadata instead. Uncompressed, so that a mapped
+file *is* the arrays. In transit integers are narrowed to the bytes they need.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
     for i, column in enumerate(updates.columns or ()):
         names.append(f"k{i}")
         arrays.append(column)
+    if updates.val64 is not None:
+        put("val64", updates.val64)
+    for i, column in enumerate(updates.values or ()):
+        names.append(f"v{i}")
+        arrays.append(column)
     put("time", updates.time)
     put("diff", updates.diff)
     schema = pa.schema([(n, a.type) for n, a in zip(names, arrays)], metadata=metadata)
@@ -77,11 +83,19 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
             return as_int64(column).to_numpy()
         return column.to_numpy().astype(np.int64) + int(base)
 
-    count = sum(1 for name in batch.schema.names if name.startswith("k") and name != "key64")
-    columns = tuple(batch.column(f"k{i}") for i in range(count)) if count else None
+    names = batch.schema.names
     key64 = get("key64")
     assert isinstance(key64, np.ndarray)
-    return Updates(key64, columns, get("time"), get("diff"))
+    val64 = get("val64") if "val64" in names else None
+    assert not isinstance(val64, int)
+
+    def columns(letter: str, whole: str) -> tuple[pa.Array, ...] | None:
+        count = sum(1 for name in names if name.startswith(letter) and name != whole)
+        return tuple(batch.column(f"{letter}{i}") for i in range(count)) if count else None
+
+    return Updates(
+        key64, columns("k", "key64"), get("time"), get("diff"), val64, columns("v", "val64")
+    )
 
 
 def to_bytes(updates: Updates) -> bytes:

@@ -35,6 +35,9 @@ class Layout:
         One for each column.
     hash_mask : int
         Bits of the hash that are used. Only tests narrow it, to force collisions.
+    value : Layout or None
+        Where records are pairs of a key and a value: the layout of the value, whose columns come
+        behind the key's.
 
     Examples
     --------
@@ -46,6 +49,12 @@ class Layout:
 
     types: tuple[pa.DataType, ...]
     hash_mask: int = -1
+    value: "Layout | None" = None
+
+    @property
+    def all_types(self) -> tuple[pa.DataType, ...]:
+        """Types of all columns: those of the key, then of the value."""
+        return self.types if self.value is None else self.types + self.value.types
 
     @property
     def exact(self) -> bool:
@@ -61,6 +70,16 @@ class Layout:
         self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
     ) -> Updates:
         """Updates of the given records."""
+        if self.value is not None:
+            width = len(self.types)
+            key = self._encode(columns[:width], time, diff)
+            value = self.value._encode(columns[width:], time, diff)
+            return Updates(key.key64, key.columns, time, diff, value.key64, value.columns)
+        return self._encode(columns, time, diff)
+
+    def _encode(
+        self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
+    ) -> Updates:
         arrays = [joined([column]) for column in columns]
         if self.exact:
             whole = as_int64(arrays[0])
@@ -77,7 +96,35 @@ class Layout:
         return Updates(key64, kept, time, diff)
 
     def decode(self, updates: Updates) -> list[pa.Array]:
-        """The records' columns, in the layout's types."""
+        """The records' columns, in the layout's types: those of the key, then of the value."""
+        columns = self.decode_key(updates)
+        if self.value is not None:
+            columns += self.decode_value(updates)
+        return columns
+
+    def column(self, updates: Updates, position: int, rows: Int64) -> pa.Array:
+        """One of the columns that `decode` gives, for some rows: nothing else is moved."""
+        width = len(self.types)
+        if position >= width:
+            if self.value is None or updates.val64 is None:
+                raise IndexError(f"records have no column {position}")
+            value = Updates(updates.val64, updates.values, 0, 1)
+            return self.value.column(value, position - width, rows)
+        if self.exact and updates.columns is None:
+            return from_int64(pa.array(updates.key64[rows]), self.types[0])
+        found = updates.with_columns()[position].take(pa.array(rows))
+        return from_int64(found, self.types[0]) if self.exact else found
+
+    def decode_value(self, updates: Updates) -> list[pa.Array]:
+        """The values' columns."""
+        if self.value is None:
+            return []
+        if updates.val64 is None:  # no rows: `empty()` knows of no values
+            return [pa.array([], type=t) for t in self.value.types]
+        return self.value.decode_key(Updates(updates.val64, updates.values, 0, 1))
+
+    def decode_key(self, updates: Updates) -> list[pa.Array]:
+        """The keys' columns."""
         columns = updates.with_columns()
         if self.exact:
             return [from_int64(columns[0], self.types[0])]
@@ -93,7 +140,7 @@ class Layout:
             return hashing.bucket_of_int64(
                 np.ascontiguousarray(updates.key64), buckets, narrow=self.narrow
             )
-        columns = self.decode(updates) if self.exact else updates.columns
+        columns = self.decode_key(updates) if self.exact else updates.columns
         if not columns:
             return np.zeros(len(updates), dtype=np.int32)
         return hashing.bucket_of(hashing.spark_hash(columns), buckets)

@@ -98,4 +98,4 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
     sums = np.add.reduceat(diffs, grouped.starts)
     kept = np.flatnonzero(sums)
     rows = updates.take(grouped.starts[kept])
-    return Updates(rows.key64, rows.columns, updates.time, sums[kept])
+    return rows.at(updates.time, sums[kept])

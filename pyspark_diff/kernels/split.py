@@ -15,7 +15,7 @@ import numpy as np
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates, pick
+from pyspark_diff.kernels.updates import Updates
 
 
 def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
@@ -52,11 +52,12 @@ def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int,
     bucket = layout.buckets(rows, buckets)
     # Stable, so that each part stays ordered: a counting sort, as there are few buckets.
     order, stops = _by_bucket(bucket, buckets)
-    moved = Updates(rows.key64[order], None, pick(rows.time, order), pick(rows.diff, order))
+    plain = rows.columns is None and rows.values is None
+    moved = rows.take(order) if plain else rows
     start = 0
     for number in np.flatnonzero(np.diff(stops, prepend=0)):
         stop = int(stops[number])
-        if rows.columns is None:
+        if plain:
             yield int(number), moved.between(start, stop)
         else:
             yield int(number), rows.take(order[start:stop])

@@ -34,6 +34,11 @@ class Updates:
         Logical times; a plain int when all rows share it.
     diff : ndarray of int64, shape (n,), or int
         Signed multiplicities; a plain int when all rows share it.
+    val64 : ndarray of int64, shape (n,), or None
+        Where records are pairs of a key and a value: the value, or a hash of it, as ``key64`` and
+        ``columns`` are for the key. None where records have no value beside their key.
+    values : tuple of pyarrow.Array or None
+        The value's columns where ``val64`` is only a hash.
 
     Examples
     --------
@@ -46,6 +51,8 @@ class Updates:
     columns: tuple[pa.Array, ...] | None
     time: PerRow
     diff: PerRow
+    val64: Int64 | None = None
+    values: tuple[pa.Array, ...] | None = None
 
     def __len__(self) -> int:
         return int(self.key64.size)
@@ -62,23 +69,43 @@ class Updates:
         """Rows at the given indices (or where a mask is true), in that order."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
-        columns = None
-        if self.columns is not None:
-            index = pa.array(rows)
-            columns = tuple(column.take(index) for column in self.columns)
-        return Updates(self.key64[rows], columns, pick(self.time, rows), pick(self.diff, rows))
+        return self._moved(rows, _taken(self.columns, rows), _taken(self.values, rows))
 
     def between(self, start: int, stop: int) -> "Updates":
         """Rows ``start`` to ``stop``, without copying."""
-        columns = None
-        if self.columns is not None:
-            columns = tuple(column.slice(start, stop - start) for column in self.columns)
-        rows = slice(start, stop)
-        return Updates(self.key64[rows], columns, pick(self.time, rows), pick(self.diff, rows))
+        columns, values = (
+            None if held is None else tuple(c.slice(start, stop - start) for c in held)
+            for held in (self.columns, self.values)
+        )
+        return self._moved(slice(start, stop), columns, values)
+
+    def keys(self) -> "Updates":
+        """The same rows without their values."""
+        return Updates(self.key64, self.columns, self.time, self.diff)
+
+    def at(self, time: PerRow, diff: PerRow) -> "Updates":
+        """The same records at other times, with other diffs."""
+        return Updates(self.key64, self.columns, time, diff, self.val64, self.values)
+
+    def _moved(
+        self,
+        rows: np.ndarray | slice,
+        columns: tuple[pa.Array, ...] | None,
+        values: tuple[pa.Array, ...] | None,
+    ) -> "Updates":
+        val64 = None if self.val64 is None else self.val64[rows]
+        time, diff = pick(self.time, rows), pick(self.diff, rows)
+        return Updates(self.key64[rows], columns, time, diff, val64, values)
 
     def with_columns(self) -> tuple[pa.Array, ...]:
         """The record's columns, made from ``key64`` where that is the record."""
         return self.columns if self.columns is not None else (pa.array(self.key64),)
+
+    def with_values(self) -> tuple[pa.Array, ...]:
+        """The value's columns, made from ``val64`` where that is the value."""
+        if self.values is not None:
+            return self.values
+        return () if self.val64 is None else (pa.array(self.val64),)
 
 
 def spread(value: PerRow, rows: int) -> Int64:
@@ -89,6 +116,15 @@ def spread(value: PerRow, rows: int) -> Int64:
 def pick(value: PerRow, rows: np.ndarray | slice) -> PerRow:
     """The values of some rows; a shared value stays shared."""
     return value[rows] if isinstance(value, np.ndarray) else value
+
+
+def _taken(
+    columns: tuple[pa.Array, ...] | None, rows: np.ndarray
+) -> tuple[pa.Array, ...] | None:
+    if not columns:
+        return columns
+    index = pa.array(rows)
+    return tuple(column.take(index) for column in columns)
 
 
 def empty() -> Updates:
@@ -110,15 +146,20 @@ def concat(parts: Iterable[Updates]) -> Updates:
         return empty()
     if len(kept) == 1:
         return kept[0]
-    columns = None
+    columns = values = val64 = None
     if any(part.columns is not None for part in kept):
-        by_part = [part.with_columns() for part in kept]
-        columns = tuple(joined(pieces) for pieces in zip(*by_part))
+        columns = tuple(joined(pieces) for pieces in zip(*(p.with_columns() for p in kept)))
+    if kept[0].val64 is not None:
+        val64 = np.concatenate([part.val64 for part in kept if part.val64 is not None])
+        if any(part.values is not None for part in kept):
+            values = tuple(joined(pieces) for pieces in zip(*(p.with_values() for p in kept)))
     return Updates(
         np.concatenate([part.key64 for part in kept]),
         columns,
         _gathered(kept, [part.time for part in kept]),
         _gathered(kept, [part.diff for part in kept]),
+        val64,
+        values,
     )
 
 
@@ -137,7 +178,7 @@ def advanced(updates: Updates, since: int | None) -> Updates:
         time = since if int(time.max()) <= since else np.maximum(time, since)
     else:
         time = max(time, since)
-    return Updates(updates.key64, updates.columns, time, updates.diff)
+    return updates.at(time, updates.diff)
 
 
 def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:

@@ -1,13 +1,29 @@
-"""Arrange: a collection kept as an arrangement, to be read at any time that is complete."""
+"""Arrange: a collection indexed by a key and kept, for any number of readers.
+
+Asked for again, the arrangement of a collection by a key is the same one: it is made and kept once,
+whoever reads it.
+"""
 
 from __future__ import annotations
 
-from pyspark_diff.operators.node import Keyed, Node
+from typing import Sequence
+
+from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 
 
-def arrange_by_self(source: Node) -> Keyed:
-    """The node that keeps ``source``, indexed by the whole record.
+def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
+    """The node that keeps ``source``, indexed by some of its columns.
 
     Source: differential-dataflow ``operators/arrange``.
     """
-    return Keyed("arrange_by_self", source, source.schema, None)
+    key = tuple(key)
+    if isinstance(source, Reader) and source.keeps and source.key == key:
+        return source  # arranged as it came out
+    if key not in source.arrangements:
+        source.arrangements[key] = Keyed("arrange_by_key", source, source.schema, None, key)
+    return source.arrangements[key]
+
+
+def arrange_by_self(source: Node) -> Arranged:
+    """The node that keeps ``source``, indexed by the whole record."""
+    return arrange_by_key(source, source.schema.names)

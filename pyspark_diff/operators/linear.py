@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
@@ -20,8 +20,9 @@ from pyspark_diff.errors import (
     to_text,
 )
 from pyspark_diff.expressions import column, map_in_arrow
+from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.runners.tasks import errors_to_text
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.values import to_array
 
 _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
@@ -56,6 +57,21 @@ class Pick:
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted ones are made of."""
         return frozenset(old for old, new in self.names if new in wanted)
+
+
+def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
+    """The node with some columns of ``source``: pairs of a column and its name in the output."""
+    key = tuple(names)
+    if key not in source.picks:
+        stage = Pick(key)
+        fields = [
+            T.StructField(new, source.schema.struct[old].dataType,
+                          source.schema.struct[old].nullable)
+            for old, new in key
+        ]
+        schema = Schema(T.StructType(fields))
+        source.picks[key] = Linear(kind, source, schema, stage, stage.needs)
+    return source.picks[key]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ accumulated there.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Callable, Sequence
 
 from pyspark.sql import DataFrame
 
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
+from pyspark_diff.runners.read import ReadKernel
 from pyspark_diff.runners.work import Kernel
 from pyspark_diff.schema import Schema, TimeType, without_nullability
 
@@ -41,10 +43,18 @@ class Node:
         self.schema = schema
         self.time_type = time_type
         self.serial = next(_serial)
+        #: The node that keeps this collection, by the key that it is indexed by.
+        self.arrangements: dict[tuple[str, ...], Arranged] = {}
+        #: Nodes with some of its columns, so that asked for again they are the same ones.
+        self.picks: dict[tuple[tuple[str, str], ...], Linear] = {}
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted output columns are made of."""
         return frozenset(name for node in self.inputs for name in node.schema.names)
+
+    def needs_of(self, wanted: frozenset[str], number: int) -> frozenset[str]:
+        """The same for one of several inputs."""
+        return self.needs(wanted)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.schema.describe()})"
@@ -122,27 +132,129 @@ class Inspect(Node):
         self.by_table = by_table
 
 
-class Keyed(Node):
-    """An operator that works on arranged records, by way of a kernel.
+class Arranged(Node):
+    """A node that keeps its collection as an arrangement, which any number of readers share.
+
+    Parameters
+    ----------
+    kind : str
+    inputs : sequence of Node
+    schema : Schema
+        Columns of the collection.
+    key : sequence of str
+        Columns of the key.
+    """
+
+    def __init__(
+        self, kind: str, inputs: Sequence[Node], schema: Schema, key: Sequence[str]
+    ):
+        super().__init__(kind, inputs, schema, inputs[0].time_type)
+        self.key = tuple(key)
+
+    def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
+        """Columns that are kept, those of the key first, when some are wanted."""
+        values = (n for n in self.schema.names if n in wanted and n not in self.key)
+        return (*self.key, *values)
+
+    def layout(self, wanted: frozenset[str]) -> Layout:
+        """How its records are held."""
+        stored = self.stored(wanted)
+        key = self.schema.layout(self.key)
+        if len(self.key) == len(self.schema.names):
+            return key
+        return replace(key, value=self.schema.layout(stored[len(self.key):]))
+
+
+class Keyed(Arranged):
+    """An operator that takes a stream of updates in, by key, and may apply a kernel on the way.
+
+    Without a kernel it is an arrangement of its input. With one, the arrangement is its own: what
+    it needs to know of the past, and no reader sees it.
 
     Parameters
     ----------
     kind : str
     source : Node
-        All its columns together are the record.
     schema : Schema
         Output columns.
     kernel : Kernel or None
         None only arranges, and gives nothing.
+    key : sequence of str, optional
+        Columns of the key; the whole record if not given, as kernels want it.
     """
 
-    def __init__(self, kind: str, source: Node, schema: Schema, kernel: Kernel | None):
-        super().__init__(kind, (source,), schema, source.time_type)
+    def __init__(
+        self,
+        kind: str,
+        source: Node,
+        schema: Schema,
+        kernel: Kernel | None,
+        key: Sequence[str] | None = None,
+    ):
+        key = source.schema.names if key is None else key
+        super().__init__(kind, (source,), source.schema, key)
+        self.schema = schema
         self.kernel = kernel
         # Refuses records that cannot be compared here, where the operator is written down.
-        self.layout: Layout = source.schema.layout()
+        whole = source.schema.layout()
+        self._whole = whole if kernel is not None else None
 
     @property
     def keeps(self) -> bool:
         """Whether it holds its input as an arrangement from one step to the next."""
         return self.kernel is None or self.kernel.stateful
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        return super().needs(wanted) if self._whole is not None else frozenset(self.stored(wanted))
+
+    def layout(self, wanted: frozenset[str]) -> Layout:
+        return super().layout(wanted) if self._whole is None else self._whole
+
+
+class Reader(Arranged):
+    """An operator that reads arrangements, by way of a kernel that sees a bucket at a time.
+
+    Where the kernel has to know what it gave before, its output is an arrangement too.
+
+    Parameters
+    ----------
+    kind : str
+    arranged : sequence of Arranged
+        All with keys of the same types.
+    schema : Schema
+        Output columns.
+    kernel : ReadKernel
+    key : sequence of str
+        The output's columns that are the arrangements' key. None at all if the output is not
+        arranged.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        arranged: Sequence[Arranged],
+        schema: Schema,
+        kernel: ReadKernel,
+        key: Sequence[str] = (),
+    ):
+        super().__init__(kind, arranged, schema, key)
+        self.arranged = tuple(arranged)
+        self.kernel = kernel
+        if kernel.records:
+            schema.layout()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its output is an arrangement."""
+        return self.kernel.records
+
+    def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
+        # What was given must be found again whole, whoever reads it.
+        return super().stored(frozenset(self.schema.names))
+
+    def needs_of(self, wanted: frozenset[str], number: int) -> frozenset[str]:
+        source = self.arranged[number]
+        if self.keeps:
+            wanted = frozenset(self.schema.names)
+        positions = [i for i, name in enumerate(self.schema.names) if name in wanted]
+        return frozenset(self.kernel.needs(positions, number)) | set(source.key)

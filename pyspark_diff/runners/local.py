@@ -16,9 +16,10 @@ from pyspark_diff.arrange.batch import BatchFile
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.feed import Feed, Stage
+from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
-from pyspark_diff.schema import DIFF, TIME, Schema
+from pyspark_diff.schema import Schema
 
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
@@ -42,6 +43,7 @@ class LocalRunner:
         for feed in feeds:
             how = Split(
                 work.layout,
+                schema.names,
                 work.buckets,
                 None,
                 None,
@@ -51,10 +53,14 @@ class LocalRunner:
                 feed.ceiling(work.upper),
             )
             for table in self.tables(feed):
-                updates = how.updates(table.select([*schema.names, TIME, DIFF]))
+                updates = how.updates(table)
                 for bucket, part in split(updates, work.layout, work.buckets):
                     parts.setdefault(bucket, []).append(part)
         return [run_bucket(work, bucket, parts[bucket], hold=True) for bucket in sorted(parts)]
+
+    def read(self, read: Read) -> list[BucketResult]:
+        """As `pyspark_diff.runners.spark.SparkRunner.read`."""
+        return [read_bucket(read, bucket, hold=True) for bucket in read.buckets()]
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None

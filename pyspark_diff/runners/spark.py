@@ -21,6 +21,7 @@ from pyspark_diff.arrange.batch import BatchFile
 from pyspark_diff.expressions import column, map_in_arrow, update_struct
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source, Stage
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
 from pyspark_diff.schema import (
     DIFF,
@@ -79,6 +80,18 @@ class SparkRunner:
             .repartitionById(work.buckets, "bucket")
             .mapInArrow(tasks.run_buckets(work), tasks.RESULTS)
         )
+        return self._results(results)
+
+    def read(self, read: Read) -> list[BucketResult]:
+        """Do the work of one step of an operator that reads arrangements, without a shuffle."""
+        views = read.views if read.own is None else (*read.views, read.own)
+        storage.settle(path for view in views for path in view.paths())
+        buckets = read.buckets()
+        return self._results(
+            self._range(len(buckets)).mapInArrow(tasks.read_buckets(read, buckets), tasks.RESULTS)
+        )
+
+    def _results(self, results: DataFrame) -> list[BucketResult]:
         with tasks.errors_from_text():
             rows = results.collect()
         for row in rows:
@@ -166,6 +179,7 @@ class SparkRunner:
         constant = source.frame is not None and all(s.keeps_time_and_diff for s in chain)
         how = tasks.Split(
             work.layout,
+            schema.names,
             work.buckets,
             source.time if constant else None,
             source.diff if constant else None,

@@ -34,6 +34,7 @@ from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import PerRow, Updates
 from pyspark_diff.runners.feed import Stage
+from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.schema import DIFF, TIME
 
@@ -57,6 +58,8 @@ class Split:
     Parameters
     ----------
     layout : Layout
+    names : tuple of str
+        Columns of the records, in the layout's order.
     buckets : int
     time, diff : int or None
         Shared by all rows; None where the rows have a column of it.
@@ -67,6 +70,7 @@ class Split:
     """
 
     layout: Layout
+    names: tuple[str, ...]
     buckets: int
     time: int | None
     diff: int | None
@@ -77,7 +81,6 @@ class Split:
 
     def updates(self, table: pa.Table) -> Updates:
         """Rows of the interval, as kernels see them."""
-        width = len(self.layout.types)
         time: PerRow | None = self.time
         if time is None:
             column = table.column(TIME)
@@ -107,8 +110,8 @@ class Split:
                 "the collection that it comes from; an operator between (transform, "
                 "map_in_pandas) must have changed the time, which only a whole history allows"
             )
-        columns = [table.column(i) for i in range(width)]
-        if not width and not isinstance(time, np.ndarray):
+        columns = [table.column(name) for name in self.names]
+        if not columns and not isinstance(time, np.ndarray):
             time = np.full(table.num_rows, time, dtype=np.int64)
         updates = self.layout.encode(columns, time, diff)
         if isinstance(time, np.ndarray) and (self.lower is not None or self.upper is not None):
@@ -183,7 +186,22 @@ def run_buckets(work: Work) -> Callable[[Batches], Batches]:
         if parts:
             # In the order of their making, so that a retried task writes the same bytes.
             parts.sort(key=lambda part: part[0])
-            yield _result(run_bucket(work, bucket, [updates for _, updates in parts]), work)
+            done = run_bucket(work, bucket, [updates for _, updates in parts])
+            yield _result(done, work.directory)
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(RESULTS, results(batches))
+
+    return run
+
+
+def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function: partition i of a range does the reading of the i-th bucket."""
+
+    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                yield _result(read_bucket(read, buckets[number]), read.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -237,12 +255,12 @@ def raise_error(error: str | None) -> None:
         raise _from_json(error)
 
 
-def _result(result: BucketResult, work: Work) -> tuple[int, str, bytes | None]:
+def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | None]:
     output, inline = None, None
     if result.output is not None and result.output.num_rows:
         table = result.output.combine_chunks()
         if table.nbytes > INLINE_BYTES:
-            output = os.path.join(work.directory, f"out-{result.bucket:05d}.arrow")
+            output = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
             storage.write_batch(output, table)
         else:
             sink = pa.BufferOutputStream()

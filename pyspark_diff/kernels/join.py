@@ -1,0 +1,321 @@
+"""Pairs of updates with equal keys: the join core.
+
+For the updates ``A`` and ``B`` of one key, with times that are totally ordered::
+
+    join(A, B) = { (a, b, max(time of a, time of b)): diff of a * diff of b }
+
+and with ``old`` and ``new`` updates, what is new of the join is
+``new A x (old B + new B)  +  old A x new B``: each pair is met once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.gather import matching_rows
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, advanced, concat, pick, spread
+
+#: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
+#: order of time instead: what is not there at the same time never meets.
+LONG = 4096
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows of two sets of updates.
+
+    Parameters
+    ----------
+    left, right : Updates
+    left_rows, right_rows : ndarray of int64, shape (pairs,)
+    time, diff : ndarray of int64, shape (pairs,), or int
+    """
+
+    left: Updates
+    right: Updates
+    left_rows: Int64
+    right_rows: Int64
+    time: PerRow
+    diff: PerRow
+
+    def __len__(self) -> int:
+        return int(self.left_rows.size)
+
+
+def join(
+    old_left: list[Updates],
+    new_left: Grouped,
+    old_right: list[Updates],
+    new_right: Grouped,
+    lower: int | None,
+    *,
+    null_safe: bool = False,
+) -> tuple[list[Pairs], int]:
+    """What is new in the join of two arrangements.
+
+    Parameters
+    ----------
+    old_left, old_right : list of Updates
+        Batches of updates before ``lower``, each in order.
+    new_left, new_right : Grouped
+        Updates from ``lower`` on.
+    lower : int or None
+        None where there is nothing old.
+    null_safe : bool
+        Whether a null matches a null; else it matches nothing.
+
+    Returns
+    -------
+    pairs : list of Pairs
+    read : int
+        Number of old rows that were read.
+
+    Raises
+    ------
+    DiffOverflowError
+        If a product of diffs leaves 64 bits.
+
+    Examples
+    --------
+    >>> a = consolidate(Updates(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
+    >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
+    >>> none = consolidate(concat([]))
+    >>> pairs, _ = join([], a, [], b, None)
+    >>> p = pairs[0]
+    >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
+    ([20, 20], [7, 8], 3)
+    """
+    found = []
+    read = 0
+    for batch, new, swap in ((old_right, new_left, False), (old_left, new_right, True)):
+        if not len(new.updates):
+            continue
+        groups, rows, old = _matched_old(new, batch, lower, null_safe)
+        read += rows
+        if old is None:
+            continue
+        ours, theirs = _expand(new, groups)
+        found.append(_pairs(new.updates, old, ours, theirs, swap))
+    if len(new_left.updates) and len(new_right.updates):
+        found += _join_new(new_left, new_right, null_safe)
+    return [pairs for pairs in found if len(pairs)], read
+
+
+def distinct_keys(grouped: Grouped) -> Updates:
+    """The first row of each key, without its value."""
+    starts = grouped.starts if grouped.key_starts is None else grouped.key_starts
+    return grouped.updates.keys().take(starts)
+
+
+def key_lengths(grouped: Grouped) -> Int64:
+    """Number of rows of each key."""
+    starts = grouped.starts if grouped.key_starts is None else grouped.key_starts
+    return np.diff(starts, append=len(grouped.updates))
+
+
+def _matched_old(
+    new: Grouped, batches: list[Updates], lower: int | None, null_safe: bool
+) -> tuple[Int64, int, Updates | None]:
+    """Old rows with the keys of new ones: the key's number for each, how many, and the rows."""
+    keys = distinct_keys(new)
+    parts, numbers = [], []
+    for batch in batches:
+        if not len(batch):
+            continue
+        group, row = _matches(keys, batch, null_safe)
+        if row.size:
+            parts.append(batch.take(row))
+            numbers.append(group)
+    read = sum(len(part) for part in parts)
+    if not parts:
+        return np.empty(0, np.int64), 0, None
+    if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray):
+        return numbers[0], read, parts[0]
+    # Histories below the interval are one accumulation to new updates, however long they are.
+    rows = consolidate(advanced(concat(parts), lower)).updates
+    if not len(rows):
+        return np.empty(0, np.int64), read, None
+    group, row = matching_rows(keys, rows)
+    return group, read, rows.take(row)
+
+
+def _matches(keys: Updates, batch: Updates, null_safe: bool) -> tuple[Int64, Int64]:
+    group, row = matching_rows(keys, batch)
+    if not null_safe and keys.columns is not None and row.size:
+        for column in keys.columns:
+            if column.null_count:
+                valid = column.is_valid().to_numpy(zero_copy_only=False)[group]
+                group, row = group[valid], row[valid]
+    return group, row
+
+
+def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
+    """Pairs of each new row of a key with each of the key's matches."""
+    starts = new.starts if new.key_starts is None else new.key_starts
+    counts = key_lengths(new)[groups]
+    theirs = np.repeat(np.arange(groups.size), counts)
+    ours = np.arange(theirs.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    ours += np.repeat(starts[groups], counts)
+    return ours, theirs
+
+
+def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Pairs]:
+    """Pairs of new updates of both sides."""
+    left_keys, right_keys = distinct_keys(left), distinct_keys(right)
+    ours, theirs = _matches(left_keys, right_keys, null_safe)
+    a, b = key_lengths(left)[ours], key_lengths(right)[theirs]
+    many = (a * b > LONG) & (a * b > 16 * (a + b))
+    if isinstance(left.updates.time, int) and isinstance(right.updates.time, int):
+        many[:] = False  # nothing comes and goes
+    found = []
+    if not many.all():
+        few = np.flatnonzero(~many)
+        left_rows, right_rows = _products(
+            _starts(left)[ours[few]], a[few], _starts(right)[theirs[few]], b[few]
+        )
+        found.append(_pairs(left.updates, right.updates, left_rows, right_rows, False))
+    for key in np.flatnonzero(many):  # each of them is long: a Python call is nothing to it
+        found.append(
+            _replayed(
+                left, right, int(_starts(left)[ours[key]]), int(a[key]),
+                int(_starts(right)[theirs[key]]), int(b[key]),
+            )
+        )
+    return found
+
+
+def _starts(grouped: Grouped) -> Int64:
+    return grouped.starts if grouped.key_starts is None else grouped.key_starts
+
+
+def _products(
+    left: Int64, left_counts: Int64, right: Int64, right_counts: Int64
+) -> tuple[Int64, Int64]:
+    """All pairs of rows of several pairs of runs."""
+    counts = left_counts * right_counts
+    run = np.repeat(np.arange(counts.size), counts)
+    within = np.arange(run.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    width = right_counts[run]
+    return left[run] + within // width, right[run] + within % width
+
+
+def _pairs(
+    ours: Updates, theirs: Updates, our_rows: Int64, their_rows: Int64, swap: bool
+) -> Pairs:
+    a, b = pick(ours.time, our_rows), pick(theirs.time, their_rows)
+    time = max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
+    diff = product(pick(ours.diff, our_rows), pick(theirs.diff, their_rows))
+    if swap:
+        return Pairs(theirs, ours, their_rows, our_rows, time, diff)
+    return Pairs(ours, theirs, our_rows, their_rows, time, diff)
+
+
+def product(a: PerRow, b: PerRow) -> PerRow:
+    """Diffs multiplied, row by row.
+
+    Raises
+    ------
+    DiffOverflowError
+        If one leaves 64 bits.
+    """
+    if not np.size(a) or not np.size(b):
+        return 1
+    reach = [max(abs(int(np.min(x))), abs(int(np.max(x)))) for x in (a, b)]
+    if reach[0] * reach[1] < 2**63:
+        return a * b
+    # Floats tell how large, integers the value: wrong only near the limit, where both are refused.
+    size = np.abs(np.asarray(a, np.float64) * np.asarray(b, np.float64))
+    if (size >= 2.0**63 * (1 - 2.0**-40)).any():
+        raise DiffOverflowError(
+            "the product of two diffs leaves the range of 64-bit integers: a record on one side of "
+            "a join, or its match, occurs too often; check the diffs that go in"
+        )
+    return np.asarray(a) * np.asarray(b)
+
+
+def _replayed(
+    left: Grouped, right: Grouped, a: int, a_count: int, b: int, b_count: int
+) -> Pairs:
+    """Pairs of one key's long histories: at each time, what changes meets what is there."""
+    sides = []
+    for grouped, start, count in ((left, a, a_count), (right, b, b_count)):
+        rows = np.arange(start, start + count)
+        value = np.searchsorted(grouped.starts, rows, side="right") - 1
+        times = spread(pick(grouped.updates.time, rows), count)
+        order = np.argsort(times, kind="stable")
+        diffs = spread(pick(grouped.updates.diff, rows), count)[order]
+        sides.append((value[order] - value[0], times[order], diffs, grouped.starts[value[0]:]))
+    (av, at, ad, a_first), (bv, bt, bd, b_first) = sides
+    sizes = int(av.max()) + 1, int(bv.max()) + 1
+    count = _meet(av, at, ad, bv, bt, bd, *sizes, np.empty((4, 0), np.int64))
+    if count < 0:
+        raise DiffOverflowError(
+            "the product of two diffs leaves the range of 64-bit integers: a record on one side of "
+            "a join, or its match, occurs too often; check the diffs that go in"
+        )
+    out = np.empty((4, count), np.int64)
+    _meet(av, at, ad, bv, bt, bd, *sizes, out)
+    return Pairs(left.updates, right.updates, a_first[out[0]], b_first[out[1]], out[2], out[3])
+
+
+@jit
+def _meet(av, at, ad, bv, bt, bd, a_values, b_values, out):  # type: ignore[no-untyped-def]
+    """Count the pairs, and write them where there is room; -1 where a product is too large."""
+    a_sum = np.zeros(a_values, np.int64)
+    b_sum = np.zeros(b_values, np.int64)
+    a_live = np.empty(a_values, np.int64)  # values that are there, in any order
+    b_live = np.empty(b_values, np.int64)
+    a_place = np.full(a_values, -1, np.int64)
+    b_place = np.full(b_values, -1, np.int64)
+    a_count = b_count = 0
+    i = j = n = 0
+    while i < av.size or j < bv.size:
+        if j == bv.size or (i < av.size and at[i] <= bt[j]):
+            for k in range(b_count):
+                d = ad[i] * b_sum[b_live[k]]
+                if abs(float(ad[i]) * float(b_sum[b_live[k]])) > 9.2e18:
+                    return -1
+                if n < out.shape[1]:
+                    out[0, n] = av[i]
+                    out[1, n] = b_live[k]
+                    out[2, n] = at[i]
+                    out[3, n] = d
+                n += 1
+            a_count = _change(av[i], ad[i], a_sum, a_live, a_place, a_count)
+            i += 1
+        else:
+            for k in range(a_count):
+                d = bd[j] * a_sum[a_live[k]]
+                if abs(float(bd[j]) * float(a_sum[a_live[k]])) > 9.2e18:
+                    return -1
+                if n < out.shape[1]:
+                    out[0, n] = a_live[k]
+                    out[1, n] = bv[j]
+                    out[2, n] = bt[j]
+                    out[3, n] = d
+                n += 1
+            b_count = _change(bv[j], bd[j], b_sum, b_live, b_place, b_count)
+            j += 1
+    return n
+
+
+@jit
+def _change(value, diff, sums, live, place, count):  # type: ignore[no-untyped-def]
+    before = sums[value]
+    sums[value] = before + diff
+    if before == 0 and sums[value] != 0:
+        live[count] = value
+        place[value] = count
+        return count + 1
+    if before != 0 and sums[value] == 0:
+        last = live[count - 1]
+        live[place[value]] = last
+        place[last] = place[value]
+        place[value] = -1
+        return count - 1
+    return count

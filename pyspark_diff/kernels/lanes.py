@@ -1,0 +1,323 @@
+"""Diffs that are vectors: several sums kept beside each other, one *lane* for each.
+
+Lanes form a commutative group, added lane by lane, so they serve wherever a diff does::
+
+    sum_lanes(c, L)[k]    = sum(L[i] for c[i] == k)            (codes that sum to zero vanish)
+    running(L, s, B):  after[i] = B[g] + sum(L[j] for j <= i in the group g of i)
+                       before[i] = after[i] - L[i]
+
+Integer lanes obey this exactly or raise. A pair of lanes holds one sum of floats as a *double-word*
+``hi + lo``, added with a relative error of about 3 * 2**-106 (AccurateDWPlusDW: Joldes, Muller and
+Popescu, *Tight and rigorous error bounds for basic building blocks of double-word arithmetic*,
+ACM TOMS 44(2), 2017, built on the TwoSum of Knuth and Moller and the Fast2Sum of Dekker, 1971).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.buffers import read_only
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.updates import Int64
+
+#: What a kernel reports, added up: bits of it.
+COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY = 1, 2, 4
+
+#: How `_add_row` treats a lane.
+_COUNTER, _HIGH, _LOW = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One vector of sums for each row.
+
+    Parameters
+    ----------
+    values : ndarray of int64, shape (n, w), C-contiguous
+        The lanes: signed counters, or the bits of a float64 where they belong to a pair.
+    pairs : tuple of int
+        First lane of each pair. Lanes ``p`` and ``p + 1`` hold two finite float64, the sum being
+        ``hi + lo`` with ``|lo| <= ulp(hi) / 2``.
+
+    Examples
+    --------
+    >>> lanes = Lanes(np.array([[1, 2], [0, 0]]))
+    >>> len(lanes), lanes.width, lanes.nonzero().tolist()
+    (2, 2, [True, False])
+    """
+
+    values: Int64
+    pairs: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Number of lanes of each row."""
+        return int(self.values.shape[1])
+
+    @property
+    def reals(self) -> np.ndarray:
+        """The same memory read as float64, which means something in the lanes of pairs only."""
+        return self.values.view(np.float64)
+
+    def take(self, rows: np.ndarray | slice) -> "Lanes":
+        """Rows at the given indices (or where a mask is true, or of a slice), in that order."""
+        return Lanes(np.ascontiguousarray(self.values[rows]), self.pairs)
+
+    def zeros(self, rows: int) -> "Lanes":
+        """As many rows of zero, with lanes like these."""
+        return Lanes(np.zeros((rows, self.width), np.int64), self.pairs)
+
+    def nonzero(self) -> np.ndarray:
+        """Whether any lane of a row is not zero; of floats both zeros are."""
+        found = np.empty(len(self), np.bool_)
+        _nonzero(read_only(self.values), read_only(self.reals), self.roles(), found)
+        return found
+
+    def roles(self) -> np.ndarray:
+        """What each lane is, for the compiled kernels."""
+        role = np.full(self.width, _COUNTER, np.int64)
+        for pair in self.pairs:
+            role[pair], role[pair + 1] = _HIGH, _LOW
+        return role
+
+
+def concat_lanes(parts: Sequence[Lanes]) -> Lanes:
+    """All rows of at least one set of lanes, one set behind the other.
+
+    Examples
+    --------
+    >>> one = Lanes(np.array([[1, 2]]))
+    >>> concat_lanes([one, one.zeros(1)]).values.tolist()
+    [[1, 2], [0, 0]]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return Lanes(np.concatenate([part.values for part in parts]), parts[0].pairs)
+
+
+def sum_lanes(code: Int64, lanes: Lanes) -> tuple[Int64, Lanes]:
+    """Add the lanes of equal codes and drop what adds up to zero.
+
+    Parameters
+    ----------
+    code : ndarray of int64, shape (n,)
+        A code for each row, in any order; ordered codes are not sorted again.
+    lanes : Lanes
+        The rows. Those of one code are added in the order in which they stand.
+
+    Returns
+    -------
+    codes : ndarray of int64
+        Distinct codes, ascending.
+    sums : Lanes
+
+    Raises
+    ------
+    DiffOverflowError
+        If a counter leaves 64 bits, or a sum of floats the range of float64.
+
+    Examples
+    --------
+    >>> codes, sums = sum_lanes(np.array([7, 3, 7]), Lanes(np.array([[1, 5], [1, 1], [-1, -5]])))
+    >>> codes.tolist(), sums.values.tolist()
+    ([3], [[1, 1]])
+    """
+    rows = len(lanes)
+    order = np.empty(0, np.int64)
+    if (code[1:] < code[:-1]).any():
+        order = np.argsort(code, kind="stable")
+    codes = np.empty(rows, np.int64)
+    sums = Lanes(np.empty((rows, lanes.width), np.int64), lanes.pairs)
+    kept, status = _sum(
+        read_only(code), order, read_only(lanes.values), read_only(lanes.reals), lanes.roles(),
+        codes, sums.values, sums.reals,
+    )
+    check(status)
+    if kept < rows // 2:
+        # Otherwise a few sums would keep the memory of all rows.
+        return codes[:kept].copy(), Lanes(sums.values[:kept].copy(), lanes.pairs)
+    return codes[:kept], sums.take(slice(0, kept))
+
+
+def running(lanes: Lanes, starts: Int64, base: Lanes) -> tuple[Lanes, Lanes]:
+    """Running sum inside each group, just before and just after each row.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        Rows, those of one group next to each other.
+    starts : ndarray of int64, shape (groups,)
+        Index of the first row of each group; no group is empty.
+    base : Lanes, shape (groups, w)
+        What each group starts from.
+
+    Returns
+    -------
+    before, after : Lanes
+
+    Raises
+    ------
+    DiffOverflowError
+        If a counter leaves 64 bits, or a sum of floats the range of float64.
+
+    Examples
+    --------
+    >>> lanes, base = Lanes(np.array([[2], [-1], [5]])), Lanes(np.array([[10], [0]]))
+    >>> before, after = running(lanes, np.array([0, 2]), base)
+    >>> before.values.ravel().tolist(), after.values.ravel().tolist()
+    ([10, 12, 0], [12, 11, 5])
+    """
+    before, after = (
+        Lanes(np.empty((len(lanes), lanes.width), np.int64), lanes.pairs) for _ in range(2)
+    )
+    check(_running(
+        read_only(lanes.values), read_only(lanes.reals), lanes.roles(), read_only(starts),
+        read_only(base.values), before.values, after.values, after.reals,
+    ))
+    return before, after
+
+
+def add_at(table: Lanes, group: Int64, lanes: Lanes) -> None:
+    """Add each row of lanes to the row of the table that its group names, in place.
+
+    Parameters
+    ----------
+    table : Lanes
+        Changed; its values must be writable. After an error it holds a part of the sums.
+    group : ndarray of int64, shape (n,)
+        A row of the table for each row of lanes; groups may repeat.
+    lanes : Lanes, shape (n, w)
+
+    Raises
+    ------
+    DiffOverflowError
+        If a counter leaves 64 bits, or a sum of floats the range of float64.
+
+    Examples
+    --------
+    >>> table = Lanes(np.zeros((2, 1), np.int64))
+    >>> add_at(table, np.array([1, 1]), Lanes(np.array([[3], [4]])))
+    >>> table.values.tolist()
+    [[0], [7]]
+    """
+    check(_add_at(
+        read_only(group), read_only(lanes.values), read_only(lanes.reals), lanes.roles(),
+        table.values, table.reals,
+    ))
+
+
+def check(status: int) -> None:
+    """Raise what a kernel has reported, if anything."""
+    if status & COUNTER_OVERFLOW:
+        raise DiffOverflowError(
+            "a sum kept in the diff leaves the range of 64-bit integers: check the diffs that go in"
+        )
+    if status & FLOAT_OVERFLOW:
+        raise DiffOverflowError(
+            "a sum of doubles kept in the diff leaves the range of 64-bit floats, and nothing "
+            "could be retracted from infinity: scale the column down, or ask for an exact sum"
+        )
+    if status & MULTIPLICITY:
+        raise DiffOverflowError(
+            "a multiplicity is too large for an exact sum: the diff of a row must be smaller than "
+            "2147483648 in size; check the diffs that go in"
+        )
+
+
+@jit
+def _two_sum(a, b):  # type: ignore[no-untyped-def]
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+@jit
+def _add_row(values, reals, row, role, out, out_reals, at):  # type: ignore[no-untyped-def]
+    status = 0
+    for k in range(role.size):
+        if role[k] == _COUNTER:
+            old, more = out[at, k], values[row, k]
+            new = old + more
+            # Compiled integers wrap silently; the signs tell.
+            if (old ^ new) & (more ^ new) < 0:
+                status |= COUNTER_OVERFLOW
+            out[at, k] = new
+        elif role[k] == _HIGH:
+            high, rest = _two_sum(out_reals[at, k], reals[row, k])
+            low, last = _two_sum(out_reals[at, k + 1], reals[row, k + 1])
+            rest += low
+            total = high + rest
+            last += rest - (total - high)
+            high = total + last
+            if not math.isfinite(high):
+                status |= FLOAT_OVERFLOW
+            out_reals[at, k] = high
+            out_reals[at, k + 1] = last - (high - total)
+    return status
+
+
+@jit
+def _is_nonzero(values, reals, row, role):  # type: ignore[no-untyped-def]
+    for k in range(role.size):
+        if role[k] == _COUNTER:
+            if values[row, k] != 0:
+                return True
+        elif reals[row, k] != 0.0:
+            return True
+    return False
+
+
+@jit
+def _nonzero(values, reals, role, found):  # type: ignore[no-untyped-def]
+    for i in range(found.size):
+        found[i] = _is_nonzero(values, reals, i, role)
+
+
+@jit
+def _sum(code, order, values, reals, role, codes, out, out_reals):  # type: ignore[no-untyped-def]
+    status, kept, rows, i = 0, 0, code.size, 0
+    while i < rows:
+        this = code[order[i] if order.size else i]
+        out[kept, :] = 0
+        while i < rows:
+            row = order[i] if order.size else i
+            if code[row] != this:
+                break
+            status |= _add_row(values, reals, row, role, out, out_reals, kept)
+            i += 1
+        codes[kept] = this
+        if _is_nonzero(out, out_reals, kept, role):
+            kept += 1
+    return kept, status
+
+
+@jit
+def _running(  # type: ignore[no-untyped-def]
+    values, reals, role, starts, base, before, after, after_reals
+):
+    status, rows = 0, values.shape[0]
+    for g in range(starts.size):
+        stop = starts[g + 1] if g + 1 < starts.size else rows
+        for i in range(starts[g], stop):
+            for k in range(role.size):
+                held = base[g, k] if i == starts[g] else after[i - 1, k]
+                before[i, k] = held
+                after[i, k] = held
+            status |= _add_row(values, reals, i, role, after, after_reals, i)
+    return status
+
+
+@jit
+def _add_at(group, values, reals, role, table, table_reals):  # type: ignore[no-untyped-def]
+    status = 0
+    for i in range(group.size):
+        status |= _add_row(values, reals, i, role, table, table_reals, group[i])
+    return status

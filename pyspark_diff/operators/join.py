@@ -1,0 +1,223 @@
+"""Join: pairs of records with equal keys, of two arrangements.
+
+At every time ``t``::
+
+    accumulate(A join B, t)[(k, a, b)] = accumulate(A, t)[(k, a)] * accumulate(B, t)[(k, b)]
+
+    A semijoin B = the records of A whose key is in B,    A antijoin B = A - (A semijoin B)
+
+A key is in B iff its records there accumulate to more than none. A key with a null in it is like no
+other, unless the join is null-safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.expressions import column
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.join import Pairs, join as join_core
+from pyspark_diff.kernels.updates import PerRow, concat, spread
+from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
+from pyspark_diff.runners.read import Side
+from pyspark_diff.runners.work import Changes
+from pyspark_diff.schema import DIFF, TIME, Schema, arrow_type
+
+
+@dataclass(frozen=True)
+class JoinKernel:
+    """The join core on two arrangements.
+
+    Parameters
+    ----------
+    columns : tuple of (int, str)
+        For each output column the side that it comes from, and its name there.
+    null_safe : bool
+        Whether null equals null.
+    """
+
+    columns: tuple[tuple[int, str], ...]
+    null_safe: bool = False
+    records = False
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return [name for side, name in (self.columns[i] for i in wanted) if side == number]
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        pairs, read = _core(sides, self.null_safe)
+        columns = []
+        for side, name in (self.columns[i] for i in wanted):
+            layout, position = sides[side].layout, sides[side].names.index(name)
+            pieces = [
+                layout.column(p.right if side else p.left, position,
+                              p.right_rows if side else p.left_rows)
+                for p in pairs
+            ]
+            none = pa.array([], layout.all_types[position])
+            columns.append(pa.concat_arrays(pieces) if pieces else none)
+        return (columns, _together(pairs, "time"), _together(pairs, "diff")), read
+
+
+@dataclass(frozen=True)
+class SemijoinKernel:
+    """The records of one arrangement whose keys are, or are not, in another one of keys.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Columns of the records.
+    anti : bool
+        Those whose keys are not in it.
+    null_safe : bool
+        Whether null equals null.
+    """
+
+    names: tuple[str, ...]
+    anti: bool
+    null_safe: bool = False
+    records = False
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return [] if number else [self.names[i] for i in wanted]
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        pairs, read = _core(sides, self.null_safe)
+        sign = -1 if self.anti else 1
+        parts = [p.left.take(p.left_rows).at(p.time, sign * p.diff) for p in pairs]
+        if self.anti:
+            parts.append(sides[0].new.updates)
+        rows = consolidate(concat(parts)).updates
+        every = np.arange(len(rows))
+        columns = [
+            sides[0].layout.column(rows, sides[0].names.index(self.names[i]), every)
+            if len(rows) else _none(sides[0], self.names[i]) for i in wanted
+        ]
+        return (columns, rows.times(), rows.diffs()), read
+
+
+def _none(side: Side, name: str) -> pa.Array:
+    return dict(zip(side.names, side.layout.decode(side.new.updates.between(0, 0))))[name]
+
+
+def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Pairs], int]:
+    left, right = sides
+    return join_core(
+        left.old, left.new, right.old, right.new, left.lower, null_safe=null_safe
+    )
+
+
+def _together(pairs: Sequence[Pairs], name: str) -> PerRow:
+    values = [spread(getattr(p, name), len(p)) for p in pairs]
+    return np.concatenate(values) if values else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Columns picked by name, with nulls for those that are not there: linear, needs no Spark.
+
+    Parameters
+    ----------
+    names : tuple of (str or None, str)
+        Pairs of (column of the input or None, name in the output).
+    kinds : tuple of DataType
+        Types in the output.
+    """
+
+    names: tuple[tuple[str | None, str], ...]
+    kinds: tuple[T.DataType, ...]
+    portable = True
+    takes = None
+    keeps_time_and_diff = True
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        there = frame.columns
+        return frame.select(
+            *[
+                (F.lit(None).cast(kind) if old is None else column(old)).alias(new)
+                for (old, new), kind in zip(self.names, self.kinds)
+                if old is None or old in there
+            ],
+            TIME,
+            DIFF,
+        )
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        there = table.column_names
+        found = {
+            new: pa.nulls(table.num_rows, arrow_type(kind)) if old is None else table[old]
+            for (old, new), kind in zip(self.names, self.kinds) if old is None or old in there
+        }
+        return pa.table({**found, TIME: table[TIME], DIFF: table[DIFF]})
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Columns of the input that the wanted ones are made of."""
+        return frozenset(old for old, new in self.names if old is not None and new in wanted)
+
+
+def join(
+    left: Arranged,
+    right: Arranged,
+    columns: Sequence[tuple[int, str, str]],
+    *,
+    null_safe: bool = False,
+) -> Reader:
+    """The node that joins two arrangements by their keys.
+
+    Parameters
+    ----------
+    left, right : Arranged
+        With keys of the same types, in the same order.
+    columns : sequence of (int, str, str)
+        For each output column its side (0 or 1), its name there, and its name in the output.
+    null_safe : bool
+        Whether null equals null.
+
+    Notes
+    -----
+    Source: differential-dataflow ``operators/join.rs``.
+    """
+    fields = []
+    for side, name, new in columns:
+        field = (right if side else left).schema.struct[name]
+        fields.append(T.StructField(new, field.dataType, field.nullable))
+    kernel = JoinKernel(tuple((side, name) for side, name, _ in columns), null_safe)
+    return Reader("join", (left, right), Schema(T.StructType(fields)), kernel)
+
+
+def semijoin(
+    left: Arranged, keys: Arranged, *, anti: bool = False, null_safe: bool = False
+) -> Reader:
+    """The node with the records of ``left`` whose keys are among ``keys``, or are not.
+
+    Parameters
+    ----------
+    left : Arranged
+    keys : Arranged
+        Distinct keys of the same types, without values.
+    anti : bool
+        Those whose keys are not among them.
+    null_safe : bool
+        Whether null equals null.
+    """
+    kernel = SemijoinKernel(left.schema.names, anti, null_safe)
+    return Reader("antijoin" if anti else "semijoin", (left, keys), left.schema, kernel)
+
+
+def pad(source: Node, names: Sequence[tuple[str | None, T.StructField]]) -> Linear:
+    """The node with columns of ``source`` by name, and nulls where there is no name."""
+    stage = Pad(
+        tuple((old, field.name) for old, field in names), tuple(f.dataType for _, f in names)
+    )
+    schema = Schema(T.StructType([field for _, field in names]))
+    return Linear("pad", source, schema, stage, stage.needs)

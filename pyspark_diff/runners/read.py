@@ -1,0 +1,176 @@
+"""The work of one operator that reads arrangements, in one bucket and one interval.
+
+For each arrangement ``A`` that it reads, and the interval ``[lower, upper)``, a kernel is given::
+
+    old = updates of A before lower      (times may have been advanced to it)
+    new = updates of A in [lower, upper)
+
+as far as the bucket goes, and returns the updates of the output in that interval. Nothing is
+shuffled: equal keys of all arrangements lie in equal buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Protocol, Sequence
+
+from pyspark_diff import storage
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.replay import compact
+from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.runners.work import BucketResult, Changes, Output, write_file
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a kernel sees of one arrangement.
+
+    Parameters
+    ----------
+    old : list of Updates
+        Batches of updates before the interval, each ordered by (key64, key, value, time).
+    new : Grouped
+        Updates of the interval, consolidated.
+    layout : Layout
+    names : tuple of str
+        Columns of the records, those of the key first.
+    lower : int or None
+        Where the interval begins; None where it has no beginning.
+    """
+
+    old: list[Updates]
+    new: Grouped
+    layout: Layout
+    names: tuple[str, ...]
+    lower: int | None
+
+
+class ReadKernel(Protocol):
+    """The function of an operator on one bucket: pure, without I/O, right on zero rows."""
+
+    @property
+    def records(self) -> bool:
+        """Whether the output is arranged too, so that the kernel knows what it gave before."""
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        """Columns of the arrangement with this number that some output columns are made of."""
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        """Updates of the wanted output columns, and how many old rows were read."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The files in which an operator finds an arrangement, by bucket.
+
+    Parameters
+    ----------
+    layout : Layout
+    names : tuple of str
+    old, new, both : mapping of int to tuple of str
+        Files of updates before the interval, in it, and of those that have to be told by time.
+    rows : int
+        Rows of the files that may hold new updates.
+    """
+
+    layout: Layout
+    names: tuple[str, ...]
+    old: Mapping[int, tuple[str, ...]]
+    new: Mapping[int, tuple[str, ...]]
+    both: Mapping[int, tuple[str, ...]]
+    rows: int
+
+    def paths(self) -> list[str]:
+        """All files."""
+        every = (self.old, self.new, self.both)
+        return [path for files in every for paths in files.values() for path in paths]
+
+    def side(self, bucket: int, lower: int | None, upper: int | None) -> Side:
+        """What is in one bucket."""
+        old = [storage.open_updates(path) for path in self.old.get(bucket, ())]
+        new = [storage.open_updates(path) for path in self.new.get(bucket, ())]
+        for path in self.both.get(bucket, ()):
+            updates = storage.open_updates(path)
+            times = updates.times()
+            if lower is not None:
+                old.append(updates.take(times < lower))
+            inside = times == times if lower is None else times >= lower
+            new.append(updates.take(inside if upper is None else inside & (times < upper)))
+        grouped = runs_of(new[0]) if len(new) == 1 else consolidate(concat(new))
+        return Side(old, grouped, self.layout, self.names, lower)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an operator does in one step, for all buckets. Travels to the executors.
+
+    Parameters
+    ----------
+    kernel : ReadKernel
+    views : tuple of View
+        Of the arrangements that it reads.
+    own : View or None
+        Of the arrangement of its output.
+    output : Output or None
+        None where nobody takes the updates themselves.
+    stored : tuple of int
+        Positions among all output columns of those that are kept in the arranged output.
+    directory : str
+        Where files go.
+    keeps : bool
+        Whether the arranged output gets a new batch.
+    since : int or None
+        Times of the new batch are advanced to it.
+    lower, upper : int or None
+        The interval; None is no bound.
+    """
+
+    kernel: ReadKernel
+    views: tuple[View, ...]
+    own: View | None
+    output: Output | None
+    stored: tuple[int, ...]
+    directory: str
+    keeps: bool
+    since: int | None
+    lower: int | None
+    upper: int | None
+
+    def buckets(self) -> list[int]:
+        """Buckets in which there may be something to do."""
+        return sorted({b for view in self.views for b in (*view.new, *view.both)})
+
+
+def read_bucket(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
+    """Do one bucket's share of a step.
+
+    Parameters
+    ----------
+    read : Read
+    bucket : int
+    hold : bool
+        Small batches may stay in this process's memory.
+
+    Returns
+    -------
+    BucketResult
+    """
+    sides = [view.side(bucket, read.lower, read.upper) for view in read.views]
+    rows_in = sum(len(side.new.updates) for side in sides)
+    own = None if read.own is None else read.own.side(bucket, read.lower, read.upper)
+    wanted = () if read.output is None else read.output.wanted
+    asked = wanted if read.own is None else read.stored
+    (columns, time, diff), rows_read = read.kernel(sides, own, asked)
+    file, output = None, None
+    if read.own is not None:
+        if read.keeps:
+            updates = consolidate(read.own.layout.encode(columns, time, diff))
+            file = write_file(read.directory, bucket, compact(updates, read.since), hold=hold)
+        columns = [columns[read.stored.index(i)] for i in wanted]
+    if read.output is not None:
+        output = read.output.table((columns, time, diff))
+    rows_out = 0 if output is None else output.num_rows
+    return BucketResult(bucket, file, output, None, rows_in, rows_read, rows_out)
