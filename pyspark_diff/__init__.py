@@ -6,6 +6,7 @@ from pyspark_diff.errors import (
     ClosedError,
     DiffError,
     DiffOverflowError,
+    FunctionError,
     InvalidDiffError,
     InvalidTimeError,
     NegativeMultiplicityError,
@@ -17,6 +18,7 @@ from pyspark_diff.errors import (
     TimeRegressionError,
     UnsupportedTypeError,
 )
+from pyspark_diff.grouped import GroupedDiff
 from pyspark_diff.inputs import InputSession
 from pyspark_diff.probe import Probe
 from pyspark_diff.session import configure, session
@@ -31,6 +33,8 @@ __all__ = [
     "DiffError",
     "DiffFrame",
     "DiffOverflowError",
+    "FunctionError",
+    "GroupedDiff",
     "InputSession",
     "InvalidDiffError",
     "InvalidTimeError",

@@ -126,8 +126,8 @@ def call_of(column: Column) -> Call | None:
     (Column<'>(a, 1)'>, Column<'=(b, 2)'>)
     """
     if hasattr(column, "_jc"):
-        return _classic_call(column._jc.node(), type(column))
-    return _connect_call(column._expr, type(column))  # type: ignore[operator]
+        return _classic_call(column._jc.node(), type(column))  # type: ignore[operator]
+    return _connect_call(column._expr, type(column))
 
 
 def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
@@ -152,7 +152,7 @@ def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
 
 
 def _classic_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
-    sql = get_active_spark_context()._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    sql = _sql()
     alias = None
     while _kind(top) == "Alias":
         alias = alias or _only(_items(top.name()))
@@ -165,7 +165,8 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
         return _parsed_call(top.expression(), make, alias)
     if _kind(top) != "UnresolvedFunction":
         return None
-    name, arguments, distinct = top.functionName().lower(), _items(top.arguments()), top.isDistinct()
+    name, arguments = top.functionName().lower(), _items(top.arguments())
+    distinct = top.isDistinct()
     if name == "count" and not distinct and len(arguments) == 1:
         counted = arguments[0]
         star = _kind(counted) == "UnresolvedStar" and counted.unparsedTarget().isEmpty()
@@ -194,8 +195,13 @@ def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> 
         # The parser has made a 1 of a star.
         if _kind(arguments[0]) == "Literal" and arguments[0].value() is not None:
             arguments = []
-    column = get_active_spark_context()._jvm.org.apache.spark.sql.classic.ExpressionUtils.column
+    column = _sql().classic.ExpressionUtils.column
     return Call(name, tuple(make(column(node)) for node in arguments), distinct, alias)
+
+
+def _sql() -> Any:
+    """The package of the JVM where columns are at home."""
+    return get_active_spark_context()._jvm.org.apache.spark.sql  # type: ignore[union-attr]
 
 
 def _kind(node: Any) -> str:

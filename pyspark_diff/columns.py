@@ -63,6 +63,11 @@ _ADVICE = {
 }
 _COMBINE = "give each aggregate a name in agg, and combine them with withColumn"
 
+#: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.
+_DIGITS: dict[T.DataType, int] = {
+    T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
+}
+
 
 @dataclass(frozen=True)
 class Aggregate:
@@ -171,8 +176,8 @@ def _supported(column: Column) -> Call:
     call = call_of(column)
     if call is None:
         raise SchemaError(
-            f"{column} is not a plain call of an aggregate function; {_COMBINE}, and write SQL "
-            f"text, casts, windows and filters with functions outside or inside of it; "
+            f"{column} is not a plain call of an aggregate function; {_COMBINE}, where "
+            "casts may be too; on Spark Connect, write F.sum('x') and not F.expr('sum(x)'); "
             f"{_known()}"
         )
     name = _SYNONYMS.get(call.name, call.name)
@@ -273,6 +278,8 @@ def parse_condition(
             f"it got {on!r}"
         )
     joined = left.join(right, reduce(and_, conditions))
+    # Connect looks at the condition only when it is asked for something.
+    joined.schema
     check_deterministic(joined)
     pairs, residual = [], []
     for conjunct in (part for condition in conditions for part in _conjuncts(condition)):
@@ -345,8 +352,14 @@ def _of_one_type(
     for kind in (y_type, x_type, common, T.DoubleType(), T.LongType()):
         if kind is None:
             continue
-        u = x if kind == x_type else x.cast(kind)
-        v = y if kind == y_type else y.cast(kind)
+        u, v = _cast(x, x_type, kind), _cast(y, y_type, kind)
         if left.join(right, v == u if swapped else u == v).sameSemantics(plain):
             return u, v
     return None
+
+
+def _cast(expr: Column, kind: T.DataType, wanted: T.DataType) -> Column:
+    if isinstance(wanted, T.DecimalType) and kind in _DIGITS:
+        whole = T.DecimalType(_DIGITS[kind], 0)
+        return _cast(expr.cast(whole), whole, wanted)
+    return expr if kind == wanted else expr.cast(wanted)

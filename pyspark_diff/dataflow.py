@@ -21,9 +21,10 @@ from pyspark_diff.arrange.arrangement import Arrangement
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.graph import Graph, graph_of
+from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.inputs import InputSession
 from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.node import Arranged, Input, Inspect, Node, Reader
+from pyspark_diff.operators.node import Arranged, Constant, Input, Inspect, Node, Reader
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
@@ -39,6 +40,7 @@ from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, only
 from pyspark_diff.step import Step
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
+from pyspark_diff.values import to_array
 
 #: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
 #: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
@@ -192,6 +194,10 @@ class Dataflow:
         graph = self._build()
         upper = {node: session._frontier for node, session in self._sessions.items()}
         arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
+        for node in graph.nodes:
+            if isinstance(node, Constant):
+                upper[node] = None
+                arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if not moved and not any(arrivals.values()):
             return False
@@ -252,13 +258,15 @@ class Dataflow:
 
         return Probe(self.time_type, read)
 
-    def _keep(self, node: Node) -> Arranged:
-        if node not in self._kept:
-            self._check_building(f"keeping {node.kind}")
+    def _keep(self, node: Node, arranged: Arranged | None = None) -> Arranged:
+        if arranged is None and node in self._kept:
+            return self._kept[node]
+        self._check_building(f"keeping {node.kind}")
+        if arranged is None:
             arranged = node if isinstance(node, Reader) and node.keeps else arrange_by_self(node)
-            self._kept[node] = arranged
-            self._sinks[self._kept[node]] = None
-        return self._kept[node]
+        self._kept.setdefault(node, arranged)
+        self._sinks[arranged] = None
+        return arranged
 
     def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
         """The kept collection of a node, and its frontier."""
@@ -298,8 +306,11 @@ class Dataflow:
         inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
         frontiers: dict[Node, Frontier] = {n: BEGINNING for n in self._graph.nodes}
         self._state = State(frontiers, {}, {}, {})
-        arrivals = {}
+        arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
+            if isinstance(n, Constant):
+                arrivals[n] = self._constant(n)
+                continue
             source = Source(n.schema, frame=n.frame)
             if n.frame is not None and n.local:
                 # Rows that are on the driver already need no job to get there.
@@ -307,6 +318,23 @@ class Dataflow:
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
         self._advance(self._graph, arrivals, {n: None for n in inputs})
+
+    def _constant(self, node: Constant) -> tuple[Arrival, ...]:
+        """A constant's rows, as long as they have not been taken in."""
+        start = self._state.frontiers.get(node)
+        if start is None:
+            return ()
+        start = max(start, node.time_type.start) if start == BEGINNING else start
+        columns = [
+            to_array([row[i] for row in node.rows], field.type)
+            for i, field in enumerate(node.schema.arrow())
+        ]
+        times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
+        diffs = pa.array([1] * len(node.rows), pa.int64())
+        table = pa.Table.from_arrays(
+            [*columns, times, diffs], names=[*node.schema.names, TIME, DIFF]
+        )
+        return (Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start),)
 
     def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:
         settings = Settings(self._buckets, self.runner, self.local_rows, self._keep_history)
@@ -349,7 +377,12 @@ class Dataflow:
             graph = graph_of([*self._sinks, *self._sessions])
             starts: dict[Node, Frontier] = {}
             for node in graph.nodes:
-                if isinstance(node, Input):
+                if isinstance(node, Constant):
+                    starts[node] = min(
+                        (s for n in self._sessions
+                         if (s := self._state.frontiers[n]) is not None), default=0
+                    )
+                elif isinstance(node, Input):
                     starts[node] = self._state.frontiers[node]
                 else:
                     starts[node] = min(

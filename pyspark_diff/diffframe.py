@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions import check_deterministic, column
-from pyspark_diff.join_methods import JoinMethods
+from pyspark_diff.keyed_methods import KeyedMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.node import Input, Inspect, Node
@@ -21,7 +21,7 @@ from pyspark_diff.scope import Scope, unused
 from pyspark_diff.state import only
 
 
-class DiffFrame(JoinMethods):
+class DiffFrame(KeyedMethods):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
     Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take
@@ -106,6 +106,7 @@ class DiffFrame(JoinMethods):
         self._names = names
         self._scope = Scope.plain(node.schema.names)
         self._small = False
+        self._key: tuple[str, ...] | None = None
         self._whole: Dataflow | None = None
         if flow is not None:
             flow._frames.add(self)

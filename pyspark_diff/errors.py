@@ -110,6 +110,13 @@ class NotReadableError(DiffError, LookupError):
     """
 
 
+class FunctionError(DiffError, RuntimeError):
+    """A function that the user gave has failed.
+
+    The message names the key and the time it was called for, and what it raised.
+    """
+
+
 class StalledError(DiffError, RuntimeError):
     """A step can make no progress, or a loop does not come to rest.
 
@@ -133,6 +140,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         NonDeterministicError,
         NegativeMultiplicityError,
         NotReadableError,
+        FunctionError,
         StalledError,
     )
 }

@@ -48,6 +48,7 @@ class LinearMethods:
     _names: tuple[str, str]
     _scope: Scope
     _small: bool
+    _key: tuple[str, ...] | None
 
     @property
     def columns(self) -> list[str]:
@@ -323,9 +324,8 @@ class LinearMethods:
         keys: list[str] = []
         made: list[tuple[str, Column]] = []
         for expression in expressions:
-            found = frame.select(expression).schema.fields[0]
-            plain = scope.internal(found.name) if call_of(expression) is None else None
-            if plain is not None and self._node.schema.struct[plain].dataType == found.dataType:
+            plain = self._plain_column(frame, expression, scope)
+            if plain is not None:
                 keys.append(plain)
                 continue
             name = unused("key", [*names, *(name for name, _ in made)])
@@ -343,6 +343,18 @@ class LinearMethods:
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, "the key")
         return Linear("key", self._node, schema, Expression(apply, takes, True)), keys
+
+    def _plain_column(
+        self, frame: DataFrame, expression: Column, scope: Scope | None = None
+    ) -> str | None:
+        """The node's column that an expression is, or None if it has to be evaluated."""
+        if call_of(expression) is not None:
+            return None
+        found = frame.select(expression).schema.fields[0]
+        plain = (scope or self._scope).internal(found.name)
+        if plain is None or self._node.schema.struct[plain].dataType != found.dataType:
+            return None
+        return plain
 
     def _column_name(self, name: str, where: str) -> str:
         """The node's column that a user calls by a name."""

@@ -228,6 +228,7 @@ class Step:
             self._upkeep.since(node, trace, self.state.frontiers, upper),
             lower,
             upper,
+            node.weights,
         )
         runner, feeds = self._choose(feeds)
         results = runner.run(work, schema, feeds)

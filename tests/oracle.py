@@ -10,8 +10,10 @@ equal in Python where Spark groups them: null with null, NaN with NaN, ``-0.0`` 
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Callable, Iterable
 
 Record = tuple[Any, ...]
@@ -49,6 +51,17 @@ def normal(value: Any) -> Any:
     return value
 
 
+def rank(value: Any) -> Any:
+    """A key by which Spark sorts a normal value: nulls first, NaN last, strings by their bytes."""
+    if value is None:
+        return (0,)
+    if value == NAN:
+        return (2,)
+    if isinstance(value, tuple):
+        return (1, tuple(map(rank, value)))
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
 def total(updates: Iterable[tuple[Record, int]]) -> Collection:
     """The sum of some (record, diff), without zeros."""
     found: Collection = Counter()
@@ -74,7 +87,14 @@ THRESHOLDS: dict[str, Callable[[int], int]] = {
     "negative": lambda n: -n,
     "owed": lambda n: 1 if n < 0 else 0,
     "parity": lambda n: n % 2,
+    "positive": lambda n: max(n, 0),
     "square": lambda n: min(n * n, 9),
+}
+REDUCES: dict[str, Callable[[Record, list[tuple[Record, int]]], list[Record]]] = {
+    "ends": lambda key, values: [(values[0][0][0], values[-1][0][0])],
+    "each": lambda key, values: [(n,) for _, n in values],
+    "sizes": lambda key, values: [(len(values), sum(n for _, n in values))],
+    "several": lambda key, values: [(len(values),)] if sum(n for _, n in values) > 1 else [],
 }
 
 # Expressions: a value of one column makes a value.
@@ -98,6 +118,35 @@ EXPRESSIONS: dict[str, Callable[[Any], Any]] = {
 def expression_type(name: str, kind: str) -> str:
     """The type of an expression over a column of type ``kind``."""
     return {"seven": "int", "is null": "boolean"}.get(name, kind)
+
+
+def free(name: str, taken: Iterable[str]) -> str:
+    """The name, with as many letters behind it as make it none of others."""
+    while name in set(taken):
+        name += "x"
+    return name
+
+
+def reduced(name: str, key: tuple[str, ...], rest: Columns) -> Columns:
+    """The columns that a function of `REDUCES` makes."""
+    kind = rest[0][1] if rest else ""
+    made = {
+        "ends": (("lo", kind), ("hi", kind)),
+        "each": (("n", "bigint"),),
+        "sizes": (("kinds", "bigint"), ("total", "bigint")),
+        "several": (("n", "bigint"),),
+    }[name]
+    return tuple((free(column, key), kind) for column, kind in made)
+
+
+def guard(op: Op) -> str | None:
+    """The threshold that the inputs of an operator get where counts are negative or many."""
+    if op.name == "groupBy" and any(a[0] == "collect_list" for a in op.args[1]):
+        return "cap"
+    if op.name == "groupBy":
+        return "positive" if op.args[2] else None
+    guarded = ("top_k", "reduce", "dropDuplicates", "exceptAll", "intersectAll")
+    return "positive" if op.name in guarded else None
 
 
 def columns_of(program: Program) -> list[Columns]:
@@ -134,7 +183,46 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
             number += 1
             name = f"count_{number}"
         return (*there, (name, "bigint"))
+    if op.name in ("join", "join_on", "crossJoin"):
+        return _joined_columns(op, *of)
+    if op.name == "groupBy":
+        keys, aggregates, _ = op.args
+        return (
+            *((name, kinds[name]) for name in keys),
+            *((name, aggregate_type(f, [kinds[c] for c in cs])) for f, cs, name in aggregates),
+        )
+    if op.name == "top_k" and op.args[3]:
+        return (*there, (op.args[3], "int"))
+    if op.name == "reduce":
+        name, key = op.args
+        rest = tuple((n, kind) for n, kind in there if n not in key)
+        return (*((n, kinds[n]) for n in key), *reduced(name, key, rest))
+    if op.name == "weighted":
+        return tuple((n, kind) for n, kind in there if n not in op.args)
     return there
+
+
+def _joined_columns(op: Op, left: Columns, right: Columns) -> Columns:
+    """Those of the right side get another name where the left side has it."""
+    using = op.args[0] if op.name == "join" else ()
+    if op.name != "crossJoin" and op.args[-1] in HALVES:
+        return left
+    found = [(n, dict(left)[n]) for n in using] + [(n, k) for n, k in left if n not in using]
+    for n, kind in right:
+        if n not in using:
+            found.append((free(n, [m for m, _ in (*found, *left)]), kind))
+    return tuple(found)
+
+
+def aggregate_type(function: str, kinds: list[str]) -> str:
+    """The type of an aggregate of columns of some types."""
+    if function in ("count", "countDistinct", "count_if"):
+        return "bigint"
+    if function in ("sum", "sum_distinct"):
+        return "double" if kinds[0] == "double" else "bigint"
+    if function == "avg" or function[:3] in ("var", "std"):
+        return "double"
+    return f"array<{kinds[0]}>" if function[:7] == "collect" else kinds[0]
 
 
 def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
@@ -150,6 +238,9 @@ def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
 def _evaluate(
     op: Op, of: list[Collection], names_of: list[list[str]], made: list[str]
 ) -> Collection:
+    if guard(op):
+        function = THRESHOLDS[str(guard(op))]
+        of = [total((r, function(n)) for r, n in collection.items()) for collection in of]
     first, names = of[0], names_of[0]
 
     def mapped(function: Callable[[Record], Iterable[Record]], factor: int = 1) -> Collection:
@@ -161,7 +252,7 @@ def _evaluate(
 
     if op.name in ("pick", "drop"):
         return mapped(lambda r: [tuple(value(r, name) for name in made)])
-    if op.name in ("rename", "consolidate", "inspect", "arrange_by_self"):
+    if op.name in ("rename", "consolidate", "inspect", "arrange_by_self", "arrange_by_key"):
         return first
     if op.name == "where":
         condition, column, than = op.args
@@ -202,4 +293,228 @@ def _evaluate(
     if op.name == "threshold":
         function = THRESHOLDS[op.args[0]]
         return total((record, function(n)) for record, n in first.items())
+    if op.name in ("join", "join_on", "crossJoin"):
+        return _join(op, of, names_of)
+    if op.name == "weighted":
+        at = names.index(op.args[0])
+        return total((r[:at] + r[at + 1:], n * (r[at] or 0)) for r, n in first.items())
+    if op.name in SETS:
+        return total(
+            (r, SETS[op.name](first.get(r, 0), of[1].get(r, 0))) for r in (*first,)
+        )
+    if op.name == "groupBy":
+        keys, aggregates, empty = op.args
+        groups = _groups(first, names, keys)
+        if empty and not keys and not sum(first.values()):
+            groups = {(): Counter()}
+        return Counter({
+            (*key, *(
+                aggregate(function, total(
+                    (tuple(value(r, c) for c in columns), n) for r, n in group.items()
+                ))
+                for function, columns, _ in aggregates
+            )): 1
+            for key, group in groups.items()
+            if sum(group.values()) or empty
+        })
+    if op.name == "top_k":
+        return _top(first, names, *op.args)
+    if op.name == "dropDuplicates":
+        keys, order = op.args
+        return _top(first, names, 1, order or (), keys or names, None)
+    if op.name == "reduce":
+        function, keys = REDUCES[op.args[0]], op.args[1]
+        rest = [i for i, name in enumerate(names) if name not in keys]
+        found: Collection = Counter()
+        for key, group in _groups(first, names, keys).items():
+            values = [(tuple(r[i] for i in rest), n) for r, n in group.items()]
+            for new in function(key, sorted(values, key=lambda pair: rank(pair[0]))):
+                found[(*key, *new)] += 1
+        return found
     raise ValueError(f"the oracle knows no operator {op.name!r}")
+
+
+#: Operators of two collections that look at one record at a time: its counts give its count.
+SETS: dict[str, Callable[[int, int], int]] = {
+    "exceptAll": lambda a, b: max(a - b, 0),
+    "intersect": lambda a, b: int(a > 0 and b > 0),
+    "intersectAll": lambda a, b: min(a, b),
+    "subtract": lambda a, b: int(a > 0 and not b > 0),
+}
+
+
+def _groups(
+    collection: Collection, names: list[str], keys: Iterable[str]
+) -> dict[Record, Collection]:
+    found: dict[Record, Collection] = defaultdict(Counter)
+    for record, n in collection.items():
+        found[tuple(record[names.index(name)] for name in keys)][record] = n
+    return found
+
+
+def in_order(
+    records: Iterable[Record], names: list[str], by: Iterable[tuple[str, bool]]
+) -> list[Record]:
+    """Records by (column, ascending), then by all columns."""
+    found = sorted(records, key=rank)
+    for name, ascending in reversed(tuple(by)):
+        found.sort(key=lambda r: rank(r[names.index(name)]), reverse=not ascending)
+    return found
+
+
+def _top(
+    collection: Collection,
+    names: list[str],
+    k: int,
+    by: tuple[tuple[str, bool], ...],
+    per: Iterable[str] | None,
+    number: str | None,
+) -> Collection:
+    found: Collection = Counter()
+    for group in _groups(collection, names, per or ()).values():
+        place, last, ranked = 0, None, 1
+        for record in in_order(group, names, by):
+            criterion = [record[names.index(name)] for name, _ in by]
+            if criterion != last:
+                last, ranked = criterion, place + 1
+            if number == "rank":
+                found.update({(*record, ranked): group[record]} if ranked <= k else {})
+            elif number:
+                places = range(place + 1, min(place + group[record], k) + 1)
+                found.update({(*record, p): 1 for p in places})
+            else:
+                found[record] += max(0, min(group[record], k - place))
+            place += group[record]
+    return +found
+
+
+# Joins.
+
+#: Ways to join that give records of the left side alone.
+HALVES = ("left_semi", "left_anti", "semijoin", "antijoin")
+
+
+def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection:
+    """The inner join, or also each side's records that have no match, or only the left one's."""
+    pairs: list[tuple[str, str]]
+    using, residual, null_safe, how = [], None, False, "inner"
+    if op.name == "join":
+        using, how = op.args
+        pairs = [(name, name) for name in using]
+    elif op.name == "join_on":
+        pairs, null_safe, residual, how = op.args
+    else:
+        pairs = []
+    ours, theirs = names_of
+
+    def key(record: Record, names: list[str], side: int) -> Record:
+        return tuple(record[names.index(pair[side])] for pair in pairs)
+
+    def put_together(left: Record | None, right: Record | None) -> Record:
+        one = left or (None,) * len(ours)
+        two = right or (None,) * len(theirs)
+        keys = [one[ours.index(n)] if left is not None else two[theirs.index(n)] for n in using]
+        rest = [v for n, v in zip(ours, one) if n not in using]
+        return (*keys, *rest, *(v for n, v in zip(theirs, two) if n not in using))
+
+    there = _groups(of[1], theirs, [pair[1] for pair in pairs])
+    inner: Collection = Counter()
+    #: Of each record the number of its matches on the other side.
+    matches: tuple[Collection, Collection] = (Counter(), Counter())
+    for left, n in of[0].items():
+        common = key(left, ours, 0)
+        if None in common and not null_safe:
+            continue
+        for right, m in there.get(common, Counter()).items():
+            if residual and not _holds(residual, left, right, ours, theirs):
+                continue
+            inner[put_together(left, right)] += n * m
+            matches[0][left] += m
+            matches[1][right] += n
+    if how in HALVES:
+        anti = how in ("left_anti", "antijoin")
+        return Counter({r: n for r, n in of[0].items() if (matches[0][r] > 0) != anti})
+    if how in ("left", "full"):
+        inner.update({put_together(r, None): n for r, n in of[0].items() if matches[0][r] <= 0})
+    if how in ("right", "full"):
+        for right, m in of[1].items():
+            inner[put_together(None, right)] += m if matches[1][right] <= 0 else 0
+    return total(inner.items())
+
+
+def _holds(
+    residual: tuple[str, str, str], left: Record, right: Record, ours: list[str], theirs: list[str]
+) -> bool:
+    what, name, other = residual
+    one = left[ours.index(name)]
+    if what == "not null":
+        return one is not None
+    two = right[theirs.index(other)]
+    if one is None or two is None:
+        return False
+    return rank(one) < rank(two) if what == "less" else one != two
+
+
+# Aggregates.
+
+
+def aggregate(function: str, rows: Collection) -> Any:
+    """An aggregate of rows of its arguments, each with its multiplicity."""
+    if function == "count":
+        return sum(n for row, n in rows.items() if None not in row)
+    if function == "count_if":
+        return sum(n for row, n in rows.items() if row[0])
+    if function in ("min_by", "max_by"):
+        found = in_order(
+            [r for r, n in rows.items() if n > 0 and r[1] is not None], ["x", "by"],
+            [("by", function == "min_by"), ("x", True)],
+        )
+        return found[0][0] if found else None
+    known = total((row, n) for row, n in rows.items() if None not in row)
+    there = sorted((row for row, n in known.items() if n > 0), key=rank)
+    if function == "countDistinct":
+        return len(there)
+    values = [row[0] for row in there]
+    if function in ("min", "bool_and"):
+        return values[0] if values else None
+    if function in ("max", "bool_or"):
+        return values[-1] if values else None
+    if function == "collect_set":
+        return tuple(values)
+    if function == "collect_list":
+        return tuple(v for v in values for _ in range(known[v,]))
+    if function == "sum_distinct":
+        known = Counter(there)
+    count = sum(known.values())
+    if not count:
+        return None
+    numbers = {v: n for (v,), n in known.items()}
+    if function in ("sum", "sum_distinct"):
+        return _sum(numbers)
+    return _moment(function, numbers, count)
+
+
+def _sum(numbers: dict[Any, int]) -> Any:
+    """The sum, exact but for a rounding at the end."""
+    odd = {v for v in numbers if v == NAN or math.isinf(v)}
+    if odd:
+        return odd.pop() if len(odd) == 1 else NAN
+    if all(isinstance(v, int) for v in numbers):
+        return sum(v * n for v, n in numbers.items())
+    return float(sum(Fraction(v) * n for v, n in numbers.items()))
+
+
+def _moment(function: str, numbers: dict[Any, int], count: int) -> Any:
+    """Average, variance or standard deviation, exact but for roundings at the end."""
+    if any(v == NAN or math.isinf(v) for v in numbers):
+        found = _sum(numbers) if function == "avg" else NAN
+        return None if function.endswith("samp") and count == 1 else found
+    mean = sum(Fraction(v) * n for v, n in numbers.items()) / count
+    if function == "avg":
+        return float(mean)
+    square = sum((v - mean) ** 2 * n for v, n in numbers.items())
+    below = count - function.endswith("samp")
+    if not below:
+        return None
+    found = float(square / below)
+    return math.sqrt(found) if function.startswith("stddev") else found

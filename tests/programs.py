@@ -29,6 +29,7 @@ from oracle import (
     evaluate,
     normal,
 )
+from program_ops import apply_op, ddl, quoted, relational
 from pyspark_diff import Dataflow, DiffFrame, storage
 from pyspark_diff.runners import work
 
@@ -55,14 +56,6 @@ KEYED = frozenset({"consolidate", "count", "count_total", "distinct", "threshold
 
 
 # Programs in terms of the library.
-
-
-def quoted(name: str) -> str:
-    return f"`{name}`"
-
-
-def ddl(columns: Columns) -> str:
-    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
 
 
 def build(program: Program, frames: list[DiffFrame]) -> list[DiffFrame]:
@@ -124,6 +117,9 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
         return first.threshold(THRESHOLDS[args[0]])
     if op.name == "inspect":
         return first.inspect(lambda *_: None)
+    found = apply_op(op, of, made)
+    if found is not None:
+        return found
     # The others have the library's names, and the other collections or column names as arguments.
     return getattr(first, op.name)(*of[1:], *args)
 
@@ -176,6 +172,10 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     of = last if draw(st.sampled_from([True] * 5 + [False])) else draw(st.integers(0, last))
     there = columns[of]
     names = [name for name, _ in there]
+    if draw(st.sampled_from([True, True, False])):
+        found = draw(relational(program, of, whole))
+        if found is not None:
+            return found
     # The operators with state, those that make cancelling updates, and those that are cheap, often.
     keyed = ["count", "distinct", "threshold", "count", "distinct", "consolidate", "count_total"]
     sums = ["concat", "union"]

@@ -14,7 +14,8 @@ import numpy as np
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.lanes import Lanes, add_at
+from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
 def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
@@ -54,14 +55,27 @@ def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
         read += row.size
         if not row.size:
             continue
-        diffs = batch.diff[row] if isinstance(batch.diff, np.ndarray) else np.full(
-            row.size, batch.diff
-        )
+        diffs = spread(pick(batch.scalars(), row), row.size)
         if not _add_at(sums, group, diffs):
             raise DiffOverflowError(
                 "the accumulated diff of a record leaves the range of 64-bit integers: check the "
                 "diffs that went in"
             )
+    return sums, read
+
+
+def accumulated_lanes(
+    records: Updates, batches: list[Updates], like: Lanes
+) -> tuple[Lanes, int]:
+    """As `accumulated`, where diffs are vectors like the given ones."""
+    sums = like.zeros(len(records))
+    read = 0
+    for batch in batches:
+        if not len(batch) or not len(records) or not isinstance(batch.diff, Lanes):
+            continue
+        group, row = matching_rows(records, batch)
+        read += row.size
+        add_at(sums, group, batch.diff.take(row))
     return sums, read
 
 

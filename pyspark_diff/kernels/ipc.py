@@ -8,9 +8,12 @@ file *is* the arrays. In transit integers are narrowed to the bytes they need.
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.kernels.lanes import Lanes
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import PerRow, Updates
 
@@ -52,7 +55,15 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
         names.append(f"v{i}")
         arrays.append(column)
     put("time", updates.time)
-    put("diff", updates.diff)
+    if isinstance(updates.diff, Lanes):
+        metadata[b"pairs"] = json.dumps(updates.diff.pairs).encode()
+        names.append("lanes")
+        flat = pa.array(updates.diff.values.reshape(-1))
+        arrays.append(pa.FixedSizeListArray.from_arrays(flat, updates.diff.width))
+    else:
+        put("diff", updates.diff)
+    if updates.ordering is not None:
+        metadata[b"ordering"] = json.dumps(updates.ordering).encode()
     schema = pa.schema([(n, a.type) for n, a in zip(names, arrays)], metadata=metadata)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -93,9 +104,21 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
         count = sum(1 for name in names if name.startswith(letter) and name != whole)
         return tuple(batch.column(f"{letter}{i}") for i in range(count)) if count else None
 
+    diff = _lanes(batch) if "lanes" in names else get("diff")
+    ordered = metadata.get(b"ordering")
+    ordering = None
+    if ordered is not None:
+        ordering = tuple((bool(down), bool(last)) for down, last in json.loads(ordered))
     return Updates(
-        key64, columns("k", "key64"), get("time"), get("diff"), val64, columns("v", "val64")
+        key64, columns("k", "key64"), get("time"), diff, val64, columns("v", "val64"), ordering
     )
+
+
+def _lanes(batch: pa.RecordBatch) -> Lanes:
+    column = batch.column("lanes")
+    width = column.type.list_size
+    values = column.flatten().to_numpy().reshape(len(column), width)
+    return Lanes(values, tuple(json.loads(batch.schema.metadata[b"pairs"])))
 
 
 def to_bytes(updates: Updates) -> bytes:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.gather import matching_rows
+from pyspark_diff.kernels.consolidate import Grouped
+from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, advanced, concat, pick, spread
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, pick, spread
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
 #: order of time instead: what is not there at the same time never meets.
@@ -82,9 +82,9 @@ def join(
 
     Examples
     --------
+    >>> from pyspark_diff.kernels.consolidate import consolidate
     >>> a = consolidate(Updates(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
     >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
-    >>> none = consolidate(concat([]))
     >>> pairs, _ = join([], a, [], b, None)
     >>> p = pairs[0]
     >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
@@ -95,7 +95,7 @@ def join(
     for batch, new, swap in ((old_right, new_left, False), (old_left, new_right, True)):
         if not len(new.updates):
             continue
-        groups, rows, old = _matched_old(new, batch, lower, null_safe)
+        groups, rows, old = history(new, batch, lower, null_safe=null_safe)
         read += rows
         if old is None:
             continue
@@ -106,57 +106,9 @@ def join(
     return [pairs for pairs in found if len(pairs)], read
 
 
-def distinct_keys(grouped: Grouped) -> Updates:
-    """The first row of each key, without its value."""
-    starts = grouped.starts if grouped.key_starts is None else grouped.key_starts
-    return grouped.updates.keys().take(starts)
-
-
-def key_lengths(grouped: Grouped) -> Int64:
-    """Number of rows of each key."""
-    starts = grouped.starts if grouped.key_starts is None else grouped.key_starts
-    return np.diff(starts, append=len(grouped.updates))
-
-
-def _matched_old(
-    new: Grouped, batches: list[Updates], lower: int | None, null_safe: bool
-) -> tuple[Int64, int, Updates | None]:
-    """Old rows with the keys of new ones: the key's number for each, how many, and the rows."""
-    keys = distinct_keys(new)
-    parts, numbers = [], []
-    for batch in batches:
-        if not len(batch):
-            continue
-        group, row = _matches(keys, batch, null_safe)
-        if row.size:
-            parts.append(batch.take(row))
-            numbers.append(group)
-    read = sum(len(part) for part in parts)
-    if not parts:
-        return np.empty(0, np.int64), 0, None
-    if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray):
-        return numbers[0], read, parts[0]
-    # Histories below the interval are one accumulation to new updates, however long they are.
-    rows = consolidate(advanced(concat(parts), lower)).updates
-    if not len(rows):
-        return np.empty(0, np.int64), read, None
-    group, row = matching_rows(keys, rows)
-    return group, read, rows.take(row)
-
-
-def _matches(keys: Updates, batch: Updates, null_safe: bool) -> tuple[Int64, Int64]:
-    group, row = matching_rows(keys, batch)
-    if not null_safe and keys.columns is not None and row.size:
-        for column in keys.columns:
-            if column.null_count:
-                valid = column.is_valid().to_numpy(zero_copy_only=False)[group]
-                group, row = group[valid], row[valid]
-    return group, row
-
-
 def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
     """Pairs of each new row of a key with each of the key's matches."""
-    starts = new.starts if new.key_starts is None else new.key_starts
+    starts = key_starts(new)
     counts = key_lengths(new)[groups]
     theirs = np.repeat(np.arange(groups.size), counts)
     ours = np.arange(theirs.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -167,7 +119,7 @@ def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
 def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Pairs]:
     """Pairs of new updates of both sides."""
     left_keys, right_keys = distinct_keys(left), distinct_keys(right)
-    ours, theirs = _matches(left_keys, right_keys, null_safe)
+    ours, theirs = matches(left_keys, right_keys, null_safe)
     a, b = key_lengths(left)[ours], key_lengths(right)[theirs]
     many = (a * b > LONG) & (a * b > 16 * (a + b))
     if isinstance(left.updates.time, int) and isinstance(right.updates.time, int):
@@ -176,21 +128,17 @@ def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Pairs]:
     if not many.all():
         few = np.flatnonzero(~many)
         left_rows, right_rows = _products(
-            _starts(left)[ours[few]], a[few], _starts(right)[theirs[few]], b[few]
+            key_starts(left)[ours[few]], a[few], key_starts(right)[theirs[few]], b[few]
         )
         found.append(_pairs(left.updates, right.updates, left_rows, right_rows, False))
     for key in np.flatnonzero(many):  # each of them is long: a Python call is nothing to it
         found.append(
             _replayed(
-                left, right, int(_starts(left)[ours[key]]), int(a[key]),
-                int(_starts(right)[theirs[key]]), int(b[key]),
+                left, right, int(key_starts(left)[ours[key]]), int(a[key]),
+                int(key_starts(right)[theirs[key]]), int(b[key]),
             )
         )
     return found
-
-
-def _starts(grouped: Grouped) -> Int64:
-    return grouped.starts if grouped.key_starts is None else grouped.key_starts
 
 
 def _products(
@@ -209,7 +157,7 @@ def _pairs(
 ) -> Pairs:
     a, b = pick(ours.time, our_rows), pick(theirs.time, their_rows)
     time = max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
-    diff = product(pick(ours.diff, our_rows), pick(theirs.diff, their_rows))
+    diff = product(pick(ours.scalars(), our_rows), pick(theirs.scalars(), their_rows))
     if swap:
         return Pairs(theirs, ours, their_rows, our_rows, time, diff)
     return Pairs(ours, theirs, our_rows, their_rows, time, diff)
@@ -248,7 +196,7 @@ def _replayed(
         value = np.searchsorted(grouped.starts, rows, side="right") - 1
         times = spread(pick(grouped.updates.time, rows), count)
         order = np.argsort(times, kind="stable")
-        diffs = spread(pick(grouped.updates.diff, rows), count)[order]
+        diffs = spread(pick(grouped.updates.scalars(), rows), count)[order]
         sides.append((value[order] - value[0], times[order], diffs, grouped.starts[value[0]:]))
     (av, at, ad, a_first), (bv, bt, bd, b_first) = sides
     sizes = int(av.max()) + 1, int(bv.max()) + 1

@@ -23,7 +23,8 @@ import numpy as np
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64
+
+Int64 = np.ndarray
 
 #: What a kernel reports, added up: bits of it.
 COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY = 1, 2, 4

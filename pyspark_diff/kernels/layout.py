@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.equality import normalise
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, joined
+from pyspark_diff.kernels.ranking import float_codes, from_float_codes
+from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined
 
 _NARROW = (pa.types.is_boolean, pa.types.is_int8, pa.types.is_int16, pa.types.is_int32,
            pa.types.is_date32)
@@ -38,6 +39,8 @@ class Layout:
     value : Layout or None
         Where records are pairs of a key and a value: the layout of the value, whose columns come
         behind the key's.
+    ordering : Ordering or None
+        For a value whose order matters: the order of each column.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class Layout:
     types: tuple[pa.DataType, ...]
     hash_mask: int = -1
     value: "Layout | None" = None
+    ordering: Ordering | None = None
 
     @property
     def all_types(self) -> tuple[pa.DataType, ...]:
@@ -59,7 +63,13 @@ class Layout:
     @property
     def exact(self) -> bool:
         """Whether ``key64`` is the record."""
-        return len(self.types) == 1 and any(is_(self.types[0]) for is_ in _NARROW + _WIDE)
+        if len(self.types) != 1:
+            return False
+        if self.ordering is not None:
+            # As numbers they must come in the order of the values.
+            kinds = (*_NARROW, *_WIDE, pa.types.is_floating)
+            return self.ordering == ((False, False),) and any(is_(self.types[0]) for is_ in kinds)
+        return any(is_(self.types[0]) for is_ in _NARROW + _WIDE)
 
     @property
     def narrow(self) -> bool:
@@ -74,7 +84,10 @@ class Layout:
             width = len(self.types)
             key = self._encode(columns[:width], time, diff)
             value = self.value._encode(columns[width:], time, diff)
-            return Updates(key.key64, key.columns, time, diff, value.key64, value.columns)
+            return Updates(
+                key.key64, key.columns, time, diff, value.key64, value.columns,
+                self.value.ordering,
+            )
         return self._encode(columns, time, diff)
 
     def _encode(
@@ -90,7 +103,9 @@ class Layout:
         kept = tuple(normalise(array.cast(t) if array.type != t else array)
                      for array, t in zip(arrays, self.types))
         rows = len(arrays[0]) if arrays else len(np.atleast_1d(time))
-        key64 = hashing.spark_xxhash64(kept) if kept else np.zeros(rows, np.int64)
+        # Values in order are told apart by their order; a hash would be of no use.
+        hashed = kept and self.ordering is None
+        key64 = hashing.spark_xxhash64(kept) if hashed else np.zeros(rows, np.int64)
         if self.hash_mask != -1:
             key64 = key64 & np.int64(self.hash_mask)
         return Updates(key64, kept, time, diff)
@@ -147,10 +162,13 @@ class Layout:
 
 
 def as_int64(column: pa.Array) -> pa.Array:
-    """An integral column (boolean, date and timestamp too) as int64, nulls kept."""
+    """A column that 64 bits can hold as int64, in the order of its values, nulls kept."""
     kind = column.type
     if pa.types.is_int64(kind):
         return column
+    if pa.types.is_floating(kind):
+        codes = pa.array(float_codes(column))
+        return pc.if_else(column.is_valid(), codes, None) if column.null_count else codes
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return column.view(pa.int64())
     if pa.types.is_date32(kind):
@@ -162,6 +180,9 @@ def from_int64(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Undo `as_int64`."""
     if pa.types.is_int64(kind):
         return column
+    if pa.types.is_floating(kind):
+        found = from_float_codes(column.fill_null(0).to_numpy(), kind)
+        return pc.if_else(column.is_valid(), found, None) if column.null_count else found
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return column.view(kind)
     if pa.types.is_date32(kind):

@@ -15,9 +15,13 @@ from typing import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.kernels.lanes import Lanes, concat_lanes
+
 Int64 = np.ndarray
 #: One value for each row, or one value that all rows share: constants are never stored per row.
 PerRow = np.ndarray | int
+#: Of the columns of a value: whether it is descending, and whether nulls come last.
+Ordering = tuple[tuple[bool, bool], ...]
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,16 @@ class Updates:
         The record's columns where ``key64`` is only a hash; None where it is the record.
     time : ndarray of int64, shape (n,), or int
         Logical times; a plain int when all rows share it.
-    diff : ndarray of int64, shape (n,), or int
-        Signed multiplicities; a plain int when all rows share it.
+    diff : ndarray of int64, shape (n,), or int, or Lanes
+        Signed multiplicities; a plain int when all rows share it; lanes where the diff is a vector.
     val64 : ndarray of int64, shape (n,), or None
         Where records are pairs of a key and a value: the value, or a hash of it, as ``key64`` and
         ``columns`` are for the key. None where records have no value beside their key.
     values : tuple of pyarrow.Array or None
         The value's columns where ``val64`` is only a hash.
+    ordering : Ordering or None
+        Where rows of a key are in the order of their values: the order of each column. Otherwise
+        any order that is the same in all batches will do.
 
     Examples
     --------
@@ -50,9 +57,10 @@ class Updates:
     key64: Int64
     columns: tuple[pa.Array, ...] | None
     time: PerRow
-    diff: PerRow
+    diff: PerRow | Lanes
     val64: Int64 | None = None
     values: tuple[pa.Array, ...] | None = None
+    ordering: Ordering | None = None
 
     def __len__(self) -> int:
         return int(self.key64.size)
@@ -63,7 +71,13 @@ class Updates:
 
     def diffs(self) -> Int64:
         """Diffs as one array, whether or not they are all the same."""
-        return spread(self.diff, len(self))
+        return spread(self.scalars(), len(self))
+
+    def scalars(self) -> PerRow:
+        """The diffs, where they are numbers and not vectors."""
+        if isinstance(self.diff, Lanes):
+            raise TypeError("these diffs are vectors")
+        return self.diff
 
     def take(self, rows: np.ndarray) -> "Updates":
         """Rows at the given indices (or where a mask is true), in that order."""
@@ -83,9 +97,11 @@ class Updates:
         """The same rows without their values."""
         return Updates(self.key64, self.columns, self.time, self.diff)
 
-    def at(self, time: PerRow, diff: PerRow) -> "Updates":
+    def at(self, time: PerRow, diff: PerRow | Lanes) -> "Updates":
         """The same records at other times, with other diffs."""
-        return Updates(self.key64, self.columns, time, diff, self.val64, self.values)
+        return Updates(
+            self.key64, self.columns, time, diff, self.val64, self.values, self.ordering
+        )
 
     def _moved(
         self,
@@ -94,8 +110,9 @@ class Updates:
         values: tuple[pa.Array, ...] | None,
     ) -> "Updates":
         val64 = None if self.val64 is None else self.val64[rows]
-        time, diff = pick(self.time, rows), pick(self.diff, rows)
-        return Updates(self.key64[rows], columns, time, diff, val64, values)
+        time = pick(self.time, rows)
+        diff = self.diff.take(rows) if isinstance(self.diff, Lanes) else pick(self.diff, rows)
+        return Updates(self.key64[rows], columns, time, diff, val64, values, self.ordering)
 
     def with_columns(self) -> tuple[pa.Array, ...]:
         """The record's columns, made from ``key64`` where that is the record."""
@@ -157,10 +174,16 @@ def concat(parts: Iterable[Updates]) -> Updates:
         np.concatenate([part.key64 for part in kept]),
         columns,
         _gathered(kept, [part.time for part in kept]),
-        _gathered(kept, [part.diff for part in kept]),
+        _diffs(kept),
         val64,
         values,
+        kept[0].ordering,
     )
+
+
+def _diffs(parts: Sequence[Updates]) -> PerRow | Lanes:
+    lanes = [part.diff for part in parts if isinstance(part.diff, Lanes)]
+    return concat_lanes(lanes) if lanes else _gathered(parts, [part.scalars() for part in parts])
 
 
 def advanced(updates: Updates, since: int | None) -> Updates:

@@ -24,6 +24,26 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
     return source.arrangements[key]
 
 
+def arrange_in_order(
+    source: Node, key: Sequence[str], ordering: Sequence[tuple[str, bool, bool]]
+) -> Arranged:
+    """The node that keeps ``source`` by a key, and the records of a key in an order.
+
+    Parameters
+    ----------
+    source : Node
+    key : sequence of str
+    ordering : sequence of (str, bool, bool)
+        Columns of the order: name, whether descending, whether nulls come last.
+    """
+    known = (tuple(key), *ordering)
+    if known not in source.arrangements:
+        source.arrangements[known] = Keyed(
+            "arrange_in_order", source, source.schema, None, key, ordering=ordering
+        )
+    return source.arrangements[known]
+
+
 def arrange_by_self(source: Node) -> Arranged:
     """The node that keeps ``source``, indexed by the whole record."""
     return arrange_by_key(source, source.schema.names)

@@ -26,7 +26,7 @@ class ConsolidateKernel:
         self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
     ) -> Changes:
         columns = layout.decode(grouped.updates)
-        return [columns[i] for i in wanted], grouped.updates.time, grouped.updates.diff
+        return [columns[i] for i in wanted], grouped.updates.time, grouped.updates.scalars()
 
 
 def consolidate(source: Node) -> Keyed:

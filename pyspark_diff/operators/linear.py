@@ -25,6 +25,7 @@ from pyspark_diff.runners.tasks import errors_to_text
 from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.values import to_array
 
+_NOT_WEIGHED = "a diff multiplied by its weight leaves the range of 64-bit integers"
 _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
 
 
@@ -72,6 +73,86 @@ def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
         schema = Schema(T.StructType(fields))
         source.picks[key] = Linear(kind, source, schema, stage, stage.needs)
     return source.picks[key]
+
+
+@dataclass(frozen=True)
+class DropNull:
+    """The records in which none of some columns is null.
+
+    Parameters
+    ----------
+    columns : tuple of str
+    """
+
+    columns: tuple[str, ...]
+    portable = True
+    takes = None
+    keeps_time_and_diff = True
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        for name in self.columns:
+            frame = frame.where(column(name).isNotNull())
+        return frame
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        for name in self.columns:
+            if table[name].null_count:
+                table = table.filter(pc.is_valid(table[name]))
+        return table
+
+
+def drop_null(source: Node, columns: Sequence[str]) -> Node:
+    """The node without the records in which one of some columns is null."""
+    columns = tuple(columns)
+    if columns not in source.drops:
+        stage = DropNull(columns)
+        need = frozenset(columns)
+        source.drops[columns] = Linear(
+            "dropna", source, source.schema, stage, lambda wanted: wanted | need
+        )
+    return source.drops[columns]
+
+
+@dataclass(frozen=True)
+class Weigh:
+    """The diff multiplied by a whole number, which is dropped.
+
+    Parameters
+    ----------
+    name : str
+        Its column; null counts as zero.
+    """
+
+    name: str
+    portable = True
+    takes = None
+    keeps_time_and_diff = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        weight = F.coalesce(column(self.name).cast("long"), F.lit(0))
+        # In decimals the product is exact, so that one which does not fit is found.
+        exact = column(DIFF).cast("decimal(19,0)") * weight.cast("decimal(19,0)")
+        fits = exact.between(F.lit(-(2**63)).cast("decimal(38,0)"), F.lit(2**63 - 1))
+        told = to_text(DiffOverflowError(_NOT_WEIGHED))
+        product = F.when(fits, exact.cast("long")).otherwise(F.raise_error(F.lit(told)))
+        return frame.withColumn(DIFF, product).drop(self.name)
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        weight = pc.fill_null(table[self.name].cast(pa.int64()), 0)
+        try:
+            product = pc.multiply_checked(table[DIFF], weight)
+        except pa.ArrowInvalid as error:
+            raise DiffOverflowError(_NOT_WEIGHED) from error
+        table = table.set_column(table.column_names.index(DIFF), DIFF, product)
+        return table.drop_columns([self.name])
+
+
+def weigh(source: Node, name: str) -> Linear:
+    """The node with each diff multiplied by a column, which is dropped."""
+    names = [n for n in source.schema.names if n != name]
+    return Linear(
+        "weighted", source, source.schema.only(names), Weigh(name), lambda wanted: wanted | {name}
+    )
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from pyspark.sql import DataFrame
 
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
-from pyspark_diff.runners.work import Kernel
+from pyspark_diff.runners.work import Kernel, Weights
 from pyspark_diff.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
@@ -43,10 +43,12 @@ class Node:
         self.schema = schema
         self.time_type = time_type
         self.serial = next(_serial)
-        #: The node that keeps this collection, by the key that it is indexed by.
-        self.arrangements: dict[tuple[str, ...], Arranged] = {}
+        #: The nodes that keep this collection, by the key that it is indexed by, and its order.
+        self.arrangements: dict[tuple[Any, ...], Arranged] = {}
         #: Nodes with some of its columns, so that asked for again they are the same ones.
         self.picks: dict[tuple[tuple[str, str], ...], Linear] = {}
+        #: Nodes without the records in which one of some columns is null, likewise.
+        self.drops: dict[tuple[str, ...], Linear] = {}
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted output columns are made of."""
@@ -88,6 +90,21 @@ class Input(Node):
         self.name = name
         self.frame = frame
         self.local = local
+
+
+class Constant(Input):
+    """A collection that never changes: some records, there from the beginning.
+
+    Parameters
+    ----------
+    schema : Schema
+    time_type : TimeType
+    rows : sequence of tuple
+    """
+
+    def __init__(self, schema: Schema, time_type: TimeType, rows: Sequence[tuple[Any, ...]]):
+        super().__init__(schema, time_type, "constant")
+        self.rows = tuple(rows)
 
 
 class Linear(Node):
@@ -181,6 +198,11 @@ class Keyed(Arranged):
         None only arranges, and gives nothing.
     key : sequence of str, optional
         Columns of the key; the whole record if not given, as kernels want it.
+    ordering : sequence of (str, bool, bool)
+        Columns of the value that it is kept in the order of: name, whether it is descending, and
+        whether nulls come last. Those that are not named come behind.
+    weights : Weights, optional
+        Columns that move into the diff, which is a vector then. There are no others but the key's.
     """
 
     def __init__(
@@ -190,11 +212,16 @@ class Keyed(Arranged):
         schema: Schema,
         kernel: Kernel | None,
         key: Sequence[str] | None = None,
+        *,
+        ordering: Sequence[tuple[str, bool, bool]] = (),
+        weights: Weights | None = None,
     ):
         key = source.schema.names if key is None else key
         super().__init__(kind, (source,), source.schema, key)
         self.schema = schema
         self.kernel = kernel
+        self.ordering = tuple(ordering)
+        self.weights = weights
         # Refuses records that cannot be compared here, where the operator is written down.
         whole = source.schema.layout()
         self._whole = whole if kernel is not None else None
@@ -205,10 +232,29 @@ class Keyed(Arranged):
         return self.kernel is None or self.kernel.stateful
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        if self.weights is not None:
+            return frozenset((*self.key, *self.weights.columns))
         return super().needs(wanted) if self._whole is not None else frozenset(self.stored(wanted))
 
+    def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
+        if self.weights is not None:
+            return self.key
+        first = [name for name, _, _ in self.ordering]
+        found = super().stored(wanted | set(first))
+        values = [name for name in found[len(self.key):] if name not in first]
+        return (*self.key, *first, *values)
+
     def layout(self, wanted: frozenset[str]) -> Layout:
-        return super().layout(wanted) if self._whole is None else self._whole
+        if self._whole is not None:
+            return self._whole
+        if self.weights is not None:
+            return self.schema.layout(self.key)
+        layout = super().layout(wanted)
+        if not self.ordering or layout.value is None:
+            return layout
+        order = [(down, last) for _, down, last in self.ordering]
+        order += [(False, False)] * (len(layout.value.types) - len(order))
+        return replace(layout, value=replace(layout.value, ordering=tuple(order)))
 
 
 class Reader(Arranged):

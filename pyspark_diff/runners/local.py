@@ -51,6 +51,7 @@ class LocalRunner:
                 feed.upper,
                 feed.floor(work.lower),
                 feed.ceiling(work.upper),
+                work.weights,
             )
             for table in self.tables(feed):
                 updates = how.updates(table)

@@ -32,10 +32,11 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout, as_int64
 from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
-from pyspark_diff.kernels.updates import PerRow, Updates
+from pyspark_diff.kernels.updates import PerRow, Updates, joined
+from pyspark_diff.kernels.weigh import weigh
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.work import BucketResult, Weights, Work, merge_bucket, run_bucket
 from pyspark_diff.schema import DIFF, TIME
 
 BLOBS = "bucket int, part long, blob binary, error string"
@@ -67,6 +68,8 @@ class Split:
         Rows at other times are left out.
     floor, ceiling : int or None
         A time below the one, or not below the other, is an error.
+    weights : Weights or None
+        Columns that move into the diff.
     """
 
     layout: Layout
@@ -78,6 +81,7 @@ class Split:
     upper: int | None
     floor: int | None
     ceiling: int | None
+    weights: Weights | None = None
 
     def updates(self, table: pa.Table) -> Updates:
         """Rows of the interval, as kernels see them."""
@@ -122,7 +126,11 @@ class Split:
                 inside &= time < self.upper
             if not inside.all():
                 updates = updates.take(inside)
-        return updates
+                table = table.filter(pa.array(inside))
+        if self.weights is None:
+            return updates
+        columns = [joined([table.column(name)]) for name in self.weights.columns]
+        return weigh(updates, columns, self.weights.accumulators)
 
 
 def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], Batches]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark_diff import storage
 from pyspark_diff.arrange.batch import BatchFile
 from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.accumulators import Accumulator
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.gather import accumulated
 from pyspark_diff.kernels.layout import Layout, from_int64
@@ -90,6 +91,21 @@ def _rows(changes: Changes) -> int:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Columns that move into the diff, which is a vector then.
+
+    Parameters
+    ----------
+    columns : tuple of str
+    accumulators : tuple of Accumulator
+        What becomes of them; each names a column by its number.
+    """
+
+    columns: tuple[str, ...]
+    accumulators: tuple[Accumulator, ...]
+
+
+@dataclass(frozen=True)
 class Work:
     """What a keyed operator does in one step, for all buckets. Travels to the executors.
 
@@ -111,6 +127,8 @@ class Work:
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
+    weights : Weights or None
+        What moves into the diff.
     """
 
     layout: Layout
@@ -123,6 +141,7 @@ class Work:
     since: int | None
     lower: int | None
     upper: int | None
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True)

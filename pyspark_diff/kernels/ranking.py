@@ -1,0 +1,224 @@
+"""The order of values as integers: what is compared often is compared once, here.
+
+For records ``r`` with columns and an ordering of them, and ``c = codes(columns, ordering)``::
+
+    c[i] <  c[j]   iff   record i comes before record j
+    c[i] == c[j]   iff   rows_equal(columns, i, j)
+
+Numbers come by value, with -0.0 = 0.0 and NaN = NaN above all others; strings and binary by their
+bytes; structs field by field and lists element by element, a shorter one first, with nulls inside
+of either first. That is how Spark sorts.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_diff.kernels import buffers
+from pyspark_diff.kernels.updates import Int64
+
+#: For each column whether it is descending, and whether its nulls come last.
+Ordering = tuple[tuple[bool, bool], ...]
+
+#: How many values tell whether the same ones come again and again.
+_SAMPLE = 1024
+
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int64:
+    """A number for each record that stands for its place in the order.
+
+    Codes of different calls may be compared only where a single column of numbers, dates or times
+    is ordered: it is its own code as long as it has no nulls.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+        Columns of one table, the most significant one first.
+    ordering : Ordering
+        One ``(descending, nulls_last)`` for each column.
+    rows : int
+        Number of records, asked for where there is no column to tell it: then all are equal.
+
+    Returns
+    -------
+    ndarray of int64
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A `TypeError`: a column is, or contains, a map or a type that Spark's Arrow conversion does
+        not produce.
+
+    Examples
+    --------
+    >>> words, numbers = pa.array(["b", None, "a", "b"]), pa.array([1, 2, 3, -5])
+    >>> found = codes([words, numbers], ((True, True), (False, False)))
+    >>> np.argsort(found).tolist()
+    [3, 0, 2, 1]
+    """
+    if len(columns) != len(ordering):
+        raise ValueError(f"{len(columns)} columns have an ordering of {len(ordering)}")
+    for column in columns:
+        buffers.check_type(column.type)
+    if not columns:
+        return np.zeros(rows, np.int64)
+    return pack([
+        _column(column, descending, nulls_last)
+        for column, (descending, nulls_last) in zip(columns, ordering)
+    ])
+
+
+def float_codes(array: pa.Array) -> Int64:
+    """Integers in the order of the floats of a column; those of nulls mean nothing.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Of float32 or float64.
+
+    Returns
+    -------
+    ndarray of int64
+
+    Examples
+    --------
+    >>> found = float_codes(pa.array([-1.5, -0.0, 0.0, 2.0, float("inf"), float("nan")]))
+    >>> (found[1:] > found[:-1]).tolist()
+    [True, False, True, True, True]
+    """
+    values = buffers.fixed(array)
+    values = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    bits = values.view(np.int64 if values.dtype == np.float64 else np.int32)
+    return _flipped(bits).astype(np.int64, copy=False)
+
+
+def from_float_codes(codes: Int64, kind: pa.DataType) -> pa.Array:
+    """Undo `float_codes`, up to the sign of zero and the bits of NaN.
+
+    Examples
+    --------
+    >>> from_float_codes(float_codes(pa.array([-1.5, 2.0])), pa.float64()).to_pylist()
+    [-1.5, 2.0]
+    """
+    wide = pa.types.is_float64(kind)
+    bits = _flipped(codes if wide else codes.astype(np.int32))
+    return pa.array(bits.view(np.float64 if wide else np.float32), kind)
+
+
+def _flipped(bits: np.ndarray) -> np.ndarray:
+    """Floats are a sign and a size: below zero a larger size is a smaller number. Its own inverse.
+    """
+    info = np.iinfo(bits.dtype)
+    return bits ^ ((bits >> (info.bits - 1)) & info.max)
+
+
+def pack(parts: Sequence[Int64]) -> Int64:
+    """Tuples of integers as one integer that orders them by the first, then by the second, ...
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of int64
+        At least one, all of one length.
+
+    Returns
+    -------
+    ndarray of int64
+        The only part itself where there is only one.
+
+    Examples
+    --------
+    >>> pack([np.array([5, 5, -7]), np.array([2**62, -(2**62), 0])]).argsort().tolist()
+    [2, 1, 0]
+    """
+    code = parts[0]
+    if not code.size:
+        return code
+    for part in parts[1:]:
+        pair, spans = [code, part], [_span(code), _span(part)]
+        while sum(high.bit_length() for _, high in spans) > 62:
+            # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
+            wide = max(range(2), key=lambda i: spans[i][1])
+            distinct, rank = np.unique(pair[wide], return_inverse=True)
+            pair[wide], spans[wide] = rank, (0, distinct.size - 1)
+        left, right = (each - low for each, (low, _) in zip(pair, spans))
+        code = (left << spans[1][1].bit_length()) | right
+    return code
+
+
+def _span(code: Int64) -> tuple[int, int]:
+    """The least code, and how far the greatest is from it."""
+    low = int(code.min())
+    return low, int(code.max()) - low
+
+
+def _column(column: pa.Array, descending: bool, nulls_last: bool) -> Int64:
+    """Codes of one column, nulls among them."""
+    code = _values(column)
+    if descending:
+        code = ~code
+    valid = buffers.validity(column)
+    if not valid.size:
+        return code
+    found = code[valid]
+    if not found.size:
+        return np.zeros(valid.size, np.int64)
+    if found.max() == _MOST if nulls_last else found.min() == _LEAST:
+        # No integer is left over for null; of ranks there is.
+        found = np.unique(found, return_inverse=True)[1]
+    code = np.full(valid.size, found.max() + 1 if nulls_last else found.min() - 1)
+    code[valid] = found
+    return code
+
+
+def _values(column: pa.Array) -> Int64:
+    """Ascending codes of one column; those of nulls mean nothing."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64)
+    if pa.types.is_struct(kind):
+        children = [_column(child, False, False) for child in buffers.fields(column)]
+        return pack(children) if children else np.zeros(len(column), np.int64)
+    if buffers.is_list(kind):
+        return _lists(column)
+    if buffers.is_bytes(kind):
+        return _rank(column)
+    if pa.types.is_decimal(kind):
+        low, high = buffers.decimal_lanes(column).T
+        if (high == low >> 63).all():
+            return low.copy()
+        # The low half has no sign of its own.
+        return pack([high, low ^ _LEAST])
+    if pa.types.is_floating(kind):
+        return float_codes(column)
+    return buffers.fixed(column).astype(np.int64)
+
+
+def _lists(column: pa.Array) -> Int64:
+    """Codes of lists: with elements as big-endian numbers they come in the order of their bytes."""
+    elements, bounds = buffers.elements(column)
+    code = _column(elements, False, False)
+    data = (code.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
+    layout = [None, pa.py_buffer(bounds.astype(np.int64) * 8), pa.py_buffer(data)]
+    return _rank(pa.Array.from_buffers(pa.large_binary(), len(column), layout))
+
+
+def _rank(column: pa.Array) -> Int64:
+    """Rank of each value of a column of bytes among its distinct values."""
+    spread = np.arange(_SAMPLE) * (len(column) // _SAMPLE)
+    if not spread[1] or 2 * len(column.take(pa.array(spread)).unique()) > _SAMPLE:
+        rank = pc.rank(column, tiebreaker="dense")
+        return rank.to_numpy(zero_copy_only=False).astype(np.int64)
+    # Hashing is far cheaper than sorting where it leaves little to sort (measured: 2 million
+    # strings of 1000 kinds in 0.04 s, where ranking them all takes 0.5 s).
+    encoded = column.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary).to_numpy(zero_copy_only=False)
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    return place[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]

@@ -1,0 +1,2 @@
+"""Stub."""
+def top_k(*a, **k): raise NotImplementedError

@@ -1,0 +1,364 @@
+"""Reduce: a user's own function of the values of each key.
+
+At every time ``t``, for each key ``k`` that has values then::
+
+    accumulate(reduce(A, f), t)[(k, *)] = f(k, the values of k in A accumulated at t)
+
+``f`` is called for the keys that a step touches, and for each of them only at the times at which
+its accumulated values change. What was given before is on record, so it is taken back exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import (
+    DiffError,
+    FunctionError,
+    NegativeMultiplicityError,
+    NonDeterministicError,
+    SchemaError,
+)
+from pyspark_diff.kernels import ranking
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
+from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
+from pyspark_diff.operators.node import Arranged, Reader
+from pyspark_diff.runners.read import Side
+from pyspark_diff.runners.work import Changes
+from pyspark_diff.schema import Schema, TimeType
+from pyspark_diff.values import to_array
+
+#: The forms in which values are handed to a function.
+FORMS = ("rows", "pandas", "arrow")
+
+
+@dataclass(frozen=True)
+class ReduceKernel:
+    """A user's function on the replayed history of each touched key.
+
+    Parameters
+    ----------
+    function : callable
+    form : {"rows", "pandas", "arrow"}
+    values : tuple of str
+        Columns that are not part of the key.
+    schema : pyarrow.Schema
+        What the function returns.
+    time_type : TimeType
+    diff : str
+        Name of the column of multiplicities in a table that is handed over.
+    allow_negative : bool
+        Whether the function takes values with negative multiplicities.
+    """
+
+    function: Callable[..., Any]
+    form: str
+    values: tuple[str, ...]
+    schema: pa.Schema
+    time_type: TimeType
+    diff: str
+    allow_negative: bool
+    records = True
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return self.values
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        side = sides[0]
+        if own is None:
+            raise ValueError("a reduce keeps what it gave")
+        if not len(side.new.updates):
+            return (self._decoded(own, own.new.updates, wanted), np.empty(0, np.int64), 1), 0
+        replay = _Replay(self, side)
+        keys = distinct_keys(side.new)
+        made = replay.run()
+        group, read, recorded = history(side.new, own.old, side.lower)
+        parts = []
+        if recorded is not None:
+            # Taken back whole when the key first changes; what stays the same cancels out.
+            parts.append(recorded.at(replay.first[group], -recorded.diffs()))
+        encoded = self._encoded(own, side, keys, made)
+        if encoded is not None:
+            parts.append(encoded)
+        self._check_returns(replay, made, encoded, recorded, group)
+        rows = consolidate(concat(parts)).updates
+        columns = self._decoded(own, rows, wanted)
+        return (columns, rows.times(), rows.diffs()), read + replay.read
+
+    def _decoded(self, own: Side, rows: Updates, wanted: Sequence[int]) -> list[pa.Array]:
+        # An arrangement's columns come in its own order, which is the order that is asked for.
+        return own.layout.decode(rows)
+
+    def _encoded(
+        self, own: Side, side: Side, keys: Updates, made: "_Made"
+    ) -> Updates | None:
+        if not made.group:
+            return None
+        index = np.array(made.group, dtype=np.int64)
+        columns = side.layout.decode_key(keys.take(index))
+        if self.form == "rows":
+            for i, field in enumerate(self.schema):
+                try:
+                    columns.append(to_array([row[i] for row in made.rows], field.type))
+                except TypeError as wrong:
+                    raise SchemaError(
+                        f"reduce's function returned a value for column {field.name!r} that is "
+                        f"not a {field.type}: {wrong}"
+                    ) from wrong
+        else:
+            table = pa.concat_tables(made.tables)
+            columns += [joined([column]) for column in table.columns]
+        return own.layout.encode(
+            columns, np.array(made.time, np.int64), np.array(made.diff, np.int64)
+        )
+
+    def _check_returns(
+        self,
+        replay: "_Replay",
+        made: "_Made",
+        encoded: Updates | None,
+        recorded: Updates | None,
+        group: Int64,
+    ) -> None:
+        """Where values are again what they were before the step, so must be the result."""
+        if not made.returned:
+            return
+        made_group = np.array(made.group, dtype=np.int64)
+        made_time = np.array(made.time, dtype=np.int64)
+        for key, time in made.returned:  # few: keys that came back within one step
+            parts = []
+            if encoded is not None:
+                now = (made_group == key) & (made_time == time) & (np.array(made.diff) > 0)
+                parts.append(encoded.take(now).at(0, 1))
+            if recorded is not None:
+                before = recorded.take(group == key)
+                parts.append(before.at(0, -before.diffs()))
+            if len(consolidate(concat(parts)).updates):
+                replay.refuse(key, time)
+
+
+@dataclass
+class _Made:
+    """What the function returned: rows, or tables, with the key, time and diff of each row."""
+
+    rows: list[tuple[Any, ...]]
+    tables: list[pa.Table]
+    group: list[int]
+    time: list[int]
+    diff: list[int]
+    #: Keys and times at which the values were again what they were before the step.
+    returned: list[tuple[int, int]]
+
+
+class _Replay:
+    """The calls of one bucket. The loop over keys and times is the user's: a call for each."""
+
+    def __init__(self, kernel: ReduceKernel, side: Side):
+        self.kernel, self.side = kernel, side
+        new = side.new.updates
+        self._old_group, self.read, old = history(side.new, side.old, side.lower)
+        parts = [new] if old is None else [old, new]
+        self._offset = 0 if old is None else len(old)
+        pieces = [side.layout.decode_value(part) for part in parts]
+        columns = [joined(list(column)) for column in zip(*pieces)]
+        rows = self._offset + len(new)
+        code = np.zeros(rows, np.int64)
+        if columns:
+            code = ranking.codes(columns, ((False, False),) * len(columns))
+        _, first, self._value = np.unique(code, return_index=True, return_inverse=True)
+        #: Each value once, in order.
+        self._values = pa.Table.from_arrays(
+            [column.take(pa.array(first)) for column in columns], names=list(kernel.values)
+        )
+        plain = [column.to_pylist() for column in self._values.columns]
+        self._tuples = list(zip(*plain)) if plain else [()] * first.size
+        self._old_diff = [] if old is None else old.diffs().tolist()
+        keys = [column.to_pylist() for column in side.layout.decode_key(distinct_keys(side.new))]
+        lengths = key_lengths(side.new)
+        self._keys = list(zip(*keys)) if keys else [()] * lengths.size
+        self._group = np.repeat(np.arange(lengths.size), lengths)
+        self._times = new.times()
+        #: When each key first changes.
+        self.first = np.full(lengths.size, np.iinfo(np.int64).max)
+        np.minimum.at(self.first, self._group, self._times)
+
+    def run(self) -> _Made:
+        """Call the function wherever something changes."""
+        made = _Made([], [], [], [], [], [])
+        counts: list[dict[int, int]] = [{} for _ in self._keys]
+        for group, value, diff in zip(
+            self._old_group.tolist(), self._value[: self._offset].tolist(), self._old_diff
+        ):
+            counts[group][value] = diff
+        order = np.lexsort((self._times, self._group))
+        diffs = self.side.new.updates.diffs()
+        before = [dict(count) for count in counts]
+        known: list[dict[Any, Any]] = [{} for _ in self._keys]
+        held: list[Any] = [None] * len(self._keys)
+        for group, time, changes in self._events(order, diffs):
+            count = counts[group]
+            for value, diff in changes:
+                count[value] = count.get(value, 0) + diff
+                if not count[value]:
+                    del count[value]
+            result = self._call(group, time, count) if count else None
+            state = frozenset(count.items())
+            if state in known[group] and known[group][state] != _comparable(result):
+                self.refuse(group, time)
+            known[group][state] = _comparable(result)
+            if count == before[group]:
+                made.returned.append((group, time))
+            self._put(made, held[group], group, time, -1)
+            self._put(made, result, group, time, 1)
+            held[group] = result
+        return made
+
+    def _events(
+        self, order: Int64, diffs: Int64
+    ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+        """Key, time, and the changes then, in order of both."""
+        now: tuple[int, int] | None = None
+        changes: list[tuple[int, int]] = []
+        value = self._value[self._offset:]
+        for group, time, what, diff in zip(
+            self._group[order].tolist(), self._times[order].tolist(), value[order].tolist(),
+            diffs[order].tolist(),
+        ):
+            if now != (group, time):
+                if now is not None:
+                    yield (*now, changes)
+                now, changes = (group, time), []
+            changes.append((what, diff))
+        if now is not None:
+            yield (*now, changes)
+
+    def _call(self, group: int, time: int, count: dict[int, int]) -> Any:
+        kernel = self.kernel
+        values = sorted(count)
+        if not kernel.allow_negative and min(count.values()) < 0:
+            wrong = next(v for v in values if count[v] < 0)
+            raise NegativeMultiplicityError(
+                f"{self._where(group, time)} the value {self._tuples[wrong]!r} stands with the "
+                f"multiplicity {count[wrong]}: more of it was removed than was inserted. Correct "
+                "the input, or pass allow_negative=True to a function that can make sense of it"
+            )
+        key = self._keys[group]
+        try:
+            if kernel.form == "rows":
+                found = kernel.function(key, [(self._tuples[v], count[v]) for v in values])
+                return [self._row(row) for row in found]
+            table = self._values.take(pa.array(values))
+            table = table.append_column(kernel.diff, pa.array([count[v] for v in values]))
+            if kernel.form == "arrow":
+                return self._table(kernel.function(key, table))
+            return self._table(kernel.function(key, table.to_pandas()))
+        except DiffError:
+            raise
+        except Exception as error:
+            raise FunctionError(
+                f"reduce's function failed {self._where(group, time)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _row(self, row: Any) -> tuple[Any, ...]:
+        row = tuple(row) if isinstance(row, (tuple, list)) else (row,)
+        width = len(self.kernel.schema)
+        if len(row) != width:
+            raise SchemaError(
+                f"reduce's function returned a row of {len(row)} values, {row!r}; its schema has "
+                f"{width} columns: {', '.join(self.kernel.schema.names)}"
+            )
+        return row
+
+    def _table(self, found: Any) -> pa.Table:
+        schema = self.kernel.schema
+        if isinstance(found, pd.DataFrame):
+            missing = [name for name in schema.names if name not in found.columns]
+            if not missing:
+                return pa.Table.from_pandas(found, schema=schema, preserve_index=False)
+        elif isinstance(found, pa.Table):
+            missing = [name for name in schema.names if name not in found.column_names]
+            if not missing:
+                return found.select(schema.names).cast(schema)
+        else:
+            raise SchemaError(
+                f"reduce's function returned a {type(found).__name__}; with form="
+                f"{self.kernel.form!r} it returns a table of the same kind that it is given"
+            )
+        raise SchemaError(f"reduce's function returned a table without {', '.join(missing)}")
+
+    def _put(self, made: _Made, result: Any, group: int, time: int, diff: int) -> None:
+        if result is None:
+            return
+        if self.kernel.form == "rows":
+            made.rows.extend(result)
+            count = len(result)
+        else:
+            made.tables.append(result)
+            count = result.num_rows
+        made.group.extend([group] * count)
+        made.time.extend([time] * count)
+        made.diff.extend([diff] * count)
+
+    def refuse(self, group: int, time: int) -> None:
+        """The function gave two results for the same values."""
+        raise NonDeterministicError(
+            f"reduce's function gave another result {self._where(group, time)} than it gave for "
+            "the same values before, so the two do not cancel; it must depend on its arguments "
+            "alone"
+        )
+
+    def _where(self, group: int, time: int) -> str:
+        return f"for the key {self._keys[group]!r} at time {self.kernel.time_type.decode(time)!r}"
+
+
+def _comparable(result: Any) -> Any:
+    """A result as a multiset, which is equal to that of the same rows in another order."""
+    if isinstance(result, pa.Table):
+        result = list(zip(*(column.to_pylist() for column in result.columns)))
+    return Counter(map(repr, result or ()))
+
+
+def reduce(
+    source: Arranged,
+    function: Callable[..., Any],
+    schema: Schema,
+    *,
+    form: str,
+    diff: str,
+    allow_negative: bool,
+) -> Reader:
+    """The node that applies a function to the values of each key.
+
+    Parameters
+    ----------
+    source : Arranged
+    function : callable
+    schema : Schema
+        Columns that the function returns, beside those of the key.
+    form : {"rows", "pandas", "arrow"}
+    diff : str
+        Name of the column of multiplicities in a table that is handed over.
+    allow_negative : bool
+
+    Notes
+    -----
+    Source: differential-dataflow ``operators/reduce.rs``.
+    """
+    values = tuple(n for n in source.schema.names if n not in source.key)
+    kernel = ReduceKernel(
+        function, form, values, schema.arrow(), source.time_type, diff, allow_negative
+    )
+    fields = [source.schema.struct[name] for name in source.key]
+    out = Schema(T.StructType([*fields, *schema.struct.fields]))
+    return Reader("reduce", (source,), out, kernel, source.key)

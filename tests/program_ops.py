@@ -1,0 +1,255 @@
+"""The operators of random programs that group, join and order: how the library is given them, and
+how they are drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from oracle import (
+    HALVES,
+    REDUCES,
+    SETS,
+    THRESHOLDS,
+    Columns,
+    Op,
+    Program,
+    columns_of,
+    free,
+    guard,
+)
+from pyspark_diff import DiffFrame
+
+#: Those that are drawn. To come: "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
+#: "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key".
+ENABLED = frozenset({"join", "join_on", "crossJoin"})
+#: The aggregates that are drawn; those whose last digits may differ are tested elsewhere.
+AGGREGATES = (
+    "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "countDistinct",
+    "count_if", "max", "max_by", "min", "min_by", "sum", "sum_distinct",
+)
+HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
+
+
+def quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def ddl(columns: Columns) -> str:
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+
+
+def col(name: str, alias: str = "") -> Column:
+    return F.col(f"{alias}.{quoted(name)}" if alias else quoted(name))
+
+
+# In terms of the library.
+
+
+def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
+    """One of these operators; None if it is none of them."""
+    name, args = op.name, op.args
+    if guard(op):
+        of = [frame.threshold(THRESHOLDS[str(guard(op))]) for frame in of]
+    first = of[0]
+    if name == "join":
+        return _join(first, of[1], *args)
+    if name == "join_on":
+        return _join_on(first, of[1], *args)
+    if name == "crossJoin":
+        return first.crossJoin(_renamed(first, of[1], ()).hint("broadcast"))
+    if name == "groupBy":
+        keys, aggregates, empty = args
+        columns = [aggregate(f, *map(col, cs)).alias(as_name) for f, cs, as_name in aggregates]
+        if keys:
+            return first.groupBy(*map(quoted, keys)).agg(*columns)
+        return first.agg(*columns, empty=True) if empty else first.agg(*columns)
+    if name == "top_k":
+        k, by, per, number = args
+        return first.top_k(k, [ordering(*b) for b in by], per=list(per) or None, number=number)
+    if name == "reduce":
+        function, key = args
+        return first.reduce(REDUCES[function], ddl(made[len(key):]), list(key))
+    if name == "dropDuplicates":
+        subset, order = args
+        by = [ordering(*b) for b in order]
+        return first.dropDuplicates(list(subset) or None, order=by or None)
+    if name in (*SETS, "weighted", "arrange_by_key"):
+        return getattr(first, name)(*of[1:], *args)
+    return None
+
+
+def aggregate(function: str, *columns: Column) -> Column:
+    """A call of an aggregate function; a count of no columns is of the rows."""
+    if function == "count" and len(columns) != 1:
+        return F.count("*")
+    return getattr(F, function)(*columns)
+
+
+def ordering(name: str, ascending: bool) -> Column:
+    return col(name).asc() if ascending else col(name).desc()
+
+
+def _renamed(left: DiffFrame, right: DiffFrame, using: tuple[str, ...]) -> DiffFrame:
+    """The right side without names of the left one."""
+    found = list(left.columns)
+    for name in right.columns:
+        if name not in using:
+            found.append(free(name, found))
+            right = right.withColumnRenamed(name, found[-1]) if found[-1] != name else right
+    return right
+
+
+def _join(left: DiffFrame, right: DiffFrame, using: tuple[str, ...], how: str) -> DiffFrame:
+    if how in ("semijoin", "antijoin"):
+        every = set(using) == set(right.columns)
+        return getattr(left, how)(right, None if every else list(using))
+    return left.join(_renamed(left, right, using), list(using), how)
+
+
+def _join_on(
+    left: DiffFrame,
+    right: DiffFrame,
+    pairs: tuple[tuple[str, str], ...],
+    null_safe: bool,
+    residual: tuple[str, str, str] | None,
+    how: str,
+) -> DiffFrame:
+    on = [
+        col(a, "l").eqNullSafe(col(b, "r")) if null_safe else col(a, "l") == col(b, "r")
+        for a, b in pairs
+    ]
+    if residual:
+        what, a, b = residual
+        on.append({
+            "less": lambda: col(a, "l") < col(b, "r"),
+            "differ": lambda: col(b, "r") != col(a, "l"),
+            "not null": lambda: col(a, "l").isNotNull(),
+        }[what]())
+    condition = on[0]
+    for more in on[1:]:
+        condition = condition & more
+    found = left.alias("l").join(right.alias("r"), condition, how)
+    if how in HALVES:
+        return found
+    assert found.columns == [*left.columns, *right.columns]
+    names = list(left.columns)
+    columns = [col(name, "l") for name in names]
+    for name in right.columns:
+        names.append(free(name, names))
+        columns.append(col(name, "r").alias(names[-1]))
+    return found.select(*columns)
+
+
+# Random ones.
+
+
+def multiplies(program: Program) -> int:
+    """How many operators of a program make large multiplicities of small ones."""
+    large = ("join", "join_on", "crossJoin", "weighted")
+    halves = [(how,) for how in HALVES]
+    return sum(op.name in large and op.args[-1:] not in halves for op in program.ops)
+
+
+@st.composite
+def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | None:
+    """One of these operators on a node of a program; None if there is none for it."""
+    columns = columns_of(program)
+    there, names = columns[of], [name for name, _ in columns[of]]
+    few = multiplies(program) < 2
+    kinds = ["groupBy"] * 3 + ["top_k", "top_k", *SETS]
+    if names:
+        kinds += ["join"] * 3 + ["join_on"] * 4 + ["reduce"] * 2 + ["dropDuplicates"] * 2
+        kinds += ["arrange_by_key"]
+    if few:
+        kinds += ["crossJoin"]
+        kinds += ["weighted"] * 2 if any(kind == "int" for _, kind in there) else []
+    kinds = [kind for kind in kinds if kind in ENABLED]
+    if not kinds:
+        return None
+    name = draw(st.sampled_from(kinds))
+    if name == "groupBy":
+        return draw(_group_by(of, there, whole))
+    if name in ("top_k", "dropDuplicates"):
+        some = st.sets(st.sampled_from(names), max_size=2) if names else st.just(set())
+        by = [(n, draw(st.booleans())) for n in draw(st.permutations(sorted(draw(some))))]
+        key = tuple(sorted(draw(some)))
+        if name == "dropDuplicates":
+            return Op(name, (of,), (key, tuple(by)))
+        number = draw(st.sampled_from([None, None, "row_number", "rank"]))
+        if not by and names:
+            by = [(names[0], False)]
+        number = None if number in names or not by else number
+        return Op(name, (of,), (draw(st.integers(1, 3)), tuple(by), key, number)) if by else None
+    if name == "reduce":
+        key = tuple(n for n in names if draw(st.booleans()))
+        functions = sorted(REDUCES) if len(key) < len(names) else sorted({*REDUCES} - {"ends"})
+        return Op(name, (of,), (draw(st.sampled_from(functions)), key)) if key else None
+    if name == "arrange_by_key":
+        return Op(name, (of,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 2))])
+    if name == "weighted":
+        return Op(name, (of,), (draw(st.sampled_from([n for n, k in there if k == "int"])),))
+    others = [i for i in range(len(columns)) if i != of] + [of]
+    if name in SETS:
+        kinds = [kind for _, kind in there]
+        alike = [i for i in others if [kind for _, kind in columns[i]] == kinds]
+        return Op(name, (of, draw(st.sampled_from(alike)))) if names else None
+    if name == "crossJoin":
+        return Op(name, (of, draw(st.sampled_from(others))))
+    hows = st.sampled_from(HOWS if few else ("left_semi", "left_anti"))
+    if name == "join":
+        common = [i for i in others if set(columns[i]) & set(there)]
+        other = draw(st.sampled_from(common))
+        using = sorted(name for name, _ in set(columns[other]) & set(there))
+        key = tuple(draw(st.permutations(using)))[: draw(st.integers(1, 2))]
+        how = draw(hows)
+        if how in ("left_semi", "left_anti") and draw(st.booleans()):
+            how = {"left_semi": "semijoin", "left_anti": "antijoin"}[how]
+        return Op(name, (of, other), (key, how))
+    pairs = {
+        i: [(a, b) for a, k in there for b, m in columns[i] if comparable(k, m)] for i in others
+    }
+    other = draw(st.sampled_from([i for i in others if pairs[i]]))
+    on = draw(st.lists(st.sampled_from(pairs[other]), min_size=1, max_size=2, unique=True))
+    residual: Any = None
+    if draw(st.booleans()):
+        residual = (draw(st.sampled_from(["less", "differ"])), *draw(st.sampled_from(pairs[other])))
+        residual = draw(st.sampled_from([residual, residual, ("not null", names[-1], "")]))
+    null_safe = draw(st.sampled_from([False, False, True]))
+    return Op("join_on", (of, other), (tuple(on), null_safe, residual, draw(hows)))
+
+
+def comparable(one: str, other: str) -> bool:
+    return one == other or {one, other} == {"int", "bigint"}
+
+
+@st.composite
+def _group_by(draw: st.DrawFn, of: int, there: Columns, whole: bool) -> Op:
+    kinds = dict(there)
+    names = list(kinds)
+    keys = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2)))) if names else ()
+    aggregates: list[tuple[str, tuple[str, ...], str]] = []
+    for number in range(draw(st.integers(1, 3))):
+        choices = ["count"]
+        column = draw(st.sampled_from(names)) if names else ""
+        if names:
+            choices += ["count", "countDistinct", "collect_set", "collect_list"]
+            choices += ["min", "max", "min_by", "max_by", "min", "max"]
+        if kinds.get(column) == "int":
+            choices += ["sum", "avg", "sum_distinct", "sum", "avg"]
+        if kinds.get(column) == "boolean":
+            choices += ["bool_and", "bool_or", "count_if"] * 2
+        function = draw(st.sampled_from([c for c in choices if c in AGGREGATES]))
+        columns = (column,) if names else ()
+        if function in ("min_by", "max_by") or function == "countDistinct" and draw(st.booleans()):
+            columns = (column, draw(st.sampled_from(names)))
+        if function == "count" and draw(st.booleans()):
+            columns = ()
+        taken = [*keys, *(n for _, _, n in aggregates)]
+        aggregates.append((function, columns, free("efg"[number], taken)))
+    empty = not keys and not whole and draw(st.booleans())
+    return Op("groupBy", (of,), (keys, tuple(aggregates), empty))

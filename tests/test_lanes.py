@@ -1,0 +1,534 @@
+"""Lanes and accumulators against plain Python: fractions, decimals, integers without a limit."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pyspark_diff import DiffOverflowError
+from pyspark_diff.kernels import accumulators
+from pyspark_diff.kernels.accumulators import Accumulator, layout_of, result, tally
+from pyspark_diff.kernels.lanes import Lanes, add_at, concat_lanes, running, sum_lanes
+
+many = settings(max_examples=8 * settings().max_examples)
+
+LEAST, MOST = -(2**63), 2**63 - 1
+NAN, INF = math.nan, math.inf
+TINY, HUGE = 5e-324, 1.7976931348623157e308
+
+integers = st.sampled_from([None, LEAST, LEAST + 1, MOST, -(2**32), 2**32, -1, 0, 1]) | (
+    st.integers(LEAST, MOST) | st.integers(-9, 9)
+)
+moderate = st.floats(-1e12, 1e12).filter(lambda x: x == 0 or abs(x) > 1e-12) | st.sampled_from(
+    [0.1, -0.1, 1e12, -0.0, None]
+)
+floats = st.sampled_from([None, TINY, -TINY, HUGE, -HUGE, 1e308, NAN, INF, -INF, 0.0, -0.0]) | (
+    st.floats()
+)
+decimals = st.none() | st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-99, 99)
+#: The largest of which a dozen cannot overflow a lane.
+diffs = st.sampled_from([1, -1, 2, -2, 0, 2**27, -(2**27)]) | st.integers(-5, 5)
+GROUPS = 3
+
+
+def rows_of(values):
+    return st.lists(st.tuples(st.integers(0, GROUPS - 1), values, diffs), max_size=12)
+
+
+def arrow(values, kind):
+    if pa.types.is_decimal(kind):
+        values = [None if x is None else decimal.Decimal(x) for x in values]
+    # A slice of a longer column: no buffer begins where the rows do.
+    return pa.array([None, *values[:1], None, *values], kind)[2 + len(values[:1]):]
+
+
+def tallied(held, rows, kind):
+    """The lanes of (group, value, diff) rows."""
+    group, values, diff = zip(*rows) if rows else ((), (), ())
+    column = arrow(list(values), kind)
+    where = np.array(group, np.int64)
+    return tally(held, [column], where, GROUPS, np.array(diff, np.int64))
+
+
+def added(*parts):
+    table = parts[0].zeros(len(parts[0]))
+    for part in parts:
+        add_at(table, np.arange(len(part)), part)
+    return table
+
+
+def whole(lanes, at, limbs):
+    return [sum(int(x) << 32 * k for k, x in enumerate(row[at:at + limbs]))
+            for row in lanes.values]
+
+
+def pair(lanes, at):
+    return [Fraction(row[at]) + Fraction(row[at + 1]) for row in lanes.reals]
+
+
+def groups_of(rows):
+    """Values that are not null, and their diffs, of each group."""
+    found = defaultdict(list)
+    for group, x, d in rows:
+        if x is not None:
+            found[group].append((x, d))
+    return [found[g] for g in range(GROUPS)]
+
+
+def nearest(exact, by=1, unit=0):
+    """The double nearest to a fraction."""
+    exact = Fraction(exact) / by
+    try:
+        return exact.numerator / exact.denominator
+    except OverflowError:
+        return INF if exact > 0 else -INF
+
+
+def same(got, expected):
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected):
+        assert a == b or (a != a and b != b), (got, expected)
+
+
+def close(got, expected, size, tolerance=Fraction(1, 10**25)):
+    assert abs(Fraction(got) - Fraction(expected)) <= tolerance * Fraction(size)
+
+
+# Lanes.
+
+counters = st.integers(-4, 4)
+mixed_rows = st.lists(
+    st.tuples(st.integers(-2, 2), counters, st.integers(-8, 8).map(float), counters), max_size=20
+)
+
+
+def mixed(rows):
+    """Lanes of a counter, a pair and another counter."""
+    values = np.zeros((len(rows), 4), np.int64)
+    values[:, 0] = [row[1] for row in rows]
+    values[:, 3] = [row[3] for row in rows]
+    lanes = Lanes(values, (1,))
+    lanes.reals[:, 1] = [row[2] for row in rows]
+    return lanes
+
+
+@given(mixed_rows, st.booleans())
+def test_sum_lanes(rows, ordered):
+    if ordered:
+        rows = sorted(rows, key=lambda row: row[0])
+    codes, sums = sum_lanes(np.array([row[0] for row in rows], np.int64), mixed(rows))
+    expected = {}
+    for code, *lanes in rows:
+        expected[code] = [a + b for a, b in zip(expected.get(code, [0, 0, 0]), lanes)]
+    expected = {code: lanes for code, lanes in sorted(expected.items()) if any(lanes)}
+    assert codes.tolist() == list(expected)
+    assert sums.nonzero().all() and len(sums) == len(codes)
+    got = [[int(v[0]), float(r[1]), int(v[3])] for v, r in zip(sums.values, sums.reals)]
+    assert got == list(expected.values())
+
+
+@given(st.lists(mixed_rows.filter(len), max_size=4))
+def test_running(parts):
+    starts = np.cumsum([0, *map(len, parts)])[:-1].astype(np.int64)
+    lanes = mixed([row for part in parts for row in part])
+    base = mixed([(0, g, -g, 7) for g in range(len(parts))])
+    before, after = running(lanes, starts, base)
+    i = 0
+    for g, part in enumerate(parts):
+        held = base.take(slice(g, g + 1))
+        for row in part:
+            assert before.values[i].tolist() == held.values[0].tolist()
+            add_at(held, np.zeros(1, np.int64), mixed([row]))
+            assert after.values[i].tolist() == held.values[0].tolist()
+            i += 1
+
+
+def test_moves_and_zeros():
+    lanes = mixed([(0, 1, 0.0, 0), (0, 0, -0.0, 0), (0, 0, 2.0, 0)])
+    assert lanes.nonzero().tolist() == [True, False, True]
+    assert lanes.take(np.array([2, 0])).values.tolist() == lanes.values[[2, 0]].tolist()
+    assert lanes.take(np.array([True, False, True])).values.tolist() == lanes.values[::2].tolist()
+    assert lanes.take(slice(1, 3)).values.flags.c_contiguous
+    assert lanes.zeros(2).pairs == (1,) and not lanes.zeros(2).nonzero().any()
+    assert concat_lanes([lanes, lanes.zeros(1)]).values.shape == (4, 4)
+    codes, sums = sum_lanes(np.empty(0, np.int64), lanes.zeros(0))
+    assert len(codes) == len(sums) == 0
+
+
+@given(st.lists(st.sampled_from([LEAST, MOST, -1, 0, 1, 2**62]), min_size=1, max_size=5))
+def test_counter_overflow(values):
+    steps = np.cumsum(np.array(values, object))
+    lanes = Lanes(np.array(values, np.int64)[:, None])
+    zero = np.zeros(len(values), np.int64)
+    calls = [
+        lambda: sum_lanes(zero, lanes)[1].values.ravel().tolist(),
+        lambda: running(lanes, zero[:1], lanes.zeros(1))[1].values[-1].tolist(),
+    ]
+    for call in calls:
+        if all(LEAST <= step <= MOST for step in steps):
+            assert call() == [steps[-1]] or (steps[-1] == 0 and call() == [])
+        else:
+            with pytest.raises(DiffOverflowError, match="64-bit integers"):
+                call()
+
+
+def test_float_overflow():
+    lanes = Lanes(np.zeros((2, 2), np.int64), (0,))
+    lanes.reals[:, 0] = HUGE
+    with pytest.raises(DiffOverflowError, match="64-bit floats"):
+        sum_lanes(np.zeros(2, np.int64), lanes)
+
+
+# Accumulators.
+
+
+def test_layout():
+    kinds = ["rows", "float", "true", "float square", "exact", "integer", "decimal", "square"]
+    offsets, width, pairs = layout_of([Accumulator(kind, 0) for kind in kinds])
+    assert offsets == (0, 1, 6, 7, 10, 79, 81, 85) and width == 89 and pairs == (1, 7)
+
+
+@given(rows_of(st.sampled_from([True, False, None])), st.integers(-2, 2))
+def test_counts(rows, diff):
+    held = [Accumulator("rows"), Accumulator("valid", 0), Accumulator("true", 0)]
+    expected = [[0, 0, 0] for _ in range(GROUPS)]
+    for group, x, d in rows:
+        adds = (1, x is not None, x is True)
+        expected[group] = [a + b * d for a, b in zip(expected[group], adds)]
+    assert tallied(held, rows, pa.bool_()).values.tolist() == expected
+    lanes = tallied(held, [(group, x, diff) for group, x, _ in rows], pa.bool_())
+    where = np.array([row[0] for row in rows], np.int64)
+    column = arrow([row[1] for row in rows], pa.bool_())
+    assert tally(held, [column], where, GROUPS, diff).values.tolist() == lanes.values.tolist()
+
+
+INTEGERS = [Accumulator("valid", 0), Accumulator("integer", 0), Accumulator("square", 0)]
+INTEGERS_AT = {"valid": 0, "integer": 1, "square": 3}
+
+
+@many
+@given(rows_of(integers), st.sampled_from([0, 1]))
+def test_integers(rows, ddof):
+    lanes = tallied(INTEGERS, rows, pa.int64())
+    groups = groups_of(rows)
+    n = [sum(d for _, d in group) for group in groups]
+    total = [sum(x * d for x, d in group) for group in groups]
+    squares = [sum(x * x * d for x, d in group) for group in groups]
+    assert whole(lanes, 1, 2) == total and whole(lanes, 3, 4) == squares
+    assert result("count", lanes, INTEGERS_AT, pa.int64()).to_pylist() == n
+
+    def ask(name, kind, **options):
+        return result(name, lanes, INTEGERS_AT, kind, **options).to_pylist()
+
+    same(ask("avg", pa.float64()), [nearest(t, c) if c else None for t, c in zip(total, n)])
+    variances = [
+        nearest(c * q - t * t, c * (c - ddof)) if c * (c - ddof) else None
+        for t, q, c in zip(total, squares, n)
+    ]
+    same(ask("variance", pa.float64(), ddof=ddof), variances)
+    roots = [None if v is None else math.sqrt(v) if v >= 0 else NAN for v in variances]
+    same(ask("variance", pa.float64(), ddof=ddof, root=True), roots)
+    if all(LEAST <= t <= MOST or not c for t, c in zip(total, n)):
+        assert ask("sum", pa.int64()) == [t if c else None for t, c in zip(total, n)]
+    else:
+        with pytest.raises(DiffOverflowError, match="does not fit"):
+            ask("sum", pa.int64())
+
+
+@given(rows_of(st.integers(-100, 100)), st.sampled_from([pa.int8(), pa.int16(), pa.int32()]))
+def test_narrow_integers(rows, kind):
+    lanes, wide = (tallied(INTEGERS, rows, k) for k in (kind, pa.int64()))
+    assert lanes.values.tolist() == wide.values.tolist()
+
+
+def test_booleans_and_nulls_as_integers():
+    rows = [(0, True, 3), (1, False, 2), (2, None, 1)]
+    assert whole(tallied(INTEGERS, rows, pa.bool_()), 1, 2) == [3, 0, 0]
+    nulls = tallied(INTEGERS, [(0, None, 1)], pa.null())
+    assert not nulls.nonzero().any()
+    assert result("sum", nulls, INTEGERS_AT, pa.int64()).to_pylist() == [None] * GROUPS
+
+
+@pytest.mark.parametrize("n", [2**31, 2**40 + 1, -(2**35)])
+def test_variance_of_large_counts(n):
+    """More rows than a test can have: lanes that such a group would leave."""
+    values = np.array([[n, 3 * n + 1, 0, 10 * n, 0, 0, 0]])
+    lanes = Lanes(values)
+    expected = nearest(n * 10 * n - (3 * n + 1) ** 2, n * (n - 1))
+    assert result("variance", lanes, INTEGERS_AT, pa.float64(), ddof=1).to_pylist() == [expected]
+
+
+DECIMALS, DECIMALS_AT = [Accumulator("valid", 0), Accumulator("decimal", 0)], {
+    "valid": 0, "decimal": 1
+}
+
+
+@many
+@given(rows_of(decimals))
+def test_decimals(rows):
+    lanes = tallied(DECIMALS, rows, pa.decimal128(38, 0))
+    groups = groups_of(rows)
+    n = [sum(d for _, d in group) for group in groups]
+    total = [sum(x * d for x, d in group) for group in groups]
+    assert whole(lanes, 1, 4) == total
+    with decimal.localcontext(prec=200):
+        for name, kind, scale in [
+            ("sum decimal", pa.decimal128(38, 2), 2),
+            ("sum decimal", pa.decimal128(10, 2), 2),
+            ("avg decimal", pa.decimal128(38, 6), 2),
+        ]:
+            unit = decimal.Decimal(1).scaleb(-kind.scale)
+            expected = []
+            for t, c in zip(total, n):
+                by = c if name == "avg decimal" else 1
+                exact = decimal.Decimal(t).scaleb(-2) / by if c else None
+                expected.append(exact and exact.quantize(unit, decimal.ROUND_HALF_UP))
+            limit = decimal.Decimal(10) ** (kind.precision - kind.scale)
+            if all(x is None or abs(x) < limit for x in expected):
+                got = result(name, lanes, DECIMALS_AT, kind, scale=scale)
+                got.validate(full=True)
+                assert got.to_pylist() == expected
+            else:
+                with pytest.raises(DiffOverflowError, match="does not fit"):
+                    result(name, lanes, DECIMALS_AT, kind, scale=scale)
+
+
+def test_avg_decimal_rounds_ties_away_from_zero():
+    kind = pa.decimal128(38, 0)
+    lanes = tallied(DECIMALS, [(0, 1, 1), (0, 0, 1), (1, -1, 1), (1, 0, 1)], kind)
+    assert result("avg decimal", lanes, DECIMALS_AT, kind).to_pylist() == [1, -1, None]
+
+
+FLOATS = [Accumulator("valid", 0), Accumulator("float", 0), Accumulator("float square", 0)]
+FLOATS_AT = {"valid": 0, "float": 1, "float square": 6}
+
+
+@many
+@given(rows_of(moderate), st.sampled_from([0, 1]))
+def test_floats(rows, ddof):
+    lanes = tallied(FLOATS, rows, pa.float64())
+    for g, group in enumerate(groups_of(rows)):
+        exact = [(Fraction(x), d) for x, d in group]
+        size = sum(abs(x * d) for x, d in exact)
+        square_size = sum(x * x * abs(d) for x, d in exact)
+        total, squares = (sum(x**k * d for x, d in exact) for k in (1, 2))
+        close(pair(lanes, 1)[g], total, size)
+        close(pair(lanes, 6)[g], squares, square_size)
+        n = sum(d for _, d in group)
+
+        def ask(name, **options):
+            return result(name, lanes, FLOATS_AT, pa.float64(), **options)[g].as_py()
+
+        if n == 0:
+            assert ask("sum float") is ask("avg float") is ask("variance float") is None
+            continue
+        ulps = Fraction(1, 2**51)
+        close(ask("sum float"), total, abs(total) + size / 10**14, ulps)
+        close(ask("avg float"), total / n, (abs(total) + size / 10**14) / abs(n), ulps)
+        if n == ddof:
+            assert ask("variance float", ddof=ddof) is None
+            continue
+        expected = (squares - total * total / n) / (n - ddof)
+        got = ask("variance float", ddof=ddof)
+        slack = (square_size + size * size / abs(n)) / abs(n - ddof) / 10**20
+        assert abs(Fraction(got) - expected) <= abs(expected) / 10**14 + slack
+        if n > 1 and all(d >= 0 for _, d in group):
+            assert got >= 0
+
+
+@many
+@given(rows_of(floats))
+def test_special_floats(rows):
+    held = [Accumulator("valid", 0), Accumulator("exact", 0)]
+    at = {"valid": 0, "exact": 1}
+    lanes = tallied(held, rows, pa.float64())
+    sums, averages = [], []
+    for group in groups_of(rows):
+        n = sum(d for _, d in group)
+        exact = sum(Fraction(x) * d for x, d in group if math.isfinite(x))
+        nan, plus, minus = (
+            sum(d for x, d in group if is_(x)) != 0
+            for is_ in (math.isnan, lambda x: x == INF, lambda x: x == -INF)
+        )
+        special = NAN if nan or (plus and minus) else INF if plus else -INF if minus else None
+        for found, by in ((sums, 1), (averages, n)):
+            if n == 0:
+                found.append(None)
+            else:
+                found.append(nearest(exact, by) if special is None else special / by)
+    same(result("sum exact", lanes, at, pa.float64()).to_pylist(), sums)
+    same(result("avg exact", lanes, at, pa.float64()).to_pylist(), averages)
+    try:
+        paired = tallied(FLOATS, rows, pa.float64())
+    except DiffOverflowError as error:
+        assert "64-bit floats" in str(error)
+        return
+    # As counts are the same, so are the rules; only finite sums differ, by a rounding.
+    for name, exactly in (("sum float", sums), ("avg float", averages)):
+        found = result(name, paired, FLOATS_AT, pa.float64()).to_pylist()
+        for got, expected in zip(found, exactly):
+            if expected is None or not math.isfinite(expected):
+                assert got == expected or (got != got and expected != expected)
+    for got, group in zip(
+        result("variance float", paired, FLOATS_AT, pa.float64()).to_pylist(), groups_of(rows)
+    ):
+        special = sum(d for x, d in group if math.isnan(x))
+        if special and sum(d for _, d in group):
+            assert math.isnan(got)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30))
+def test_exact_sum_is_fsum(values):
+    try:
+        expected = math.fsum(values)
+    except OverflowError:
+        assume(False)
+    lanes = tallied([Accumulator("valid", 0), Accumulator("exact", 0)], [
+        (0, x, 1) for x in values
+    ], pa.float64())
+    got = result("sum exact", lanes, {"valid": 0, "exact": 1}, pa.float64())[0].as_py()
+    assert got == (expected if values else None)
+
+
+def test_extreme_floats():
+    def ask(held, name, values):
+        lanes = tallied([Accumulator("valid", 0), *held], [(0, x, d) for x, d in values],
+                        pa.float64())
+        at = dict(zip(["valid", *(h.kind for h in held)], layout_of(
+            [Accumulator("valid", 0), *held])[0]))
+        return result(name, lanes, at, pa.float64(), ddof=0)[0].as_py()
+
+    exact, paired = [Accumulator("exact", 0)], [Accumulator("float", 0)]
+    squares = [*paired, Accumulator("float square", 0)]
+    assert ask(exact, "sum exact", [(HUGE, 2)]) == INF
+    assert ask(exact, "sum exact", [(HUGE, 2), (HUGE, -1)]) == HUGE
+    assert ask(exact, "avg exact", [(HUGE, 3)]) == HUGE
+    assert ask(exact, "sum exact", [(TINY, 3), (1e308, 1), (1e308, -1)]) == 3 * TINY
+    assert ask(paired, "sum float", [(1e307, 17)]) == nearest(Fraction(1e307) * 17)
+    assert ask(paired, "sum float", [(0.1, 2**60 + 1)]) == nearest(Fraction(0.1) * (2**60 + 1))
+    assert ask(paired, "sum float", [(0.1, LEAST)]) == 0.1 * float(LEAST)
+    assert ask(paired, "sum float", [(TINY, 3), (TINY, -1)]) == 2 * TINY
+    assert ask(squares, "variance float", [(0.1, 1)]) == 0
+    assert math.isnan(ask(squares, "variance float", [(1e200, 1), (0.0, 1)]))
+    with pytest.raises(DiffOverflowError, match="64-bit floats"):
+        ask(paired, "sum float", [(HUGE, 2)])
+
+
+def test_float32():
+    lanes, wide = (
+        tallied([*FLOATS, Accumulator("exact", 0)], [(0, 1.5, 3), (1, NAN, 1), (2, None, 1)], kind)
+        for kind in (pa.float32(), pa.float64())
+    )
+    assert lanes.values.tolist() == wide.values.tolist()
+
+
+@pytest.mark.parametrize("kind, column", [
+    ("integer", pa.int64()), ("square", pa.int64()), ("decimal", pa.decimal128(38, 0)),
+    ("exact", pa.float64()),
+])
+@pytest.mark.parametrize("diff", [2**31, -(2**31), LEAST, MOST])
+def test_multiplicity_too_large(kind, column, diff):
+    with pytest.raises(DiffOverflowError, match="too large for an exact sum"):
+        tallied([Accumulator(kind, 0)], [(0, 1, diff)], column)
+    # A null is not multiplied.
+    assert not tallied([Accumulator(kind, 0)], [(0, None, diff)], column).nonzero().any()
+
+
+@pytest.mark.parametrize("held", [Accumulator("rows"), Accumulator("valid", 0),
+                                  Accumulator("true", 0)])
+def test_count_overflow(held):
+    with pytest.raises(DiffOverflowError, match="64-bit integers"):
+        tallied([held], [(0, True, MOST), (0, True, 1)], pa.bool_())
+    lanes = tallied([held], [(0, True, MOST), (0, True, LEAST)], pa.bool_())
+    assert lanes.values[0].tolist() == [-1]
+
+
+@pytest.mark.parametrize("x", [LEAST, MOST, -1])
+@pytest.mark.parametrize("diff", [2**31 - 1, 1 - 2**31])
+def test_largest_multiplicity(x, diff):
+    lanes = tallied(INTEGERS, [(0, x, diff)], pa.int64())
+    assert whole(lanes, 1, 2)[0] == x * diff and whole(lanes, 3, 4)[0] == x * x * diff
+
+
+def test_limb_overflow():
+    rows = [(0, 2**32 - 1, 2**31 - 1)] * 3
+    with pytest.raises(DiffOverflowError, match="64-bit integers"):
+        tallied([Accumulator("integer", 0)], rows, pa.int64())
+
+
+#: Accumulators whose lanes are counters only, so that no order of additions can show.
+EXACT = {
+    "integer": (pa.int64(), integers),
+    "square": (pa.int64(), integers),
+    "decimal": (pa.decimal128(38, 0), decimals),
+    "exact": (pa.float64(), floats),
+}
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@given(data=st.data())
+def test_exact_lanes_are_additive(kind, data):
+    column, values = EXACT[kind]
+    held = [Accumulator("rows"), Accumulator("valid", 0), Accumulator(kind, 0)]
+    # Few and small, so that the order in which lanes are added makes none of them overflow.
+    row = st.tuples(st.integers(0, GROUPS - 1), values, st.integers(-3, 3))
+    rows = data.draw(st.lists(row, max_size=12))
+    lanes = tallied(held, rows, column)
+    shuffled = data.draw(st.permutations(rows))
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [tallied(held, part, column) for part in (shuffled[:cut], shuffled[cut:])]
+    assert added(*parts).values.tolist() == lanes.values.tolist()
+    codes = np.tile(np.arange(GROUPS), 2)
+    _, sums = sum_lanes(codes, concat_lanes(parts))
+    assert sums.values.tolist() == lanes.values[lanes.nonzero()].tolist()
+    retracted = tallied(held, [(group, x, -d) for group, x, d in shuffled], column)
+    assert not added(lanes, retracted).nonzero().any()
+
+
+@given(rows_of(moderate), st.data())
+def test_float_lanes_are_additive(rows, data):
+    rows = [(group, x, d % 7 - 3) for group, x, d in rows]
+    lanes = tallied(FLOATS, rows, pa.float64())
+    shuffled = data.draw(st.permutations(rows))
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [tallied(FLOATS, part, pa.float64()) for part in (shuffled[:cut], shuffled[cut:])]
+    retracted = tallied(FLOATS, [(group, x, -d) for group, x, d in shuffled], pa.float64())
+    for at, power in ((1, 1), (6, 2)):
+        sizes = [sum(abs(Fraction(x) ** power * d) for x, d in group) for group in groups_of(rows)]
+        for got, expected, left, size in zip(
+            pair(added(*parts), at), pair(lanes, at), pair(added(lanes, retracted), at), sizes
+        ):
+            close(got, expected, size)
+            close(left, 0, size)
+    counters = [0, 3, 4, 5, 8]
+    assert added(*parts).values[:, counters].tolist() == lanes.values[:, counters].tolist()
+    # One retraction, in the same order, leaves nothing at all.
+    if len(rows) == 1:
+        assert not added(lanes, retracted).nonzero().any()
+
+
+def test_slices_do_not_show(monkeypatch):
+    rows = [(i % GROUPS, None if i % 5 == 0 else i, i % 7 - 3) for i in range(100)]
+    expected = tallied(INTEGERS, rows, pa.int64()).values.tolist()
+    monkeypatch.setattr(accumulators, "SLICE", 7)
+    assert tallied(INTEGERS, rows, pa.int64()).values.tolist() == expected
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="no aggregate is called 'median'"):
+        result("median", Lanes(np.zeros((1, 1), np.int64)), {"valid": 0}, pa.float64())
+
+
+def test_no_rows():
+    lanes = tally(INTEGERS, [pa.array([], pa.int64())], np.empty(0, np.int64), 0, 1)
+    assert len(lanes) == 0
+    for name in ("count", "sum", "avg", "variance"):
+        assert len(result(name, lanes, INTEGERS_AT, pa.int64())) == 0
