@@ -19,6 +19,7 @@ from pyspark_diff.errors import (
     UnsupportedTypeError,
 )
 from pyspark_diff.grouped import GroupedDiff
+from pyspark_diff.hold import Hold
 from pyspark_diff.inputs import InputSession
 from pyspark_diff.probe import Probe
 from pyspark_diff.session import configure, session
@@ -35,6 +36,7 @@ __all__ = [
     "DiffOverflowError",
     "FunctionError",
     "GroupedDiff",
+    "Hold",
     "InputSession",
     "InvalidDiffError",
     "InvalidTimeError",

@@ -11,18 +11,16 @@ import weakref
 from typing import Any, Callable, ClassVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.utils import is_remote
 
-from pyspark_diff import storage
+from pyspark_diff import catalog, storage
 from pyspark_diff.arrange.arrangement import Arrangement
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.graph import Graph, graph_of
-from pyspark_diff.kernels.layout import from_int64
-from pyspark_diff.inputs import InputSession
+from pyspark_diff.hold import Hold
+from pyspark_diff.inputs import InputSession, constant_arrival
 from pyspark_diff.operators.arrange import arrange_by_self
 from pyspark_diff.operators.node import Arranged, Constant, Input, Inspect, Node, Reader
 from pyspark_diff.probe import Probe
@@ -36,11 +34,11 @@ from pyspark_diff.schema import (
     parse_schema,
     parse_time_type,
 )
+from pyspark_diff.session import parallelism
 from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, only
 from pyspark_diff.step import Step
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
-from pyspark_diff.values import to_array
 
 #: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
 #: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
@@ -127,7 +125,7 @@ class Dataflow:
         self.time_type = parse_time_type(time_type)
         self.time_name, self.diff_name = time, diff
         self.runner, self.local_rows = runner, local_rows
-        self._buckets = buckets or _parallelism(spark)
+        self._buckets = buckets or parallelism(spark)
         self._keep_history = keep_history
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
@@ -138,6 +136,7 @@ class Dataflow:
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
         self._pinned: set[str] = set()
+        self._holds: list[tuple[Arranged, Hold]] = []
         self._open = True
         self.report = Report()
 
@@ -224,6 +223,35 @@ class Dataflow:
                     "the condition still holds, but there is nothing left to do: "
                     f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
                 )
+
+    def arrangements(self) -> DataFrame:
+        """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
+
+        The columns are ``name`` (operator, number and inputs), ``key``, ``rows`` (updates),
+        ``batches``, ``bytes``, ``lower``, ``upper`` and ``since`` (null for a complete one), and
+        the names of its ``readers``.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     edges, edges_in = flow.input("edges", "src long, dst long")
+        ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid")
+        ...     edges_in.insert([(1, 2), (2, 3)])
+        ...     edges_in.advance_to(1)
+        ...     edges_in.flush()
+        ...     _ = flow.step()
+        ...     flow.arrangements().select("key", "rows", "upper").where("key = 'mid'").collect()
+        [Row(key='mid', rows=2, upper=1), Row(key='mid', rows=2, upper=1)]
+        """
+        self._check_open()
+        found = catalog.entries(self._build(), self._state, self.time_type)
+        return self.spark.createDataFrame(found, catalog.schema(self.time_type))
+
+    def describe(self) -> str:
+        """What is kept, as a table to read: see `arrangements`."""
+        self._check_open()
+        return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""
@@ -324,20 +352,33 @@ class Dataflow:
         start = self._state.frontiers.get(node)
         if start is None:
             return ()
-        start = max(start, node.time_type.start) if start == BEGINNING else start
-        columns = [
-            to_array([row[i] for row in node.rows], field.type)
-            for i, field in enumerate(node.schema.arrow())
-        ]
-        times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
-        diffs = pa.array([1] * len(node.rows), pa.int64())
-        table = pa.Table.from_arrays(
-            [*columns, times, diffs], names=[*node.schema.names, TIME, DIFF]
-        )
-        return (Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start),)
+        begin = node.time_type.start if start == BEGINNING else start
+        return (constant_arrival(node, begin),)
+
+    def _hold(self, node: Node, time: int | None) -> Hold:
+        """A hold on a kept collection."""
+        arrangement, _ = self._arrangement(node)
+        since = only(arrangement.trace.since)
+        if time is None:
+            time = since if since is not None else self.time_type.start
+        elif since is not None and time < since:
+            raise NotReadableError(
+                f"time {self.time_type.decode(time)!r} was compacted away: the collection can be "
+                f"held from {self.time_type.decode(since)!r} on"
+            )
+        hold = Hold(self.time_type, time)
+        self._holds.append((self._kept[node], hold))
+        return hold
 
     def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:
-        settings = Settings(self._buckets, self.runner, self.local_rows, self._keep_history)
+        self._holds = [held for held in self._holds if held[1]._at is not None]
+        holds: dict[Node, int] = {}
+        for held, hold in self._holds:
+            if hold._at is not None:
+                holds[held] = min(holds.get(held, hold._at), hold._at)
+        settings = Settings(
+            self._buckets, self.runner, self.local_rows, self._keep_history, holds
+        )
         step = Step(graph, self._state, settings, self._storage, self._spark_runner)
         state = step.run(arrivals, upper)
         old, self._state = self._state, state
@@ -410,12 +451,3 @@ class Dataflow:
             shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
             told.append(f"input {session.name!r} was flushed {shown}")
         return ", ".join(told)
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Buckets of a dataflow: the cluster's default parallelism."""
-    if is_remote():
-        # Connect has no context to ask; a range without a number of partitions gets that many.
-        row = spark.range(1 << 16).agg(F.count_distinct(F.spark_partition_id())).first()
-        return int(row[0]) if row is not None else 1
-    return int(spark.sparkContext.defaultParallelism)

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions import check_deterministic, column
+from pyspark_diff.hold import Hold
 from pyspark_diff.keyed_methods import KeyedMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
@@ -203,6 +204,28 @@ class DiffFrame(KeyedMethods):
         if self._flow is not None:
             self._flow._keep(self._node)
         return frame
+
+    def hold(self, time: Any = None) -> Hold:
+        """Keep this collection readable from a time on, until the hold is released.
+
+        Parameters
+        ----------
+        time : int, date or datetime, optional
+            The earliest time that can still be read if not given.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection was not kept, or that time was compacted away; or if it is given as a
+            whole, whose history is kept anyway.
+        """
+        if self._flow is None:
+            raise NotReadableError(
+                "this collection is given as a whole, and all its history can be read; holds are "
+                "for the collections of a Dataflow"
+            )
+        kind = self._node.time_type
+        return self._flow._hold(self._node, None if time is None else kind.encode(time))
 
     def inspect(self, func: Callable[..., object], *, by_table: bool = False) -> "DiffFrame":
         """The same collection; each step shows its new updates to a function, once it is complete.

@@ -23,7 +23,7 @@ from pyspark_diff.scope import Scope, unused
 
 if TYPE_CHECKING:
     from pyspark_diff.diffframe import DiffFrame
-    from pyspark_diff.linear_methods import LinearMethods
+    from pyspark_diff.frame import Frame
 
 _NUMBERS = (T.NumericType,)
 
@@ -35,7 +35,7 @@ class GroupedDiff:
     group has a row while its records do not add up to none; null is a group like any other.
     """
 
-    def __init__(self, frame: "LinearMethods", cols: Sequence[str | Column]):
+    def __init__(self, frame: "Frame", cols: Sequence[str | Column]):
         self._frame = frame
         self._cols = tuple(cols)
 
@@ -187,8 +187,10 @@ class GroupedDiff:
 
 def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     """The one row of all records, or SQL's row for no records."""
-    values: list[Any] = [0 if one.function in ("count", "count_if") else
-              [] if one.function in ("collect_list", "collect_set") else None for one in found]
+    defaults: dict[str, Any] = {
+        "count": 0, "count_if": 0, "collect_list": [], "collect_set": [],
+    }
+    values = [defaults.get(one.function) for one in found]
     schema = Schema(without_nullability(node.schema.struct))
     default = Constant(schema, node.time_type, [tuple(values)])
     nothing = pick("select", node, [])

@@ -23,10 +23,11 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions import check_deterministic, column
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.operators.node import Input
+from pyspark_diff.operators.node import Constant, Input
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.schema import DIFF, TIME
 from pyspark_diff.state import Arrival
+from pyspark_diff.values import to_array
 
 
 class InputSession:
@@ -249,3 +250,16 @@ def _nulls(count: int, what: str, name: str) -> str:
         f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
         "or filter these rows out"
     )
+
+
+def constant_arrival(node: Constant, start: int) -> Arrival:
+    """The rows of a constant, at the time at which everything begins."""
+    columns = [
+        to_array([row[i] for row in node.rows], field.type)
+        for i, field in enumerate(node.schema.arrow())
+    ]
+    times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
+    diffs = pa.array([1] * len(node.rows), pa.int64())
+    names = [*node.schema.names, TIME, DIFF]
+    table = pa.Table.from_arrays([*columns, times, diffs], names=names)
+    return Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession, is_remote
+from pyspark.sql import functions as F
 from pyspark.util import is_remote_only
 
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the
@@ -296,3 +297,12 @@ def _properties(name: str | None) -> dict[str, str]:
     stripped = (line.strip() for line in lines)
     pairs = (re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in stripped if line)
     return {pair[0]: pair[-1] for pair in pairs if not pair[0].startswith(("#", "!"))}
+
+
+def parallelism(spark: SparkSession) -> int:
+    """The cluster's default parallelism."""
+    if is_remote():
+        # Connect has no context to ask; a range without a number of partitions gets that many.
+        row = spark.range(1 << 16).agg(F.count_distinct(F.spark_partition_id())).first()
+        return int(row[0]) if row is not None else 1
+    return int(spark.sparkContext.defaultParallelism)

@@ -25,7 +25,7 @@ from pyspark_diff.kernels.updates import Int64
 Ordering = tuple[tuple[bool, bool], ...]
 
 #: How many values tell whether the same ones come again and again.
-_SAMPLE = 1024
+_SAMPLE = 4096
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -219,6 +219,7 @@ def _rank(column: pa.Array) -> Int64:
     # strings of 1000 kinds in 0.04 s, where ranking them all takes 0.5 s).
     encoded = column.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary).to_numpy(zero_copy_only=False)
-    place = np.empty(order.size, np.int64)
+    place = np.empty(order.size + 1, np.int64)  # one more, for the nulls if there is nothing else
     place[order] = np.arange(order.size)
-    return place[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    place[-1] = -1
+    return place[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]

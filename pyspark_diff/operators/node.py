@@ -168,6 +168,11 @@ class Arranged(Node):
         super().__init__(kind, inputs, schema, inputs[0].time_type)
         self.key = tuple(key)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it holds an arrangement from one step to the next."""
+        return True
+
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
         """Columns that are kept, those of the key first, when some are wanted."""
         values = (n for n in self.schema.names if n in wanted and n not in self.key)
