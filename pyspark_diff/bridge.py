@@ -130,6 +130,34 @@ def call_of(column: Column) -> Call | None:
     return _connect_call(column._expr, type(column))
 
 
+def order_of(column: Column) -> tuple[Column, bool, bool] | None:
+    """What a column such as ``F.col("x").desc()`` orders by; nothing is analysed or run.
+
+    Returns
+    -------
+    tuple of (Column, bool, bool), or None
+        The column, whether it is descending, and whether nulls come last; None if no order is
+        given.
+
+    Examples
+    --------
+    >>> order_of(F.col("price").desc())
+    (Column<'price'>, True, True)
+    """
+    make: Any = type(column)
+    if hasattr(column, "_jc"):
+        node = column._jc.node()
+        if _kind(node) != "SortOrder":
+            return None
+        down, last = node.sortDirection().toString(), node.nullOrdering().toString()
+        child = make(_sql().Column(node.child()))
+        return child, "Descending" in down, "NullsLast" in last
+    expression = column._expr
+    if type(expression).__name__ != "SortOrder":
+        return None
+    return make(expression._child), not expression._ascending, not expression._nullsFirst
+
+
 def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
     def kind(node: Any) -> str:
         # The classes themselves cannot be imported where Connect is not installed.

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -326,10 +328,22 @@ def _pair(
 def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
     """The type of an expression over a frame; None if the frame does not have its columns."""
     try:
-        (field,) = frame.select(expr).schema
+        with _unlogged():
+            (field,) = frame.select(expr).schema
     except (AnalysisException, ValueError):
         return None
     return without_nullability(field.dataType)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """PySpark logs each failed analysis, and here it is only asked whether one succeeds."""
+    logger = logging.getLogger("DataFrameQueryContextLogger")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _of_one_type(

@@ -101,7 +101,7 @@ class Frame:
         made: list[tuple[str, Column]] = []
         for expression in expressions:
             plain = self._plain_column(frame, expression, scope)
-            if plain is not None:
+            if plain is not None and plain not in keys:
                 keys.append(plain)
                 continue
             name = unused("key", [*names, *(name for name, _ in made)])

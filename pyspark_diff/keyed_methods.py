@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from pyspark.sql import Column
 from pyspark.sql import types as T
 
-from pyspark_diff.bridge import call_of
+from pyspark_diff.bridge import order_of
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.grouped import GroupedDiff
 from pyspark_diff.join_methods import JoinMethods
@@ -340,24 +340,22 @@ class KeyedMethods(JoinMethods):
             raise SchemaError("an order needs at least one column")
         found: list[tuple[str, bool, bool]] = []
         for column in listed:
-            name, down, last = column, False, None
+            name, down, last = column, False, False
             if isinstance(column, Column):
-                call = call_of(column)
-                if call is not None and call.name in _ORDERS:
-                    down, last = _ORDERS[call.name]
-                    column = call.arguments[0]
-                    call = call_of(column)
-                fields = self._template().select(column).schema.names
-                if call is not None or self._scope.internal(fields[0]) is None:
+                ordered = order_of(column)
+                if ordered is not None:
+                    column, down, last = ordered
+                plain = self._plain_column(self._template(), column)
+                if plain is None:
                     raise SchemaError(
                         f"an order is made of columns, not of expressions such as {column}; add "
                         "it as a column with withColumn first"
                     )
-                name = fields[0]
+                name = next(e.visible for e in self._scope.entries if e.internal == plain)
             internal = self._column_name(str(name), "for the order")
             if internal in key or internal in [n for n, _, _ in found]:
                 continue  # it decides nothing more
-            found.append((internal, down, down if last is None else last))
+            found.append((internal, down, last))
         rest = [name for name in self._node.schema.names if name not in key]
         if not found and rest:
             found.append((rest[0], False, False))
@@ -374,17 +372,6 @@ class KeyedMethods(JoinMethods):
         if not self._node.schema.same_types(renamed.schema):
             raise SchemaError(self._differ(kind, other))
         return renamed
-
-
-#: Whether an order is descending, and whether nulls come last.
-_ORDERS = {
-    "asc": (False, False),
-    "asc_nulls_first": (False, False),
-    "asc_nulls_last": (False, True),
-    "desc": (True, True),
-    "desc_nulls_first": (True, False),
-    "desc_nulls_last": (True, True),
-}
 
 
 def _negated(source: Node) -> Linear:

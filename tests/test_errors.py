@@ -26,6 +26,7 @@ BUILTIN_OF = {
     "NonDeterministicError": ValueError,
     "NegativeMultiplicityError": ValueError,
     "NotReadableError": LookupError,
+    "FunctionError": RuntimeError,
     "StalledError": RuntimeError,
 }
 NAMES = ["DiffError", *BUILTIN_OF]
