@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from operator import and_
 from typing import Sequence
 
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -338,7 +338,8 @@ def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
 @contextmanager
 def _unlogged() -> Iterator[None]:
     """PySpark logs each failed analysis, and here it is only asked whether one succeeds."""
-    logger = logging.getLogger("DataFrameQueryContextLogger")
+    # Made by PySpark's own class: a plain logger of this name would break all errors of analysis.
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
     disabled, logger.disabled = logger.disabled, True
     try:
         yield

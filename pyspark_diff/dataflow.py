@@ -10,35 +10,30 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, ClassVar
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff import catalog, storage
 from pyspark_diff.arrange.arrangement import Arrangement
-from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.graph import Graph, graph_of
 from pyspark_diff.hold import Hold
 from pyspark_diff.inputs import InputSession, constant_arrival
-from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.node import Arranged, Constant, Input, Inspect, Node, Reader
+from pyspark_diff.kept import Kept
+from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.schema import (
-    DIFF,
-    TIME,
     check_data_names,
     check_names,
     parse_schema,
     parse_time_type,
 )
 from pyspark_diff.session import parallelism
-from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, only
+from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, least
 from pyspark_diff.step import Step
 from pyspark_diff.storage import Storage
-from pyspark_diff.times import Antichain
 
 #: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
 #: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
@@ -132,11 +127,9 @@ class Dataflow:
         self._sessions: dict[Node, InputSession] = {}
         self._frames: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sinks: dict[Node, None] = {}
-        self._kept: dict[Node, Arranged] = {}
+        self._kept = Kept(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
-        self._pinned: set[str] = set()
-        self._holds: list[tuple[Arranged, Hold]] = []
         self._open = True
         self.report = Report()
 
@@ -286,46 +279,22 @@ class Dataflow:
 
         return Probe(self.time_type, read)
 
-    def _keep(self, node: Node, arranged: Arranged | None = None) -> Arranged:
-        if arranged is None and node in self._kept:
-            return self._kept[node]
-        self._check_building(f"keeping {node.kind}")
-        if arranged is None:
-            arranged = node if isinstance(node, Reader) and node.keeps else arrange_by_self(node)
-        self._kept.setdefault(node, arranged)
-        self._sinks[arranged] = None
-        return arranged
+    def _keep(self, node: Node, arranged: Arranged | None = None) -> None:
+        if arranged is not None or node not in self._kept:
+            self._check_building(f"keeping {node.kind}")
+            self._sinks[self._kept.add(node, arranged)] = None
 
     def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
         """The kept collection of a node, and its frontier."""
         self._check_open()
         if node not in self._kept and self._graph is None:
             self._keep(node)
-        if node not in self._kept:
-            raise NotReadableError(
-                f"the updates of this collection ({node!r}) were not kept, because other operators "
-                "read it; call arrange_by_self() on it before the first step"
-            )
-        kept = self._kept[node]
-        trace = self._state.traces.get(kept)
-        if trace is None:
-            starts = [self._state.frontiers[n] for n in self._sessions]
-            start = min([s for s in starts if s is not None], default=0)
-            trace = Trace(Antichain([start]), Antichain([start]), Antichain([start]))
-        every = frozenset(node.schema.names)
-        arrangement = Arrangement(
-            trace,
-            node.schema,
-            kept.layout(every),
-            kept.stored(every),
-            self.time_type,
-            self.time_name,
-            self.diff_name,
-        )
-        if arrangement.reads_later:
-            # A frame that was handed out may be read at any time until the dataflow is closed.
-            self._pinned.update(trace.paths())
-        return arrangement, only(trace.upper)
+        starts = [self._state.frontiers[n] for n in self._sessions]
+        return self._kept.arrangement(node, self._state, starts)
+
+    def _hold(self, node: Node, time: int | None) -> Hold:
+        arrangement, _ = self._arrangement(node)
+        return self._kept.hold(node, arrangement, time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
@@ -355,29 +324,9 @@ class Dataflow:
         begin = node.time_type.start if start == BEGINNING else start
         return (constant_arrival(node, begin),)
 
-    def _hold(self, node: Node, time: int | None) -> Hold:
-        """A hold on a kept collection."""
-        arrangement, _ = self._arrangement(node)
-        since = only(arrangement.trace.since)
-        if time is None:
-            time = since if since is not None else self.time_type.start
-        elif since is not None and time < since:
-            raise NotReadableError(
-                f"time {self.time_type.decode(time)!r} was compacted away: the collection can be "
-                f"held from {self.time_type.decode(since)!r} on"
-            )
-        hold = Hold(self.time_type, time)
-        self._holds.append((self._kept[node], hold))
-        return hold
-
     def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:
-        self._holds = [held for held in self._holds if held[1]._at is not None]
-        holds: dict[Node, int] = {}
-        for held, hold in self._holds:
-            if hold._at is not None:
-                holds[held] = min(holds.get(held, hold._at), hold._at)
         settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history, holds
+            self._buckets, self.runner, self.local_rows, self._keep_history, self._kept.holds()
         )
         step = Step(graph, self._state, settings, self._storage, self._spark_runner)
         state = step.run(arrivals, upper)
@@ -385,25 +334,11 @@ class Dataflow:
         for node, taken in arrivals.items():
             if node in self._sessions:
                 del self._sessions[node]._flushed[: len(taken)]
-        needed = state.paths() | self._pinned
+        needed = state.paths() | self._kept.pinned
         storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
         self.report = step.report
         for node, tables in step.shown:
-            self._show(node, tables)
-
-    def _show(self, node: Inspect, tables: list[pa.Table]) -> None:
-        if not tables:
-            return
-        table = pa.concat_tables(tables).sort_by(TIME)
-        if node.by_table:
-            names = [*node.schema.names, self.time_name, self.diff_name]
-            node.show(table.rename_columns(names))
-            return
-        # A function that wants one update at a time is called for each; inspect is for few.
-        columns = [table.column(name).to_pylist() for name in node.schema.names]
-        rows = zip(*columns) if columns else iter([()] * table.num_rows)
-        for row, time, diff in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
-            node.show(row, time, diff)
+            node.show_updates(tables, self.time_name, self.diff_name)
 
     def _build(self) -> Graph:
         if self._graph is None:
@@ -416,19 +351,15 @@ class Dataflow:
                 if frame._node not in read and frame._node not in self._sinks:
                     self._keep(frame._node)
             graph = graph_of([*self._sinks, *self._sessions])
+            begins = {node: self._state.frontiers[node] for node in self._sessions}
             starts: dict[Node, Frontier] = {}
             for node in graph.nodes:
                 if isinstance(node, Constant):
-                    starts[node] = min(
-                        (s for n in self._sessions
-                         if (s := self._state.frontiers[n]) is not None), default=0
-                    )
+                    starts[node] = least(list(begins.values())) or self.time_type.start
                 elif isinstance(node, Input):
-                    starts[node] = self._state.frontiers[node]
+                    starts[node] = begins[node]
                 else:
-                    starts[node] = min(
-                        (s for n in node.inputs if (s := starts[n]) is not None), default=None
-                    )
+                    starts[node] = least([starts[n] for n in node.inputs])
             self._state = State(starts, {}, {}, {})
             self._graph = graph
         return self._graph

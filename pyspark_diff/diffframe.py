@@ -14,7 +14,8 @@ from pyspark_diff.hold import Hold
 from pyspark_diff.keyed_methods import KeyedMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
-from pyspark_diff.operators.node import Input, Inspect, Node
+from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
+from pyspark_diff.operators.records import over_arrangement
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.probe import Probe
 from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, check_data_names, check_names
@@ -150,7 +151,7 @@ class DiffFrame(KeyedMethods):
         [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
         """
         name = unused("count", [*self.columns, *self._names])
-        return self._with(count(self._node, name))
+        return self._records(count(self._node, name))
 
     def count_total(self) -> "DiffFrame":
         """`count` for totally ordered times.
@@ -170,7 +171,7 @@ class DiffFrame(KeyedMethods):
         >>> n.distinct().to_df().orderBy("time").collect()
         [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
         """
-        return self._with(threshold(self._node, None))
+        return self._records(threshold(self._node, None))
 
     def threshold(self, func: Callable[[int], int]) -> "DiffFrame":
         """Each record with a function of its multiplicity as its multiplicity.
@@ -187,11 +188,16 @@ class DiffFrame(KeyedMethods):
         >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
         [Row(n=7), Row(n=7)]
         """
-        return self._with(threshold(self._node, func))
+        return self._records(threshold(self._node, func))
 
     def consolidate(self) -> "DiffFrame":
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
         return self._with(consolidate(self._node))
+
+    def _records(self, node: Keyed) -> "DiffFrame":
+        """An operator on whole records: over their arrangement, if there is one that is shared."""
+        arranged = self._node.arrangements.get(self._node.schema.names)
+        return self._with(node if arranged is None else over_arrangement(node, arranged))
 
     # Reading.
 

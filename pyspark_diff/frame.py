@@ -81,12 +81,21 @@ class Frame:
 
         # Tried on no rows, so that a wrong name or type is refused here and not in a job.
         result = run(template(self._spark, self._node.schema, self._node.time_type))
+        found = scope
+        if found is None:
+            # As in PySpark, what is selected may have a name twice.
+            found = Scope.of([name for name in result.columns if name not in (TIME, DIFF)])
+            if found.ambiguous:
+                names = [entry.internal for entry in found.entries]
+                return self._express(
+                    kind, lambda frame: apply(ours.template(frame)).toDF(*names, TIME, DIFF),
+                    keeps=keeps, scope=found,
+                )
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         stage: Stage = Expression(run, takes, keeps)
-        node = Linear(kind, self._node, schema, stage)
-        return self._with(node, scope=scope or Scope.plain(schema.names))
+        return self._with(Linear(kind, self._node, schema, stage), scope=found)
 
     def _template(self, scope: Scope | None = None) -> DataFrame:
         """A frame without rows in which the user's expressions find this collection's columns."""
@@ -119,6 +128,22 @@ class Frame:
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, "the key")
         return Linear("key", self._node, schema, Expression(apply, takes, True)), keys
+
+    def _replaced(
+        self, scope: Scope, names: Sequence[str], expressions: Sequence[Column]
+    ) -> "DiffFrame":
+        """This frame with expressions in the place of some columns."""
+        made = dict(zip(names, expressions))
+        wanted = [made.get(n, column(n)).alias(n) for n in self._node.schema.names]
+
+        def apply(frame: DataFrame) -> DataFrame:
+            return scope.template(frame).select(*wanted, TIME, DIFF)
+
+        result = apply(template(self._spark, self._node.schema, self._node.time_type))
+        schema = data_schema(result, self._node.time_type, "join")
+        takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
+        node = Linear("select", self._node, schema, Expression(apply, takes, True))
+        return self._with(node, scope=self._scope)
 
     def _plain_column(
         self, frame: DataFrame, expression: Column, scope: Scope | None = None

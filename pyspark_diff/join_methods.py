@@ -223,7 +223,15 @@ class _Join:
             on = [
                 F.col("l." + quoted(a)) == F.col("r." + quoted(b)) for a, b in zip(*self.using)
             ]
-            self._parse(scopes, on)
+            found = self._parse(scopes, on)
+            if self.kind == "full":
+                # The key may come from either side, so it has the type of both.
+                self.sides = tuple(  # type: ignore[assignment]
+                    side._replaced(scope, key, expressions)
+                    for side, scope, key, expressions
+                    in zip(self.sides, scopes, self.using, (found.left, found.right))
+                )
+                self._by_names(names)
 
     def _by_condition(self, on: list[Column]) -> None:
         found = self._parse([side._scope for side in self.sides], on)

@@ -67,6 +67,17 @@ class Scope:
         """The scope of columns that are what they are called."""
         return cls(tuple(Entry(None, name, name) for name in names))
 
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Scope":
+        """The scope of columns of which some may be called the same."""
+        counts = Counter(name.lower() for name in names)
+        entries: list[Entry] = []
+        for name in names:
+            taken = [entry.internal for entry in entries]
+            taken += [n for n in names if counts[n.lower()] > 1]
+            entries.append(Entry(None, name, unused(name, taken)))
+        return cls(tuple(entries))
+
     @property
     def visible(self) -> list[str]:
         """Names that the user sees, perhaps some of them twice."""

@@ -24,9 +24,11 @@ from oracle import (
 )
 from pyspark_diff import DiffFrame
 
-#: Those that are drawn. To come: "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
-#: "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key".
-ENABLED = frozenset({"join", "join_on", "crossJoin"})
+#: The operators that are drawn.
+ENABLED = frozenset({
+    "join", "join_on", "crossJoin", "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
+    "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key",
+})
 #: Whether a join condition may ask twice for one column of a side.
 REPEATED_KEYS = False
 #: The aggregates that are drawn; those whose last digits may differ are tested elsewhere.

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import reduce
 from operator import and_
 
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
@@ -435,3 +437,14 @@ def test_condition_is_made_of_columns(left, right, on):
 def test_struct_types_are_kept(template):
     (found,) = parse_aggregates(template, [], [F.max(F.struct("x", "k"))])
     assert isinstance(found.type, T.StructType) and found.type.names == ["x", "k"]
+
+
+def test_errors_of_spark_are_whole_after_a_condition(left, right, monkeypatch):
+    # As in a process where Spark has found nothing wrong so far, so that its logger is not there.
+    name = "DataFrameQueryContextLogger"
+    monkeypatch.delitem(logging.Logger.manager.loggerDict, name, raising=False)
+    parse_condition(left, right, l("id") == r("id"))
+    logger = logging.getLogger(name)
+    assert isinstance(logger, PySparkLogger) and not logger.disabled
+    with pytest.raises(AnalysisException):
+        left.select(F.col("nope"))

@@ -41,6 +41,7 @@ LEVELS = {
     "hold": 5,
     "inputs": 5,
     "iterate": 5,
+    "kept": 5,
     "probe": 5,
     "scope": 5,
     "state": 5,

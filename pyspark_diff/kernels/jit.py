@@ -17,7 +17,8 @@ def jit(function: Callable[..., Any]) -> Any:
     once in each process instead: slower to start, the same answers.
 
     A cached kernel is compiled again when the file it is written in changes, but not when a
-    function that it calls from *another* file does; so a kernel and its helpers live in one file.
+    function that it calls from *another* file does; so a kernel and its helpers live in one
+    file, or in two that are changed together.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The order of values as integers: what is compared often is compared once, here.
+"""The order of values as integers, and who comes first while counts of values change.
 
 For records ``r`` with columns and an ordering of them, and ``c = codes(columns, ordering)``::
 
@@ -7,7 +7,9 @@ For records ``r`` with columns and an ordering of them, and ``c = codes(columns,
 
 Numbers come by value, with -0.0 = 0.0 and NaN = NaN above all others; strings and binary by their
 bytes; structs field by field and lists element by element, a shorter one first, with nulls inside
-of either first. That is how Spark sorts.
+of either first. That is how Spark sorts. Where a value ``c`` is there ``n[c]`` times::
+
+    places before c  =  sum(max(n[b], 0) for b < c);   c is among the first k iff these are < k
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.kernels import buffers
+from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.updates import Int64
 
 #: For each column whether it is descending, and whether its nulls come last.
@@ -26,6 +29,11 @@ Ordering = tuple[tuple[bool, bool], ...]
 
 #: How many values tell whether the same ones come again and again.
 _SAMPLE = 4096
+
+#: What `replay_first` says of a value: how many of the first k places it has; each of these places;
+#: or its count and its rank, which is that of all values that tie.
+_ROWS, _ROW_NUMBER, RANK = range(3)
+MODES = {"rows": _ROWS, "row_number": _ROW_NUMBER, "rank": RANK}
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -223,3 +231,179 @@ def _rank(column: pa.Array) -> Int64:
     place[order] = np.arange(order.size)
     place[-1] = -1
     return place[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+
+
+@jit
+def replay_first(  # type: ignore[no-untyped-def]
+    bounds, stops, base, tie, starts, cand, time, diff, k, mode
+):
+    """Replay of the first k places of each key while the counts of its candidates change.
+
+    Candidates ``bounds[g]`` to ``stops[g]`` of key ``g`` are in order, with counts ``base`` at
+    first, and tie where ``tie`` is equal; ``stops[g] < 0`` leaves a key out. Its updates
+    ``starts[g]`` to ``starts[g + 1]`` are ordered by time, then candidate.
+
+    Gives the changes as rows of (candidate, time, diff, number), by key, time and candidate, and
+    whether no count overflowed.
+
+    The candidates of a key make groups, one of each if they do not tie. A tree of sums over the
+    places of the groups (Fenwick, *A new data structure for cumulative frequency tables*, 1994)
+    finds the first groups that are there, however many others have come and gone.
+    """
+    out = np.empty((cand.size + 16, 4), np.int64)
+    n = 0
+    now = base.copy()  # counts at this time, and just before it
+    was = base.copy()
+    most = 0
+    for g in range(stops.size):
+        most = max(most, stops[g] - bounds[g])
+    group = np.empty(base.size, np.int64)
+    heads = np.empty(most + 1, np.int64)
+    places = np.empty(most, np.int64)  # of one group: no count adds more than k, so none overflows
+    tree = np.empty(most + 1, np.int64)
+    top = np.empty((min(k, most), 3), np.int64)
+    old_top = np.empty((min(k, most), 3), np.int64)
+    for g in range(stops.size):
+        if stops[g] < 0:
+            continue
+        groups = 0
+        for c in range(bounds[g], stops[g]):
+            if c == bounds[g] or tie[c] != tie[c - 1]:
+                heads[groups] = c
+                places[groups] = 0
+                groups += 1
+            group[c] = groups - 1
+            places[groups - 1] += min(max(base[c], 0), k)
+        heads[groups] = stops[g]
+        for i in range(1, groups + 1):
+            tree[i] = places[i - 1]
+        for i in range(1, groups + 1):
+            if i + (i & -i) <= groups:
+                tree[i + (i & -i)] += tree[i]
+        held = _walk(tree, groups, places, 0, k, top, 0)
+        e = starts[g]
+        while e < starts[g + 1]:
+            begin = e
+            lowest = groups
+            while e < starts[g + 1] and time[e] == time[begin]:
+                c = cand[e]
+                if c < stops[g]:
+                    total = now[c] + diff[e]
+                    if ((now[c] ^ total) & (diff[e] ^ total)) < 0:
+                        return out[:0], False
+                    change = min(max(total, 0), k) - min(max(now[c], 0), k)
+                    now[c] = total
+                    places[group[c]] += change
+                    lowest = min(lowest, group[c])
+                    i = group[c] + 1
+                    while change != 0 and i <= groups:
+                        tree[i] += change
+                        i += i & -i
+                e += 1
+            before = 0
+            i = lowest
+            while i > 0:
+                before += tree[i]
+                i -= i & -i
+            if lowest < groups and before < k:
+                # What comes before the lowest group that is touched stays as it is.
+                kept = held
+                while kept > 0 and top[kept - 1, 0] >= lowest:
+                    kept -= 1
+                old_top[kept:held] = top[kept:held]
+                old_held = held
+                held = _walk(tree, groups, places, before, k, top, kept)
+                out, n = _compare(
+                    old_top[kept:old_held], top[kept:held], heads, was, now, cand[begin:e],
+                    time[begin], mode, out, n,
+                )
+            for i in range(begin, e):
+                was[cand[i]] = now[cand[i]]
+    return out[:n], True
+
+
+@jit
+def _walk(tree, groups, places, before, k, top, held):  # type: ignore[no-untyped-def]
+    """Append the groups with places from ``before`` on and below k to those held.
+
+    They are rows of (group, places before it, its places in the top k).
+    """
+    high = 1
+    while 2 * high <= groups:
+        high *= 2
+    while before < k:
+        group = 0
+        left = before
+        step = high
+        while step > 0:
+            if group + step <= groups and tree[group + step] <= left:
+                group += step
+                left -= tree[group]
+            step //= 2
+        if group >= groups:
+            break
+        top[held, 0] = group
+        top[held, 1] = before
+        top[held, 2] = min(places[group], k - before)
+        before += places[group]
+        held += 1
+    return held
+
+
+@jit
+def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: ignore[no-untyped-def]
+    """Append what differs between two tops."""
+    i = j = e = 0
+    while i < old.shape[0] or j < new.shape[0]:
+        group = _MOST
+        if i < old.shape[0]:
+            group = old[i, 0]
+        if j < new.shape[0]:
+            group = min(group, new[j, 0])
+        a = size_a = b = size_b = 0  # places before the group, and its own, then and now
+        if i < old.shape[0] and old[i, 0] == group:
+            a, size_a = old[i, 1], old[i, 2]
+            i += 1
+        if j < new.shape[0] and new[j, 0] == group:
+            b, size_b = new[j, 1], new[j, 2]
+            j += 1
+        c = heads[group]
+        if mode == _ROWS:
+            if size_a != size_b:
+                out, n = _put(out, n, c, time, size_b - size_a, 0)
+        elif mode == _ROW_NUMBER:
+            for place in range(a, a + size_a):
+                if place < b or place >= b + size_b:
+                    out, n = _put(out, n, c, time, -1, place + 1)
+            for place in range(b, b + size_b):
+                if place < a or place >= a + size_a:
+                    out, n = _put(out, n, c, time, 1, place + 1)
+        elif a == b and size_a > 0 and size_b > 0:
+            # Of many that tie, only those that change are looked at.
+            while e < cand.size and cand[e] < c:
+                e += 1
+            while e < cand.size and cand[e] < heads[group + 1]:
+                change = max(now[cand[e]], 0) - max(was[cand[e]], 0)
+                if change != 0:
+                    out, n = _put(out, n, cand[e], time, change, a + 1)
+                e += 1
+        else:
+            for c in range(heads[group], heads[group + 1]):
+                if size_a > 0 and was[c] > 0:
+                    out, n = _put(out, n, c, time, -was[c], a + 1)
+                if size_b > 0 and now[c] > 0:
+                    out, n = _put(out, n, c, time, now[c], b + 1)
+    return out, n
+
+
+@jit
+def _put(out, n, cand, time, diff, number):  # type: ignore[no-untyped-def]
+    if n == out.shape[0]:
+        more = np.empty((2 * n, 4), np.int64)
+        more[:n] = out
+        out = more
+    out[n, 0] = cand
+    out[n, 1] = time
+    out[n, 2] = diff
+    out[n, 3] = number
+    return out, n + 1

@@ -1,23 +1,17 @@
 """The first k records of each touched key, found without reading the others.
 
-With ``I`` the input and ``O = top_k(I)``, for every key and every time ``t``::
+For the input ``I``, every key and every time ``t``::
 
-    accumulate(O, t)  =  the first k places of accumulate(I, t)
+    accumulate(top_k(I), t)  =  the first k places of accumulate(I, t)
 
 where a record that is there ``c > 0`` times takes ``c`` places, in the order of the values, and one
 with ``c <= 0`` takes none. Batches hold the rows of a key in that order, so its first records are
-found in the first rows of its range in each of them. ::
-
-    places before r  =  sum(max(count of q, 0) for records q that come before r)
-    r is in the top k of rows  iff  places before r < k
+among the first rows of its range in each of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pyarrow as pa
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import ranking
@@ -25,7 +19,369 @@ from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
-from pyspark_diff.kernels.places import replay_places
 from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.ranking import Ordering
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, joined
+from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, joined, spread
+
+_MOST = np.iinfo(np.int64).max
+
+
+def top_k(
+    old: list[Updates],
+    new: Grouped,
+    k: int,
+    ordering: Ordering,
+    *,
+    by: int,
+    mode: str,
+    from_back: bool = False,
+    window: int = 16,
+) -> tuple[Updates, np.ndarray | None, int]:
+    """Updates of the first k records of each key.
+
+    Parameters
+    ----------
+    old : list of Updates
+        Batches of updates before the new ones, each ordered by (key64, key, value, time) with the
+        values ordered by `ordering`.
+    new : Grouped
+        Updates of pairs of a key and a value, consolidated.
+    k : int
+        Less than 2**31.
+    ordering : Ordering
+        Order of the value's columns. Values that are only ``val64`` are in ascending order.
+    by : int
+        For ranks: records equal in so many columns, the first ones, tie.
+    mode : {"rows", "row_number", "rank"}
+        The first k places, the last record being cut; or each of these places with its number; or
+        all records with a rank of at most k, the rank being 1 + the places of better records.
+    from_back : bool
+        Whether the last in order count as the first.
+    window : int
+        How many rows to read at once beyond those that are surely needed.
+
+    Returns
+    -------
+    updates : Updates
+        Consolidated, together with `numbers`; ordered by key, then the best first, then by time.
+    numbers : ndarray of int64, or None
+        For each row its row number or rank.
+    read : int
+        Number of old rows that were read; a row that was read twice counts twice.
+
+    Raises
+    ------
+    DiffOverflowError
+        If an accumulated diff leaves 64 bits.
+
+    Examples
+    --------
+    >>> from pyspark_diff.kernels.consolidate import consolidate
+    >>> old = Updates(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
+    >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
+    >>> found, _, read = top_k([old], new, 2, ((False, False),), by=1, mode="rows")
+    >>> found.val64.tolist(), found.diff.tolist(), found.time, read
+    ([10, 30], [-1, 1], 5, 3)
+    """
+    if mode not in ranking.MODES or not 0 <= k < 2**31:
+        raise ValueError(f"there is no top {k} of {mode!r}")
+    pieces, numbers, owners = [], [np.empty(0, np.int64)], []
+    read = 0
+    if len(new.updates) and k:
+        step = _Step(old, new, k, ordering, by, ranking.MODES[mode], from_back)
+        active, reach = np.arange(len(step.keys)), step.touched + k + window
+        while active.size:
+            piece, number, owner, settled, rows = step.round(active, reach)
+            pieces.append(piece)
+            numbers.append(number)
+            owners.append(owner)
+            read += rows
+            # Reads that grow by a factor cost in all little more than the last of them.
+            active, reach = active[~settled], reach[~settled] * 4
+    updates, number = concat(pieces) if pieces else empty(), np.concatenate(numbers)
+    if len(pieces) > 1 and len(updates):
+        order = np.argsort(np.concatenate(owners), kind="stable")
+        updates, number = updates.take(order), number[order]
+    return updates, None if mode == "rows" else number, read
+
+
+class _Step:
+    """Where the keys of new updates are in the batches, and what is new of each."""
+
+    def __init__(
+        self, old: list[Updates], new: Grouped, k: int, ordering: Ordering, by: int, mode: int,
+        from_back: bool,
+    ):
+        self.new, self.k, self.mode, self.from_back = new, k, mode, from_back
+        self.ordering, self.by = ordering, by
+        self.keys = distinct_keys(new)
+        #: The touched values: the first row of each, the first of each key, and their number.
+        self.values = _values(new.records())
+        self.first = np.searchsorted(new.starts, key_starts(new))
+        self.touched = np.diff(self.first, append=new.starts.size)
+        self.ranges = []
+        for batch in old:
+            if len(batch):
+                self.ranges.append((_values(batch), *_find(self.keys, batch)))
+
+    def round(
+        self, active: Int64, reach: Int64
+    ) -> tuple[Updates, Int64, Int64, np.ndarray, int]:
+        """The results of those of some keys for which it is enough to read `reach` rows of a batch.
+
+        Gives updates, the number and the key of each; for each of the keys whether it is one of
+        those; and how many rows were read.
+        """
+        pool, owner, last = self._gather(active, reach)
+        read = len(pool) - int(self.touched[active].sum())
+        code, tie = self._codes(pool)
+        packed = ranking.pack([owner, code])
+        diff = spread(pool.scalars(), len(pool))
+        first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
+        _check(fits)
+        cut = (last >= 0).any(axis=0)
+        horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)
+        tie = tie[first]
+        bounds = np.searchsorted(owner[first], np.arange(active.size + 1))
+        stops = _stops(bounds, base, touched, tie, cut, horizon, self.k)
+        events = self._events(active, bounds, of_record)
+        out, fits = ranking.replay_first(bounds, stops, base, tie, *events, self.k, self.mode)
+        _check(fits)
+        out = out[_by_candidate(out[:, 0], first.size)]
+        rows = first[out[:, 0]]
+        of_key = active[owner[rows]]
+        key, value, time = self.keys.take(of_key), pool.take(rows), self.new.updates.time
+        updates = Updates(
+            key.key64, key.columns, out[:, 1].copy() if isinstance(time, np.ndarray) else time,
+            out[:, 2].copy(), value.key64, value.columns, self.new.updates.ordering,
+        )
+        return updates, out[:, 3].copy(), of_key, stops >= 0, read
+
+    def _gather(self, active: Int64, reach: Int64) -> tuple[Updates, Int64, Int64]:
+        """The first rows of some keys in each batch, and behind them the touched values.
+
+        Gives the values, which of the keys each belongs to, and for each batch and key the last row
+        that was read of it, or -1 where all were.
+        """
+        parts, owners = [], []
+        last = np.full((len(self.ranges), active.size), -1)
+        at = 0
+        for i, (values, low, high) in enumerate(self.ranges):
+            there = high[active] - low[active]
+            counts = np.minimum(there, reach)
+            begin = high[active] - counts if self.from_back else low[active]
+            owner, rows = _expand(begin, counts)
+            parts.append(values.take(rows))
+            owners.append(owner)
+            stops = at + np.cumsum(counts)
+            last[i] = np.where(counts < there, stops - (counts if self.from_back else 1), -1)
+            at += rows.size
+        owner, rows = _expand(self.first[active], self.touched[active])
+        parts.append(self.values if rows.size == len(self.values) else self.values.take(rows))
+        return concat(parts), np.concatenate([*owners, owner]), last
+
+    def _codes(self, pool: Updates) -> tuple[Int64, Int64]:
+        """Codes of values, the best being the least, and codes that are equal where values tie."""
+        if pool.columns is None:
+            code, tie = pool.key64, pool.key64 if self.by else np.zeros(len(pool), np.int64)
+        else:
+            code = tie = ranking.codes(pool.columns, self.ordering, len(pool))
+            if self.mode == ranking.RANK and self.by < len(pool.columns):
+                tied = self.ordering[: self.by]
+                tie = ranking.codes(pool.columns[: self.by], tied, len(pool))
+        tie = tie if self.mode == ranking.RANK else code
+        return (~code, ~tie) if self.from_back else (code, tie)
+
+    def _events(
+        self, active: Int64, bounds: Int64, of_record: Int64
+    ) -> tuple[Int64, Int64, Int64, Int64]:
+        """The new updates of some keys by key, time and candidate: where each key's begin (and
+        the last one's end), and candidates, times and diffs."""
+        new = self.new
+        lengths = key_lengths(new)[active]
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        owner, rows = _expand(key_starts(new)[active], lengths)
+        record = np.repeat(np.arange(new.starts.size), new.lengths())[rows]
+        # Records of other keys are not among the candidates.
+        touched = self.touched[active]
+        record += (np.cumsum(touched) - touched - self.first[active])[owner]
+        candidate = of_record[record]
+        times = new.updates.times()[rows]
+        code = candidate
+        if isinstance(new.updates.time, np.ndarray):
+            code = ranking.pack([owner, times, candidate - bounds[owner]])
+        order = _order(code)
+        diffs = spread(new.updates.scalars(), len(new.updates))[rows]
+        return starts, candidate[order], times[order], diffs[order]
+
+
+def _values(updates: Updates) -> Updates:
+    """The values as records of their own, with the diffs."""
+    if updates.val64 is None:
+        raise ValueError("these records have no values")
+    return Updates(updates.val64, updates.values, 0, updates.scalars())
+
+
+def _expand(first: Int64, counts: Int64) -> tuple[Int64, Int64]:
+    """The rows of several runs, and the number of the run of each."""
+    run = np.repeat(np.arange(counts.size), counts)
+    return run, np.arange(run.size) + np.repeat(first - np.cumsum(counts) + counts, counts)
+
+
+def _order(code: Int64) -> Int64:
+    """Rows in the order of codes; what is in order already is not sorted."""
+    if (code[1:] >= code[:-1]).all():
+        return np.arange(code.size)
+    return np.argsort(code)
+
+
+def _check(fits: bool) -> None:
+    if not fits:
+        raise DiffOverflowError(
+            "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
+            "that went in"
+        )
+
+
+def _find(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
+    """Where the rows of each key begin and end in a batch."""
+    low, high = _ranges(read_only(keys.key64), read_only(batch.key64))
+    if keys.columns is None and batch.columns is None:
+        return low, high
+    # The rows of a key are next to each other: a range that begins and ends with it is all its own.
+    held = np.flatnonzero(high > low)
+    ends = np.concatenate((low[held], high[held] - 1))
+    shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
+    while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
+        stops = _run_ends(batch, low[shared], high[shared])
+        found = _keys_equal(keys, shared, batch, low[shared])
+        high[shared[found]] = stops[found]
+        shared, stops = shared[~found], stops[~found]
+        low[shared] = stops
+        shared = shared[stops < high[shared]]
+    return low, high
+
+
+def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
+    """Where the keys of some rows end: found by search, not by reading all their rows."""
+    columns, low, high = batch.with_columns(), first, stop
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        equal = rows_equal(columns, first, middle)
+        low, high = np.where(equal, middle, low), np.where(equal, high, middle)
+    return high
+
+
+def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
+    found = batch.keys().take(rows).with_columns()
+    both = [joined([a, b]) for a, b in zip(keys.with_columns(), found)]
+    return rows_equal(both, group, np.arange(rows.size) + len(keys))
+
+
+@jit
+def _ranges(needles, hay):  # type: ignore[no-untyped-def]
+    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
+
+    As `pyspark_diff.kernels.gather` does it, but the end of a range is searched for as well: ranges
+    may be long, and are not going to be read.
+    """
+    low = np.empty(needles.size, np.int64)
+    high = np.empty(needles.size, np.int64)
+    at = 0
+    for i in range(needles.size):
+        if i > 0 and needles[i] == needles[i - 1]:
+            low[i] = low[i - 1]
+        else:
+            low[i] = _gallop(hay, at, needles[i], False)
+        at = _gallop(hay, low[i], needles[i], True)
+        high[i] = at
+    return low, high
+
+
+@jit
+def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
+    """First row from ``left`` on that is not less than ``x``, or not equal either."""
+    right = left
+    step = 1
+    while right < hay.size and (hay[right] < x or (beyond and hay[right] == x)):
+        left = right + 1
+        right += step
+        step *= 2
+    right = min(right, hay.size)
+    while left < right:
+        middle = (left + right) // 2
+        if hay[middle] < x or (beyond and hay[middle] == x):
+            left = middle + 1
+        else:
+            right = middle
+    return left
+
+
+@jit
+def _candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
+    """Each distinct value once: a row of it, its sum of old diffs, whether it is touched; and which
+    one each touched value is (rows from ``old`` on); and whether no sum overflows."""
+    count = 0
+    for i in range(order.size):
+        count += i == 0 or packed[order[i]] != packed[order[i - 1]]
+    first = np.empty(count, np.int64)
+    base = np.zeros(count, np.int64)
+    touched = np.zeros(count, np.bool_)
+    of_record = np.empty(order.size - old, np.int64)
+    c = -1
+    for i in range(order.size):
+        row = order[i]
+        if i == 0 or packed[row] != packed[order[i - 1]]:
+            c += 1
+            first[c] = row
+        if row >= old:
+            touched[c] = True
+            of_record[row - old] = c
+        else:
+            total = base[c] + diff[row]
+            if ((base[c] ^ total) & (diff[row] ^ total)) < 0:
+                return first, base, touched, of_record, False
+            base[c] = total
+    return first, base, touched, of_record, True
+
+
+@jit
+def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-untyped-def]
+    """For each key where the candidates that matter end, or -1 where more rows have to be read.
+
+    Where a batch was not read to its end, only values strictly before the last one read of it are
+    known with all their rows: those before the least such value, the horizon. Once untouched ones
+    among them fill k places, nothing behind matters, known or not, touched or not: these k places
+    are filled at every time of the step, and what stands behind them never comes into the top k.
+    Ranks are settled with whole groups of ties, as a tie of the last one shares its rank.
+    """
+    stops = np.empty(cut.size, np.int64)
+    for g in range(cut.size):
+        places = 0
+        stop = bounds[g + 1]
+        settled = not cut[g]
+        for c in range(bounds[g], bounds[g + 1]):
+            beyond = cut[g] and tie[c] >= horizon[g]
+            if beyond or (places >= k and tie[c] != tie[c - 1]):
+                stop = c
+                settled = places >= k
+                break
+            if not touched[c] and base[c] > 0:
+                places = min(places + min(base[c], k), k)
+        stops[g] = stop if settled else -1
+    return stops
+
+
+@jit
+def _by_candidate(cand, candidates):  # type: ignore[no-untyped-def]
+    """Stable order of rows by candidate."""
+    at = np.zeros(candidates + 1, np.int64)
+    for i in range(cand.size):
+        at[cand[i] + 1] += 1
+    for c in range(candidates):
+        at[c + 1] += at[c]
+    order = np.empty(cand.size, np.int64)
+    for i in range(cand.size):
+        order[at[cand[i]]] = i
+        at[cand[i]] += 1
+    return order

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pyspark_diff.kernels.accumulators import Accumulator, layout_of, result
+from pyspark_diff.kernels.accumulators import Accumulator, layout_of
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.gather import accumulated_lanes
 from pyspark_diff.kernels.lanes import Lanes, running
+from pyspark_diff.kernels.results import result
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes, Weights
@@ -34,7 +35,7 @@ class Formula:
     Parameters
     ----------
     name : str
-        See `pyspark_diff.kernels.accumulators.result`; or ``"all"`` and ``"any"``, of booleans.
+        See `pyspark_diff.kernels.results.result`; or ``"all"`` and ``"any"``, of booleans.
     accumulators : tuple of Accumulator
         What it is computed from.
     kind : pyarrow.DataType
@@ -177,7 +178,7 @@ def aggregate(
     fields = [source.schema.struct[name] for name in key]
     schema = Schema(T.StructType([*fields, *(field for field, _ in formulas)]))
     node = weighed(source, key, columns, held)
-    return Reader("aggregate", (node,), schema, kernel, tuple(key) if arranged else ())
+    return Reader("aggregate", (node,), schema, kernel, key)
 
 
 def formula(function: str, argument: T.DataType | None, column: int, kind: T.DataType,

@@ -17,8 +17,9 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
     Source: differential-dataflow ``operators/arrange``.
     """
     key = tuple(key)
-    if isinstance(source, Reader) and source.keeps and source.key == key:
-        return source  # arranged as it came out
+    found = source.output_by(key) if isinstance(source, Reader) else None
+    if found is not None:
+        return found  # arranged as it comes out
     if key not in source.arrangements:
         source.arrangements[key] = Keyed("arrange_by_key", source, source.schema, None, key)
     return source.arrangements[key]

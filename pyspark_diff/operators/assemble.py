@@ -43,7 +43,7 @@ class AssembleKernel:
 
     key: tuple[str, ...]
     columns: tuple[tuple[int, str, Any], ...]
-    records = False
+    records: bool = False
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         width = len(self.key)
@@ -144,4 +144,4 @@ def assemble(
     fields = [first.schema.struct[name] for name in first.key]
     schema = Schema(T.StructType([*fields, *(field for *_, field in columns)]))
     kernel = AssembleKernel(first.key, tuple((p, n, d) for p, n, d, _ in columns))
-    return Reader("assemble", parts, schema, kernel)
+    return Reader("assemble", parts, schema, kernel, first.key)

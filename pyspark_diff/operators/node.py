@@ -11,13 +11,14 @@ import itertools
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
 from pyspark_diff.runners.work import Kernel, Weights
-from pyspark_diff.schema import Schema, TimeType, without_nullability
+from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, without_nullability
 
 _serial = itertools.count()
 
@@ -148,6 +149,20 @@ class Inspect(Node):
         self.show = show
         self.by_table = by_table
 
+    def show_updates(self, tables: Sequence[pa.Table], time: str, diff: str) -> None:
+        """Call the function on the updates of one step, under the user's names of the columns."""
+        if not tables:
+            return
+        table = pa.concat_tables(tables).sort_by(TIME)
+        if self.by_table:
+            self.show(table.rename_columns([*self.schema.names, time, diff]))
+            return
+        # A function that wants one update at a time is called for each; inspect is for few.
+        columns = [table.column(name).to_pylist() for name in self.schema.names]
+        rows = zip(*columns) if columns else iter([()] * table.num_rows)
+        for row, at, count in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
+            self.show(row, at, count)
+
 
 class Arranged(Node):
     """A node that keeps its collection as an arrangement, which any number of readers share.
@@ -275,9 +290,9 @@ class Reader(Arranged):
     schema : Schema
         Output columns.
     kernel : ReadKernel
-    key : sequence of str
-        The output's columns that are the arrangements' key. None at all if the output is not
-        arranged.
+    key : sequence of str, optional
+        The output's columns that are the arrangements' key, if they are all there: by them the
+        output can be an arrangement without moving.
     """
 
     def __init__(
@@ -286,13 +301,23 @@ class Reader(Arranged):
         arranged: Sequence[Arranged],
         schema: Schema,
         kernel: ReadKernel,
-        key: Sequence[str] = (),
+        key: Sequence[str] | None = None,
     ):
-        super().__init__(kind, arranged, schema, key)
+        super().__init__(kind, arranged, schema, key or ())
         self.arranged = tuple(arranged)
         self.kernel = kernel
+        self._keyed = key is not None
         if kernel.records:
             schema.layout()
+
+    def output_by(self, key: Sequence[str]) -> Reader | None:
+        """This node with its output arranged by a key, if it comes out that way; else None."""
+        if not self._keyed or tuple(key) != self.key:
+            return None
+        if not self.kernel.records:
+            self.schema.layout()
+            self.kernel = replace(self.kernel, records=True)  # type: ignore[type-var]
+        return self
 
     @property
     def keeps(self) -> bool:

@@ -59,4 +59,4 @@ def over_arrangement(node: Keyed, source: Arranged, *, arranged: bool = False) -
     if node.kernel is None:
         raise ValueError("only an operator with a kernel computes anything")
     kernel = RecordsKernel(node.kernel, arranged)
-    return Reader(node.kind, (source,), node.schema, kernel, source.key if arranged else ())
+    return Reader(node.kind, (source,), node.schema, kernel, source.key)

@@ -109,5 +109,4 @@ def top_k(
         fields.append(T.StructField(number, T.IntegerType(), False))
     names = source.schema.names
     found = TopKKernel(k, names, by, mode, from_back, arranged)
-    key = source.key if arranged else ()
-    return Reader("top_k", (source,), Schema(T.StructType(fields)), found, key)
+    return Reader("top_k", (source,), Schema(T.StructType(fields)), found, source.key)

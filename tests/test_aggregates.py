@@ -1,0 +1,377 @@
+"""Groups, first records, reducers and sets: against the oracle, and against PySpark's own."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from oracle import Op, Program, accumulate, normal
+from programs import Run
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    DiffOverflowError,
+    NegativeMultiplicityError,
+    SchemaError,
+)
+from test_joins import ending, fed, multiset, types
+from test_law import every_runner, move, one_bit_hash
+
+ROWS = (("k", "int"), ("n", "int"), ("s", "string"), ("b", "boolean"), ("x", "double"))
+NAN = float("nan")
+
+#: Values that come and go; groups that get empty and come back; nulls; more removed than inserted.
+UPDATES = [
+    ((1, 5, "a", True, 0.5), 0, 2), ((1, 7, "b", False, -0.5), 0, 1),
+    ((2, 1, "é", None, NAN), 0, 1), ((None, None, None, None, None), 0, 1),
+    ((1, None, "Z", True, None), 1, 1), ((1, 7, "b", False, -0.5), 2, -1),
+    ((2, 1, "é", None, NAN), 2, -1), ((3, 4, "c", True, 2.5), 2, 3),
+    ((None, 1, "a", False, 0.0), 3, 2), ((1, 5, "a", True, 0.5), 3, -2),
+    ((3, 4, "c", True, 2.5), 4, -1), ((2, -3, "b", True, -0.0), 4, 1),
+    ((2, -3, "d", False, 1.5), 4, 1), ((1, None, "Z", True, None), 5, -1),
+    ((3, 9, None, None, 2.5), 5, 2), ((None, None, None, None, None), 5, -1),
+]
+NEGATIVE = [
+    *UPDATES, ((3, 6, "e", False, 1.5), 1, -2), ((1, 5, "a", True, 0.5), 5, -1),
+    ((2, -3, "b", True, -0.0), 3, -2),
+]
+LINEAR = [("sum", "n"), ("count", "n"), ("avg", "n"), ("count_if", "b"), ("count", "")]
+ORDERED = [
+    ("min", "n"), ("max", "n"), ("min", "s"), ("max", "s"), ("min", "x"), ("max", "x"),
+    ("bool_and", "b"), ("bool_or", "b"), ("min_by", "s n"), ("max_by", "s n"), ("max_by", "n x"),
+    ("min_by", "b s"), ("countDistinct", "n"), ("countDistinct", "n s"), ("sum_distinct", "n"),
+    ("collect_set", "s"), ("collect_list", "n"), ("collect_list", "x"),
+]
+MOMENTS = [
+    (f, c) for f in ("var_samp", "var_pop", "stddev_samp", "stddev_pop", "avg", "sum")
+    for c in "nx"
+]
+
+
+def grouped(keys, calls, empty=False):
+    aggregates = tuple(
+        (function, tuple(columns.split()), f"a{i}") for i, (function, columns) in enumerate(calls)
+    )
+    return Op("groupBy", (0,), (tuple(keys), aggregates, empty))
+
+
+class Rounded(Run):
+    """A run in which the last digits of floats do not matter."""
+
+    def check(self):
+        for output in self.outputs:
+            for time in self.times(output.probe.time()):
+                found = accumulate(output.seen, time)
+                assert rounded(found) == rounded(self.expected(output.node, time)), time
+
+
+def rounded(collection):
+    return Counter({
+        tuple(float(f"{v:.9g}") if isinstance(v, float) else v for v in record): n
+        for record, n in collection.items()
+    })
+
+
+EVEN, UNEVEN = [(t,) for t in range(1, 7)], [(2,), (5,), (6,)]
+
+
+@pytest.mark.parametrize("cuts", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("keys", ["k", "s", "", "kb"])
+def test_aggregates(spark, keys, cuts):
+    calls = [[c for c in some if c[1] not in tuple(keys)] for some in (LINEAR, ORDERED)]
+    program = ending((ROWS,), (
+        *(grouped(keys, some) for some in calls),
+        grouped(keys, [*calls[0][:2], *calls[1][:3], *calls[1][-2:]]),
+        *(grouped(keys, [call]) for call in [*calls[0][:1], *calls[1][:1], *calls[1][-3:]]),
+    ))
+    fed(spark, program, cuts, [UPDATES], runner="local", buckets=2)
+    with one_bit_hash():
+        fed(spark, program, cuts, [UPDATES], runner="local", buckets=1, held=0)
+
+
+def test_aggregates_in_spark(spark):
+    program = ending((ROWS,), (grouped("k", [*LINEAR, *ORDERED]), grouped("", ORDERED, True)))
+    fed(spark, program, UNEVEN, [UPDATES], runner="spark", buckets=2)
+
+
+@pytest.mark.parametrize("cuts", [EVEN, UNEVEN], ids=["even", "uneven"])
+def test_aggregates_of_negative_multiplicities(spark, cuts):
+    linear = [call for call in LINEAR if call[0] != "avg"]
+    lists = [call for call in ORDERED if call[0] != "collect_list"]
+    program = ending((ROWS,), (grouped("k", linear), grouped("k", lists), grouped("", linear)))
+    fed(spark, program, cuts, [NEGATIVE], runner="local", buckets=2)
+
+
+@every_runner
+def test_averages_and_variances(spark, runner):
+    program = ending((ROWS,), (grouped("k", MOMENTS), grouped("", MOMENTS), grouped("b", MOMENTS)))
+    with Rounded(spark, program, runner=runner, buckets=2) as run:
+        for time in (0, 2, 3, 5) if runner == "local" else (2, 5):
+            now = run.sessions[0].time()
+            rows = [(r, t - now, d) for r, t, d in UPDATES if now <= t <= time]
+            run.step(((0, "update", ("rows", rows)), *move(time + 1 - now)))
+        run.finish()
+
+
+@given(st.lists(
+    st.tuples(st.sampled_from([1, 2]), st.integers(-50, 50) | st.none(), st.integers(0, 3),
+              st.integers(1, 3)),
+    max_size=12,
+))
+def test_variances_of_random_numbers(spark, updates):
+    updates = [((k, n), t, d) for k, n, t, d in updates]
+    updates += [(r, t + 1, -d) for r, t, d in updates[::2]]
+    calls = [("var_samp", "n"), ("stddev_pop", "n"), ("avg", "n"), ("var_pop", "n")]
+    program = ending((ROWS[:2],), (grouped("k", calls),))
+    with Rounded(spark, program, runner="local", buckets=1) as run:
+        run.step(((0, "update", ("rows", updates)), *move(2)))
+        run.finish()
+
+
+# PySpark's own.
+
+TYPED = (
+    "k int, t tinyint, l bigint, f float, x double, d decimal(10,2), s string, b boolean, day date"
+)
+
+
+def typed(spark):
+    day = datetime.date(2024, 2, 29)
+    rows = [
+        (1, 3, 2**40, 0.5, 1.5, Decimal("1.25"), "a", True, day, 0, 2),
+        (1, -128, -1, 2.0, NAN, Decimal("-0.01"), "b", False, None, 1, 1),
+        (2, None, None, None, None, None, None, None, None, 0, 1),
+        (3, 127, 2**53 + 1, -1.0, float("inf"), Decimal("99999999.99"), "", True, day, 1, 3),
+        (1, 3, 2**40, 0.5, 1.5, Decimal("1.25"), "a", True, day, 1, -1),
+    ]
+    return DiffFrame(spark.createDataFrame(rows, f"{TYPED}, time int, diff int"))
+
+
+def same(found, expected, note=None):
+    assert types(found) == types(expected), note
+    assert rounded(multiset(found.at(1))) == rounded(multiset(expected)), note
+
+
+def test_results_have_pysparks_names_types_and_values(spark):
+    frame = typed(spark)
+    numbers = "tlfxd"
+    calls = [f(c) for f in (F.sum, F.avg, F.min, F.max, F.stddev) for c in numbers]
+    calls += [F.var_pop("l"), F.variance("x"), F.count("*"), F.count("s")]
+    calls += [F.countDistinct("k", "s")]
+    calls += [f(c) for f in (F.min, F.max, F.collect_set) for c in ("s", "b", "day")]
+    calls += [F.sum(F.col("t") * 2 + F.col("k")), F.max(F.upper("s")).alias("top"), F.mean("t")]
+    calls += [F.count_if(F.col("l") > 0), F.bool_and("b"), F.some("b"), F.sum_distinct("d")]
+    calls += [F.min_by("s", "l"), F.max_by("d", "day"), F.min_by("day", F.length("s"))]
+    same(frame.groupBy("k").agg(*calls), frame.at(1).groupBy("k").agg(*calls))
+    same(frame.agg(*calls), frame.at(1).agg(*calls))
+
+
+def test_other_forms_of_a_group(spark):
+    frame = typed(spark)
+    now = frame.at(1)
+    for of in [
+        lambda f: f.groupBy("k", "s").agg({"l": "max", "*": "count", "x": "mean"}),
+        lambda f: f.groupBy("b").count(),
+        lambda f: f.groupBy(["b", "day"]).sum("l", "d"),
+        lambda f: f.groupBy("k").avg("t"),
+        lambda f: f.groupBy("k").min("f").select("k"),
+        lambda f: f.groupby(F.col("l") % 2, F.upper("s").alias("u")).agg(F.count("*").alias("n")),
+        lambda f: f.groupBy().count(),
+        lambda f: f.alias("a").groupBy("a.k").agg(F.max("a.l").alias("m")),
+    ]:
+        same(of(frame), of(now))
+
+
+def test_the_row_of_an_empty_collection(spark):
+    calls = [("count", ""), ("count", "n"), ("sum", "n"), ("min", "s"), ("countDistinct", "n"),
+             ("collect_list", "n"), ("collect_set", "s"), ("avg", "n"), ("bool_or", "b"),
+             ("count_if", "b"), ("max_by", "s n")]
+    program = ending((ROWS,), (grouped("", calls), grouped("", calls, True)))
+    row = (1, 2, "a", True, 0.5)
+    updates = [(row, 2, 1), (row, 3, -1), (row, 5, 2)]
+    for cuts in ([(1,), (3,), (4,), (6,)], [(6,)], [(None,)]):
+        fed(spark, program, cuts, [updates], runner="local", buckets=2)
+    fed(spark, program, [(1,), (4,)], [updates], runner="spark", buckets=2)
+    frame = typed(spark).where("k > 5")
+    counts = [F.count("*"), F.sum("l"), F.max("s"), F.collect_list("t"), F.count_if("b")]
+    assert frame.agg(*counts).at(1).collect() == []
+    same(frame.agg(*counts, empty=True), frame.at(1).agg(*counts))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("bigint", 2**62), ("decimal(38,0)", 10**38 - 1)])
+def test_sums_that_are_too_large(spark, kind, value):
+    value = Decimal(value) if kind.startswith("decimal") else value
+    with Dataflow(spark, runner="local") as flow:
+        frame, rows = flow.input("in", f"n {kind}, m int")
+        sums = frame.groupBy("m").agg(F.sum("n").alias("n"))
+        for values in ([value], [value, -value], [value, value, value]):
+            rows.insert([(v, 0) for v in values])
+            rows.advance_to(rows.time() + 1)
+            rows.flush()
+            if len(values) > 2:
+                with pytest.raises(DiffOverflowError):
+                    flow.step()
+            else:
+                flow.step()
+        assert sums.at(1).collect() == [(0, value)]
+
+
+def test_nothing_is_left_of_doubles_with_exact(spark):
+    rows = [(1, 1e300, 0, 1), (1, 1e-300, 0, 1), (1, 0.1, 0, 3), (1, 1e300, 1, -1), (1, 0.1, 2, -3),
+            (1, float("inf"), 3, 1), (1, NAN, 4, 1), (1, float("inf"), 5, -1), (1, NAN, 6, -1)]
+    frame = spark.createDataFrame(rows, "k int, x double, time int, diff int")
+    sums = DiffFrame(frame).groupBy("k").agg(F.sum("x").alias("x"), exact=True)
+    found = [normal(sums.at(t).collect()[0].x) for t in range(7)]
+    inf = float("inf")
+    assert found == [1e300, 0.1 * 3, 1e-300, inf, "NaN", "NaN", 1e-300]
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda f: f.groupBy("k").agg(), lambda f: f.groupBy("z").count(), lambda f: f.agg(F.col("l")),
+    lambda f: f.groupBy("k").agg(F.first("l")), lambda f: f.groupBy("k").agg(F.sum("z")),
+    lambda f: f.groupBy("k").agg(F.sum("l") + 1), lambda f: f.groupBy("k").agg(F.sum("day")),
+    lambda f: f.groupBy("k").agg(F.max("l"), empty=True), lambda f: f.groupBy("k").agg("sum"),
+    lambda f: f.top_k(0, "l"), lambda f: f.top_k(2, "z"), lambda f: f.top_k(2, "l", per="z"),
+    lambda f: f.top_k(2, "l", number="place"), lambda f: f.top_k(2, []),
+    lambda f: f.top_k(2, F.col("l") + 1), lambda f: f.reduce(list, "n int"),
+    lambda f: f.reduce(list, "k int", "k"), lambda f: f.reduce(list, "n int", "z"),
+    lambda f: f.dropDuplicates(["z"]), lambda f: f.weighted("s"), lambda f: f.weighted("z"),
+    lambda f: f.subtract(f.select("k")),
+    lambda f: f.intersect(f.drop("k").withColumn("k", F.lit(1))),
+    lambda f: f.arrange_by_key("z"), lambda f: f.groupBy("k").agg(F.sum("l").alias("k")),
+])
+def test_what_cannot_be_asked_for(spark, wrong):
+    with pytest.raises((SchemaError, AnalysisException)):
+        wrong(typed(spark))
+
+
+# First records, reducers, sets.
+
+
+@pytest.mark.parametrize("number", [None, "row_number", "rank"])
+@pytest.mark.parametrize("per", [(), ("k",), ("b", "s")])
+def test_first_records(spark, per, number):
+    orders = [(("n", False),), (("s", True), ("x", False)), (("x", True),), (("b", False),)]
+    program = ending((ROWS,), tuple(
+        Op("top_k", (0,), (k, tuple(by for by in order if by[0] not in per), per, number))
+        for k, order in zip((1, 2, 3, 2), orders) if any(by[0] not in per for by in order)
+    ))
+    for cuts in (EVEN, UNEVEN):
+        fed(spark, program, cuts, [UPDATES], runner="local", buckets=2)
+    with one_bit_hash():
+        fed(spark, program, UNEVEN, [UPDATES], runner="local", buckets=1)
+
+
+def test_places_of_nulls(spark):
+    frame = typed(spark)
+    for order in ("asc_nulls_last", "desc_nulls_first", "asc", "desc"):
+        found = frame.top_k(2, [getattr(F.col("t"), order)()])
+        window = frame.at(1).orderBy(getattr(F.col("t"), order)(), "k").limit(2)
+        assert multiset(found.at(1)) == multiset(window), order
+
+
+KEYED = ending((ROWS,), (
+    *(Op("reduce", (0,), (name, key)) for name in ("ends", "each", "sizes", "several")
+      for key in (("k",), ("b", "s"))),
+    *(Op("dropDuplicates", (0,), (key, order)) for key in ((), ("k",), ("b", "s"))
+      for order in ((), (("n", False), ("s", True)))),
+    Op("arrange_by_key", (0,), ("k",)), Op("weighted", (0,), ("n",)),
+))
+
+
+@pytest.mark.parametrize("cuts", [EVEN, UNEVEN], ids=["even", "uneven"])
+def test_reducers_and_duplicates(spark, cuts):
+    fed(spark, KEYED, cuts, [UPDATES], runner="local", buckets=2)
+
+
+def test_reducers_and_duplicates_in_spark(spark):
+    fed(spark, KEYED, [(3,), (6,)], [UPDATES], runner="spark", buckets=2)
+
+
+SETS = ending((ROWS, ROWS), tuple(
+    Op(name, of) for name in ("subtract", "exceptAll", "intersect", "intersectAll")
+    for of in ((0, 1), (1, 0), (0, 0))
+))
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_sets(spark, runner):
+    other = [(r, (t * 5 + 1) % 6, 1 - i % 3) for i, (r, t, d) in enumerate(UPDATES)]
+    cuts = [(1, 3), (4, 3), (6, 6)] if runner == "local" else [(2, 6), (6, 6)]
+    fed(spark, SETS, cuts, [NEGATIVE, other], runner=runner, buckets=2)
+
+
+def test_a_reducer_is_called_only_where_values_change(spark):
+    calls = []
+
+    def counted(key, values):
+        calls.append((key, list(values)))
+        return [(len(values),)]
+
+    with Dataflow(spark, runner="local") as flow:
+        frame, rows = flow.input("in", "k int, n int")
+        frame.reduce(counted, "many int", "k").inspect(lambda *_: None)
+
+        def step(updates):
+            rows.update([(*r, t, d) for r, t, d in updates])
+            rows.advance_to(rows.time() + 2)
+            rows.flush()
+            calls.clear()
+            flow.step()
+
+        step([((k, n), 0, n) for k in (1, 2, 3) for n in (2, 1)])
+        assert sorted(calls) == [((k,), [((1,), 1), ((2,), 2)]) for k in (1, 2, 3)]
+        step([((2, 1), 2, -1), ((3, 1), 3, 1), ((3, 1), 3, -1)])
+        assert calls == [((2,), [((2,), 2)])]
+        step([((2, 2), 4, -2), ((1, None), 5, 1)])
+        assert calls == [((1,), [((None,), 1), ((1,), 1), ((2,), 2)])]
+
+
+@every_runner
+def test_negative_counts_reach_a_reducer_only_if_they_may(spark, runner):
+    with Dataflow(spark, runner=runner) as flow:
+        frame, rows = flow.input("in", "k int, n int")
+        func = F_OF["counts"]
+        frame.reduce(func, "total bigint", ["k"], allow_negative=True).inspect(lambda *_: None)
+        rows.update([(1, 2, 0, -3)])
+        rows.advance_to(1)
+        rows.flush()
+        flow.step()
+    with Dataflow(spark, runner=runner) as flow:
+        frame, rows = flow.input("in", "k int, n int")
+        frame.reduce(func, "total bigint", ["k"])
+        rows.update([(1, 2, 0, -3)])
+        rows.advance_to(1)
+        rows.flush()
+        with pytest.raises(NegativeMultiplicityError):
+            flow.step()
+
+
+F_OF = {"counts": lambda key, values: [(sum(n for _, n in values),)]}
+
+
+def test_several_weights(spark):
+    rows = [("a", 3, 10, 0, 1), ("a", 4, 1, 0, 2), ("b", None, 2, 0, 1), ("a", 3, 10, 1, -1),
+            ("b", 1, -2, 1, 1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "s string, n int, p int, time int, diff int"))
+    sums = frame.weighted("n", "p")
+    assert multiset(sums.at(0)) == {("a", 11, 12): 1, ("b", 0, 2): 1}
+    assert multiset(sums.at(1)) == {("a", 8, 2): 1, ("b", 1, 0): 1}
+    assert multiset(frame.select("s", "n").weighted("n").count().at(0)) == {("a", 11): 1}
+
+
+def test_a_kept_index_can_be_read_and_reduced(spark):
+    program = Program((ROWS,), (Op("arrange_by_key", (0,), ("k",)),), (1,))
+    fed(spark, program, EVEN, [NEGATIVE], runner="local", buckets=2)
+    frame = typed(spark).select("k", "t")
+    kept = frame.arrange_by_key("k")
+    assert multiset(kept.at(1)) == multiset(frame.at(1))
+    many = kept.reduce(F_OF["counts"], "many bigint")
+    assert multiset(many.at(0)) == {(1, 2): 1, (2, 1): 1}
