@@ -273,7 +273,7 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     results = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        warm = write_people(folder, 1000)
+        warm = write_people(os.path.join(folder, "warm"), 1000)
         run(spark, warm, 1000, options.count)  # compiles kernels and warms the JVM
         for runner in ("local", "spark"):
             verify(spark, runner)  # warms the Python workers as well

@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def run(*command, cwd):
+def run(*command, cwd, text=None):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        command, cwd=cwd, env=environment, input=text, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -72,3 +72,44 @@ def test_flights_agree_with_plain_spark(tmp_path):
     assert "327,346 flights" in out
     assert out.count("agrees") == 5 and "DIFFERS" not in out
     assert "the same updates as in one go: yes" in out
+
+
+def test_skip_level_shows_every_update_and_batches_change_nothing(tmp_path):
+    script = str(ROOT / "examples" / "skip_level.py")
+    company = ("--people", "20", "--changes", "19", "--check")
+    single = run(sys.executable, script, *company, "--batch", "1", cwd=tmp_path)
+    whole = run(sys.executable, script, *company, cwd=tmp_path)
+    assert updates(single) == updates(whole)
+    assert "20 pairs, the same" in single and "20 pairs, the same" in whole
+    # Person 7 leaves 3 for 2, whose manager 1 has gone to 0 before.
+    assert updates(single)[0, 7, 3] == 1 and updates(single)[1, 7, 3] == -1
+    assert (0, 7, 7) not in updates(single)
+
+
+def test_skip_level_with_spark_submit(tmp_path):
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    script = str(ROOT / "examples" / "skip_level.py")
+    out = run(submit, "--master", "local[2]", script, "--people", "3", "--changes", "0",
+              cwd=tmp_path)
+    assert updates(out) == {(0, 0, 0): 1, (0, 1, 0): 1, (0, 2, 0): 1}
+
+
+def test_skip_level_with_progress_agrees_with_plain_spark(tmp_path):
+    script = str(ROOT / "examples" / "skip_level.py")
+    out = run(sys.executable, script, "--people", "5000", "--changes", "2000", "--batch", "500",
+              "--check", cwd=tmp_path)
+    assert "loaded 5,000 people" in out and "2,000 changes" in out and "4 batches" in out
+    assert "5,000 pairs, the same" in out
+
+
+def test_skip_level_takes_changes_that_are_typed(tmp_path):
+    script = str(ROOT / "examples" / "skip_level.py")
+    lines = ["who 5", "move 5 1", "who 5", "add 8 5", "who 8", "remove 5", "who 8",
+             # Nothing of these may stop it.
+             "", "move", "move 5 1", "move x 1", "add 8 1", "remove -1", "jump 3", "who 8 9",
+             f"move 8 {2**63}", "move 7 7", "quit", "move 1 1"]
+    out = run(sys.executable, script, "--people", "8", "--interactive", cwd=tmp_path,
+              text="\n".join(lines))
+    assert updates(out) == {
+        (1, 5, 1): 0, (0, 5, 3): 0,
+    } or out.count("error:") == 8

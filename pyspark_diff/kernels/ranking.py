@@ -83,16 +83,7 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
 
 
 def float_codes(array: pa.Array) -> Int64:
-    """Integers in the order of the floats of a column; those of nulls mean nothing.
-
-    Parameters
-    ----------
-    array : pyarrow.Array
-        Of float32 or float64.
-
-    Returns
-    -------
-    ndarray of int64
+    """Integers in the order of a column of float32 or float64; those of nulls mean nothing.
 
     Examples
     --------
@@ -254,9 +245,7 @@ def replay_first(  # type: ignore[no-untyped-def]
     n = 0
     now = base.copy()  # counts at this time, and just before it
     was = base.copy()
-    most = 0
-    for g in range(stops.size):
-        most = max(most, stops[g] - bounds[g])
+    most = max(0, (stops - bounds[:-1]).max())
     group = np.empty(base.size, np.int64)
     heads = np.empty(most + 1, np.int64)
     places = np.empty(most, np.int64)  # of one group: no count adds more than k, so none overflows
@@ -275,8 +264,7 @@ def replay_first(  # type: ignore[no-untyped-def]
             group[c] = groups - 1
             places[groups - 1] += min(max(base[c], 0), k)
         heads[groups] = stops[g]
-        for i in range(1, groups + 1):
-            tree[i] = places[i - 1]
+        tree[1 : groups + 1] = places[:groups]
         for i in range(1, groups + 1):
             if i + (i & -i) <= groups:
                 tree[i + (i & -i)] += tree[i]
