@@ -146,7 +146,7 @@ def order_of(column: Column) -> tuple[Column, bool, bool] | None:
     """
     make: Any = type(column)
     if hasattr(column, "_jc"):
-        node = column._jc.node()
+        node = column._jc.node()  # type: ignore[operator]
         if _kind(node) != "SortOrder":
             return None
         down, last = node.sortDirection().toString(), node.nullOrdering().toString()

@@ -19,7 +19,7 @@ from pyspark_diff.operators.node import (
     Node,
     Reader,
 )
-from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.feed import Feed, Stage
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Graph:
         Operators that read a node's arrangement.
     sinks : frozenset of Node
         Nodes that are run for their own sake.
+    shared : frozenset of Node
+        Expressions that only Spark evaluates and several operators read: evaluated once a step.
     """
 
     nodes: tuple[Node, ...]
@@ -45,10 +47,11 @@ class Graph:
     readings: Mapping[Node, int]
     readers: Mapping[Node, tuple[Reader, ...]]
     sinks: frozenset[Node]
+    shared: frozenset[Node]
 
     def feeds(self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]]) -> tuple[Feed, ...]:
         """What reaches the readers of a node, given what inputs and keyed operators emitted."""
-        if isinstance(node, (Input, Arranged)):
+        if isinstance(node, (Input, Arranged)) or node in emitted:
             return emitted.get(node, ())
         found = [feed for source in node.inputs for feed in self.feeds(source, emitted)]
         if isinstance(node, Linear):
@@ -84,10 +87,14 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
     for sink in sinks:
         wanted[sink] = frozenset(sink.schema.names)
     readers: dict[Node, tuple[Reader, ...]] = {node: () for node in nodes}
+    shared: set[Node] = set()
     for node in reversed(nodes):
         evaluates = isinstance(node, (Keyed, Inspect))
         # An inspect shows all columns, and passes on what its readers evaluate once more.
         passed = readings[node] if isinstance(node, (Linear, Concat, Inspect)) else 0
+        if passed > 1 and isinstance(node, Linear) and _worth_sharing(node.stage):
+            shared.add(node)
+            passed = 1
         for number, source in enumerate(node.inputs):
             if isinstance(node, Inspect):
                 wanted[source] |= frozenset(source.schema.names)
@@ -96,4 +103,12 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
             readings[source] += passed + (1 if evaluates else 0)
             if isinstance(node, Reader) and node not in readers[source]:
                 readers[source] += (node,)
-    return Graph(tuple(nodes), wanted, readings, readers, frozenset(sinks))
+    return Graph(
+        tuple(nodes), wanted, readings, readers, frozenset(sinks), frozenset(shared)
+    )
+
+
+def _worth_sharing(stage: Stage) -> bool:
+    # What needs no Spark costs less than to keep it; and only where times stay what they are can
+    # updates be told by time afterwards.
+    return not stage.portable and stage.keeps_time_and_diff

@@ -185,6 +185,10 @@ class GroupedDiff:
         return self.agg(*[function(column(name)) for name in cols])
 
 
+def _there(count: int) -> int:
+    return 1 if count else 0
+
+
 def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     """The one row of all records, or SQL's row for no records."""
     defaults: dict[str, Any] = {
@@ -195,7 +199,7 @@ def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     default = Constant(schema, node.time_type, [tuple(values)])
     nothing = pick("select", node, [])
     there = over_arrangement(
-        threshold(nothing, None), arrange_by_key(nothing, ()), arranged=True
+        threshold(nothing, _there), arrange_by_key(nothing, ()), arranged=True
     )
     missing = semijoin(arrange_by_key(default, ()), there, anti=True)
     return Concat([node, missing])

@@ -22,7 +22,7 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, below, least, only
 from pyspark_diff.storage import Storage
 from pyspark_diff.upkeep import Upkeep, antichain
@@ -92,6 +92,9 @@ class Step:
                     self._keyed(node, before)
                 elif isinstance(node, Reader):
                     self._reader(node, before)
+                elif node in self.graph.shared:
+                    feeds = self.graph.feeds(node, self._emitted)
+                    self._emitted[node] = tuple(self._evaluated(node, feed) for feed in feeds)
                 elif isinstance(node, Inspect):
                     self._shows.append((node, self.graph.feeds(node, self._emitted)))
             for node in list(self._traces):
@@ -337,9 +340,29 @@ class Step:
         return path
 
     def _materialised(self, source: Source) -> Source:
-        made = self.spark_runner.materialise(source, self._directory("rows"))
+        return self._written_out(Feed(source), source.schema)
+
+    def _written_out(self, feed: Feed, schema: Schema) -> Source:
+        """The rows of a feed, its chain applied, in files."""
+        made = self.spark_runner.materialise(feed, schema, self._directory("rows"))
         self._written.extend(made.paths)
         return made
+
+    def _evaluated(self, node: Node, feed: Feed) -> Feed:
+        """A feed with its chain applied once, for all that read it."""
+        wanted = self.graph.wanted[node]
+        schema = node.schema.only(n for n in node.schema.names if n in wanted)
+        source = feed.source
+        if source.table is None or not self._few(source.table.num_rows):
+            return replace(feed, source=self._written_out(feed, schema), chain=())
+        tables = [t.select([*schema.names, TIME, DIFF]) for t in self._local.tables(feed)]
+        if not tables:
+            empty = pa.schema([
+                *schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())
+            ]).empty_table()
+            tables = [empty]
+        table = pa.concat_tables(tables)
+        return replace(feed, source=Source(schema, table=table, rows=table.num_rows), chain=())
 
     def _tables(self, node: Inspect, feeds: Sequence[Feed]) -> list[pa.Table]:
         """What an inspect is to show, all in one schema: Spark and Arrow differ in nullability."""

@@ -307,7 +307,7 @@ def problems(draw):
     return layout, batches, new
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     problem=problems(),
     k=st.integers(1, 3),

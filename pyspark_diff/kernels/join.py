@@ -24,6 +24,11 @@ from pyspark_diff.kernels.updates import Int64, PerRow, Updates, pick, spread
 #: order of time instead: what is not there at the same time never meets.
 LONG = 4096
 
+_TOO_LARGE = (
+    "the product of two diffs leaves the range of 64-bit integers: a record on one side of a join, "
+    "or its match, occurs too often; check the diffs that go in"
+)
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -176,14 +181,14 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     reach = [max(abs(int(np.min(x))), abs(int(np.max(x)))) for x in (a, b)]
     if reach[0] * reach[1] < 2**63:
         return a * b
-    # Floats tell how large, integers the value: wrong only near the limit, where both are refused.
-    size = np.abs(np.asarray(a, np.float64) * np.asarray(b, np.float64))
-    if (size >= 2.0**63 * (1 - 2.0**-40)).any():
-        raise DiffOverflowError(
-            "the product of two diffs leaves the range of 64-bit integers: a record on one side of "
-            "a join, or its match, occurs too often; check the diffs that go in"
-        )
-    return np.asarray(a) * np.asarray(b)
+    a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
+    found = a * b
+    # Floats tell where it may be too large, and whole numbers of any size whether it is.
+    size = np.abs(a.astype(np.float64) * b.astype(np.float64))
+    for row in np.flatnonzero(size >= 2.0**63 * (1 - 2.0**-40)):
+        if int(a[row]) * int(b[row]) != int(found[row]):
+            raise DiffOverflowError(_TOO_LARGE)
+    return found
 
 
 def _replayed(
@@ -202,10 +207,7 @@ def _replayed(
     sizes = int(av.max()) + 1, int(bv.max()) + 1
     count = _meet(av, at, ad, bv, bt, bd, *sizes, np.empty((4, 0), np.int64))
     if count < 0:
-        raise DiffOverflowError(
-            "the product of two diffs leaves the range of 64-bit integers: a record on one side of "
-            "a join, or its match, occurs too often; check the diffs that go in"
-        )
+        raise DiffOverflowError(_TOO_LARGE)
     out = np.empty((4, count), np.int64)
     _meet(av, at, ad, bv, bt, bd, *sizes, out)
     return Pairs(left.updates, right.updates, a_first[out[0]], b_first[out[1]], out[2], out[3])
@@ -226,7 +228,7 @@ def _meet(av, at, ad, bv, bt, bd, a_values, b_values, out):  # type: ignore[no-u
         if j == bv.size or (i < av.size and at[i] <= bt[j]):
             for k in range(b_count):
                 d = ad[i] * b_sum[b_live[k]]
-                if abs(float(ad[i]) * float(b_sum[b_live[k]])) > 9.2e18:
+                if _wrapped(ad[i], b_sum[b_live[k]], d):
                     return -1
                 if n < out.shape[1]:
                     out[0, n] = av[i]
@@ -239,7 +241,7 @@ def _meet(av, at, ad, bv, bt, bd, a_values, b_values, out):  # type: ignore[no-u
         else:
             for k in range(a_count):
                 d = bd[j] * a_sum[a_live[k]]
-                if abs(float(bd[j]) * float(a_sum[a_live[k]])) > 9.2e18:
+                if _wrapped(bd[j], a_sum[a_live[k]], d):
                     return -1
                 if n < out.shape[1]:
                     out[0, n] = a_live[k]
@@ -250,6 +252,14 @@ def _meet(av, at, ad, bv, bt, bd, a_values, b_values, out):  # type: ignore[no-u
             b_count = _change(bv[j], bd[j], b_sum, b_live, b_place, b_count)
             j += 1
     return n
+
+
+@jit
+def _wrapped(a, b, product):  # type: ignore[no-untyped-def]
+    """Whether a product of two numbers that are not zero has left 64 bits."""
+    if abs(float(a) * float(b)) < 9.2e18:
+        return False
+    return (product < 0) != ((a < 0) != (b < 0)) or product // b != a
 
 
 @jit

@@ -117,15 +117,16 @@ class SparkRunner:
                 merged[row.bucket] = BatchFile(**file)
         return merged
 
-    def materialise(self, source: Source, directory: str) -> Source:
-        """Evaluate a user's frame once, into files of update rows."""
-        frame = self._start(source)
+    def materialise(self, feed: Feed, schema: Schema, directory: str) -> Source:
+        """Evaluate a feed once, into files of update rows with some columns."""
+        frame = self._start(feed.source)
+        for stage in feed.chain:
+            frame = stage.on_frame(frame)
+        frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
         with tasks.errors_from_text():
             rows = written.collect()
-        return Source(
-            source.schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows)
-        )
+        return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
