@@ -70,8 +70,8 @@ ONE: dict[str, tuple[str, Callable[[DiffFrame], DiffFrame]]] = {
         lambda f: f.top_k(2, [F.col("x").desc(), F.col("s").asc()], per="k"),
     ),
     "numbered": (
-        "select k, row_number() over (partition by s order by x asc nulls first, "
-        "k asc nulls first) x, s from ({0}) qualify x <= 3",
+        "select k, n x, s from (select *, row_number() over (partition by s order by "
+        "x asc nulls first, k asc nulls first) n from ({0})) where n <= 3",
         lambda f: f.top_k(3, ["x"], per="s", number="row_number").select(
             "k", F.col("row_number").cast("bigint").alias("x"), "s"
         ),

@@ -13,7 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, second = blocks("python")
+    first, second, third = blocks("python")
     scope = {}
     exec(first, scope)  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
@@ -22,6 +22,10 @@ def test_examples_run(spark, capsys):
     shown = capsys.readouterr().out
     assert "|  1|    2|   0|   1|" in shown
     assert "|  1|    1|\n" in shown
+    exec(third, scope)  # noqa: S102
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:3] == ["('ada', 2) 0 1", "('ada', 2) 1 -1", "('ada', 1) 1 1"]
+    assert shown[3].split()[:4] == ["name", "key", "rows", "batches"]
 
 
 def test_first_example_is_ten_lines():

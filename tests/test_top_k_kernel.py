@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import timedelta
 from functools import cmp_to_key
 
 import numpy as np
@@ -72,7 +73,7 @@ PLAIN = [
     (pa.decimal128(10, 2), st.decimals(-3, 3, places=2)),
     (pa.date32(), st.dates()),
     (pa.timestamp("us"), st.datetimes()),
-    (pa.duration("us"), st.timedeltas()),
+    (pa.duration("us"), st.timedeltas(timedelta(-10**8), timedelta(10**8))),
     (pa.null(), st.none()),
 ]
 

@@ -150,7 +150,7 @@ def codes_of(
     if ordering is None:
         return group_records(key64, columns)
     _, first, group = np.unique(
-        ranking.codes(columns, ordering), return_index=True, return_inverse=True
+        ranking.codes(columns, ordering, key64.size), return_index=True, return_inverse=True
     )
     return group, first
 

@@ -109,9 +109,10 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     ordering = None
     if ordered is not None:
         ordering = tuple((bool(down), bool(last)) for down, last in json.loads(ordered))
-    return Updates(
-        key64, columns("k", "key64"), get("time"), diff, val64, columns("v", "val64"), ordering
-    )
+    values = columns("v", "val64")
+    if values is None and ordering == ():
+        values = ()  # no columns, and not one that its hash stands for
+    return Updates(key64, columns("k", "key64"), get("time"), diff, val64, values, ordering)
 
 
 def _lanes(batch: pa.RecordBatch) -> Lanes:

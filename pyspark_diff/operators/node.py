@@ -218,7 +218,7 @@ class Keyed(Arranged):
         None only arranges, and gives nothing.
     key : sequence of str, optional
         Columns of the key; the whole record if not given, as kernels want it.
-    ordering : sequence of (str, bool, bool)
+    ordering : sequence of (str, bool, bool), optional
         Columns of the value that it is kept in the order of: name, whether it is descending, and
         whether nulls come last. Those that are not named come behind.
     weights : Weights, optional
@@ -233,14 +233,14 @@ class Keyed(Arranged):
         kernel: Kernel | None,
         key: Sequence[str] | None = None,
         *,
-        ordering: Sequence[tuple[str, bool, bool]] = (),
+        ordering: Sequence[tuple[str, bool, bool]] | None = None,
         weights: Weights | None = None,
     ):
         key = source.schema.names if key is None else key
         super().__init__(kind, (source,), source.schema, key)
         self.schema = schema
         self.kernel = kernel
-        self.ordering = tuple(ordering)
+        self.ordering = None if ordering is None else tuple(ordering)
         self.weights = weights
         # Refuses records that cannot be compared here, where the operator is written down.
         whole = source.schema.layout()
@@ -259,7 +259,7 @@ class Keyed(Arranged):
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
         if self.weights is not None:
             return self.key
-        first = [name for name, _, _ in self.ordering]
+        first = [name for name, _, _ in self.ordering or ()]
         found = super().stored(wanted | set(first))
         values = [name for name in found[len(self.key):] if name not in first]
         return (*self.key, *first, *values)
@@ -269,12 +269,13 @@ class Keyed(Arranged):
             return self._whole
         if self.weights is not None:
             return self.schema.layout(self.key)
-        layout = super().layout(wanted)
-        if not self.ordering or layout.value is None:
-            return layout
+        if self.ordering is None:
+            return super().layout(wanted)
+        value = self.schema.layout(self.stored(wanted)[len(self.key):])
         order = [(down, last) for _, down, last in self.ordering]
-        order += [(False, False)] * (len(layout.value.types) - len(order))
-        return replace(layout, value=replace(layout.value, ordering=tuple(order)))
+        order += [(False, False)] * (len(value.types) - len(order))
+        key = self.schema.layout(self.key)
+        return replace(key, value=replace(value, ordering=tuple(order)))
 
 
 class Reader(Arranged):
