@@ -85,12 +85,13 @@ class Total:
 
     def take(self, updates: pa.Table) -> None:
         """Follow the update rows of one step: a count, its time and its diff."""
-        count, _, diff = (column.to_numpy() for column in updates.columns)
+        _, count, _, diff = (column.to_numpy() for column in updates.columns)
         self.pairs += int(np.sum(count * diff))
 
     def follow(self, collection: DiffFrame) -> DiffFrame:
-        """The number of records of a collection: those without any columns are all the same."""
-        return collection.drop(*collection.columns).count().inspect(self.take, by_table=True)
+        """Count the records of a collection: one constant for each, so that all are made."""
+        ones = collection.select(F.lit(1).alias("one")).count()
+        return ones.inspect(self.take, by_table=True)
 
 
 def show(record: tuple[int, int], at: int, diff: int) -> None:
@@ -182,7 +183,7 @@ class Office:
         self._rows: list[str] = []
         self._answers: list[int] = []
         skip = skip_levels(manages)
-        skip.consolidate().inspect(self._show)
+        skip.consolidate().inspect(self._show, by_table=True)
         answers = skip.join(asked, "person").select("boss", "person")
         answers.inspect(self._answer)
         self._probes = [skip.probe(), answers.probe()]
@@ -192,7 +193,6 @@ class Office:
         """Take everyone in; returns the seconds it took."""
         self._manages_in.insert(company(spark, self._people))
         took = self._step()
-        self._rows.clear()
         self._loaded = True
         return took
 
@@ -260,9 +260,10 @@ class Office:
         self._flow.step_while(lambda: any(probe.less_than(then) for probe in self._probes))
         return time.perf_counter() - started
 
-    def _show(self, record: tuple[int, int], at: int, diff: int) -> None:
+    def _show(self, updates: pa.Table) -> None:
         if self._loaded:
-            self._rows.append(f"  {record} {at} {diff:+d}")
+            rows = zip(*(column.to_pylist() for column in updates.columns))
+            self._rows += [f"  {(boss, person)} {at} {diff:+d}" for boss, person, at, diff in rows]
 
     def _answer(self, record: tuple[int, int], at: int, diff: int) -> None:
         if diff > 0:

@@ -11,7 +11,7 @@ from pyspark_diff.bridge import order_of
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.grouped import GroupedDiff
 from pyspark_diff.join_methods import JoinMethods
-from pyspark_diff.operators.aggregate import aggregate, formula
+from pyspark_diff.operators.aggregate import aggregate, total
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.linear import Negate, pick, weigh
 from pyspark_diff.operators.node import Concat, Linear, Node
@@ -285,7 +285,7 @@ class KeyedMethods(JoinMethods):
             return self._with(node)
         rest = [name for name in self._node.schema.names if name not in names]
         sums = [
-            (T.StructField(name, T.LongType()), formula("sum", T.LongType(), i, T.LongType()))
+            (T.StructField(name, T.LongType(), False), total(i))
             for i, name in enumerate(names)
         ]
         return self._with(aggregate(self._node, rest, names, sums, by_rows=False))

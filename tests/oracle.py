@@ -144,7 +144,9 @@ def guard(op: Op) -> str | None:
     if op.name == "groupBy" and any(a[0] == "collect_list" for a in op.args[1]):
         return "cap"
     if op.name == "groupBy":
-        return "positive" if op.args[2] else None
+        # What these make of values that were removed too often is not said anywhere.
+        truth = any(a[0] in ("avg", "bool_and", "bool_or") for a in op.args[1])
+        return "positive" if truth or op.args[2] else None
     guarded = ("top_k", "reduce", "dropDuplicates", "exceptAll", "intersectAll")
     return "positive" if op.name in guarded else None
 

@@ -407,6 +407,29 @@ def test_reading_goes_on_behind_tombstones_only_where_there_are_some():
     assert 2_000 < read < 20_000
 
 
+@pytest.mark.parametrize("mode", ["rows", "rank"])
+def test_a_value_that_is_read_in_part_is_not_known(mode):
+    """Two rows are read at first: the second of them is the first of a value that went away."""
+    old = Updates(np.array([1, 1, 1, 1]), None, np.array([0, 0, 1, 0]), np.array([1, 1, -1, 1]),
+                  np.array([1, 2, 2, 3]))
+    new = consolidate(plain([1], 7, -1))
+    batches = [old, plain([9], 0, 1)]
+    found, _, read = top_k(batches, new, 1, (UP,), by=1, mode=mode, window=0)
+    assert found.val64.tolist() == [1, 3] and found.diffs().tolist() == [-1, 1]
+    assert read == (2 + 1) + (4 + 1)
+
+
+def test_ties_are_read_to_their_end():
+    numbers, words = pa.array([1, 2, 2, 2, 3]), pa.array(["a", "a", "b", "c", "a"])
+    rows = Updates(np.full(5, 1), None, 0, 1, np.zeros(5, np.int64), (numbers, words), (UP, UP))
+    new = runs_of(rows.take(np.array([0])).at(7, -1))
+    batches = [rows, rows.take(np.array([4]))]
+    found, ranks, read = top_k(batches, new, 1, (UP, UP), by=1, mode="rank", window=0)
+    assert found.values[1].to_pylist() == ["a", "a", "b", "c"]
+    assert ranks.tolist() == [1] * 4 and found.diffs().tolist() == [-1, 1, 1, 1]
+    assert read == (2 + 1) + (5 + 1)
+
+
 def test_changes_behind_the_first_k_give_nothing():
     batches = in_three_batches(np.arange(100_000), [])
     new = consolidate(plain(np.arange(50_000, 50_010), np.arange(10) + 7, 1))

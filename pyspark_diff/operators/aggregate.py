@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.gather import accumulated_lanes
@@ -35,7 +36,8 @@ class Formula:
     Parameters
     ----------
     name : str
-        See `pyspark_diff.kernels.results.result`; or ``"all"`` and ``"any"``, of booleans.
+        See `pyspark_diff.kernels.results.result`; or ``"all"`` and ``"any"``,
+        of booleans, ``"count true"``, and ``"total"``, a sum in which null is zero.
     accumulators : tuple of Accumulator
         What it is computed from.
     kind : pyarrow.DataType
@@ -59,11 +61,29 @@ class Formula:
             true, valid = lanes.values[:, at["true"]], lanes.values[:, at["valid"]]
             found = true == valid if self.name == "all" else true > 0
             return pa.array(found, mask=valid == 0)
+        if self.name == "total":
+            return pa.array(_totals(lanes.values[:, at["integer"]:at["integer"] + 2]))
         if self.name == "count true":
             return pa.array(lanes.values[:, at["true"]]).cast(self.kind)
         return result(
             self.name, lanes, at, self.kind, scale=self.scale, ddof=self.ddof, root=self.root
         )
+
+
+def _totals(limbs: np.ndarray) -> np.ndarray:
+    """Sums of whole numbers from their two limbs, also where no value is left that is not null."""
+    high = limbs[:, 1] + (limbs[:, 0] >> 32)
+    if ((high >= 2**31) | (high < -(2**31))).any():
+        raise DiffOverflowError(
+            "the weights of a record add up to more than 9223372036854775807 in size: check the "
+            "weights and diffs that go in"
+        )
+    return (high << 32) | (limbs[:, 0] & 0xFFFFFFFF)
+
+
+def total(column: int) -> Formula:
+    """The formula of a sum of whole numbers in which null is zero."""
+    return Formula("total", (Accumulator("integer", column),), pa.int64())
 
 
 @dataclass(frozen=True)
