@@ -63,8 +63,8 @@ class GroupedDiff:
         exact, and one that does not fit its type is an error. Sums of doubles are kept in pairs of
         doubles, with a relative error of about 1e-31 an update: taking a value back leaves at most
         that of it behind. With ``exact=True`` nothing is left behind, and sums and averages are the
-        nearest double. Variances of doubles are computed from such sums: where the mean is more than
-        about 1e13 standard deviations, digits are lost.
+        nearest double. Variances of doubles are computed from such sums: where the mean is more
+        than about 1e13 standard deviations, digits are lost.
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
         million costs what a change in a small group costs. Lists are kept whole: a change in a
