@@ -29,8 +29,6 @@ ENABLED = frozenset({
     "join", "join_on", "crossJoin", "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
     "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key",
 })
-#: Whether a join condition may ask twice for one column of a side.
-REPEATED_KEYS = False
 #: The aggregates that are drawn; those whose last digits may differ are tested elsewhere.
 AGGREGATES = (
     "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "countDistinct",
@@ -218,10 +216,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         i: [(a, b) for a, k in there for b, m in columns[i] if comparable(k, m)] for i in others
     }
     other = draw(st.sampled_from([i for i in others if pairs[i]]))
-    once = None if REPEATED_KEYS else (lambda pair: pair[0], lambda pair: pair[1])
-    on = draw(st.lists(
-        st.sampled_from(pairs[other]), min_size=1, max_size=2, unique_by=once or (lambda p: p)
-    ))
+    on = draw(st.lists(st.sampled_from(pairs[other]), min_size=1, max_size=2, unique=True))
     residual: Any = None
     if draw(st.booleans()):
         residual = (draw(st.sampled_from(["less", "differ"])), *draw(st.sampled_from(pairs[other])))

@@ -171,7 +171,7 @@ def test_results_have_pysparks_names_types_and_values(spark):
     calls += [F.sum(F.col("t") * 2 + F.col("k")), F.max(F.upper("s")).alias("top")]
     calls += [F.mean(F.col("t") + 1)]
     calls += [F.count_if(F.col("l") > 0), F.bool_and("b"), F.some("b"), F.sum_distinct("d")]
-    calls += [F.min_by("s", "l"), F.max_by("d", "day"), F.min_by("day", F.length("s"))]
+    calls += [F.min_by("s", "l"), F.max_by("d", "l"), F.min_by("day", F.length("s"))]
     same(frame.groupBy("k").agg(*calls), frame.at(1).groupBy("k").agg(*calls))
     same(frame.agg(*calls), frame.at(1).agg(*calls))
 

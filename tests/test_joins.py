@@ -131,8 +131,8 @@ def fed(spark, program, cuts, updates=None, **options):
 
 @pytest.mark.parametrize(
     ("name", "cut"),
-    [*((name, cut) for name in ("name", "residual", "chained") for cut in CUTS),
-     *((name, cut) for name in PROGRAMS for cut in ("even", "taking turns"))],
+    [(name, cut) for name in PROGRAMS for cut in CUTS
+     if name in ("name", "residual", "chained") or cut in ("even", "taking turns")],
 )
 def test_every_way_and_every_cut(spark, name, cut):
     fed(spark, PROGRAMS[name], CUTS[cut], runner="local", buckets=2)
@@ -144,8 +144,10 @@ def test_every_way_and_every_cut(spark, name, cut):
      ("chained", "taking turns"), ("cross", "the left side lags"), ("null-safe", "even")],
 )
 def test_every_way_in_spark(spark, name, cut):
-    cuts = CUTS[cut][-4:]
-    fed(spark, PROGRAMS[name], cuts, runner="spark", buckets=2)
+    # Fewer ways, since each is some jobs a step.
+    whole = PROGRAMS[name]
+    ops = whole.ops if name in ("chained", "cross") else (whole.ops[3], whole.ops[5])
+    fed(spark, ending(whole.inputs, ops), CUTS[cut][-3:], runner="spark", buckets=2)
 
 
 @pytest.mark.parametrize("name", ["list", "residual", "chained", "null-safe"])
@@ -475,7 +477,8 @@ def test_a_condition_may_use_a_column_twice(spark, runner):
     on = ((("k", "k"), ("x", "k")), False, None)
     program = ending(((*INT, ("x", "int")), INT), by_condition(*on))
     updates = [[((1, 1), 0, 1), ((1, 2), 0, 1), ((2, 2), 1, 1)], [((1,), 0, 1), ((2,), 1, 2)]]
-    fed(spark, program, [(1, 1), (2, 2)], updates, runner=runner, buckets=2)
+    cuts = [(1, 1), (2, 2)] if runner == "local" else [(2, 2)]
+    fed(spark, program, cuts, updates, runner=runner, buckets=2)
 
 
 def test_nothing_is_left_of_what_was_removed(spark):

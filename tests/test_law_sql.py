@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame
+from test_law import examples
 
 Rows = list[tuple[Any, ...]]
 COLUMNS = "k int, x bigint, s string"
@@ -252,6 +253,7 @@ def run(spark: Any, query: Query, history: list[list[tuple[Any, ...]]], every: i
             assert {r: n for r, n in found.items() if n} == wanted, f"{query.sql} at {time}"
 
 
+@examples(1.5)
 @given(query=queries(), history=histories(), every=st.integers(1, 2))
 def test_random_queries(spark, query, history, every):
     run(spark, query, history, every)
@@ -272,4 +274,4 @@ def test_each_kind(spark, name):
         query = binary(*TWO[name], leaf(0), leaf(1))
     else:
         query = unary(*{**ONE, **LAST}[name], leaf(0))
-    run(spark, query, CHANGES, 1)
+    run(spark, query, CHANGES, 2)

@@ -366,7 +366,8 @@ def _float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-unty
         product, error = two_product(high, mean)
         error += high * mean_low + low * mean
         left, left_low = double_add(squares, reals[i, square + 1], -product, -error)
-        # Of what is a variance, less than zero can only be what rounding has left.
-        if left < 0.0 and left > -abs(squares) * 2.0**-70:
+        # Of what is a variance, less than zero can only be what rounding has left; and so is what
+        # lies above by no more than these operations are wrong, as of values that are all equal.
+        if -abs(squares) * 2.0**-70 < left < abs(squares) * 2.0**-103:
             left, left_low = 0.0, 0.0
         found[i] = (left + left_low) / float(n[i] - ddof)
