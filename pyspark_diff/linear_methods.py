@@ -44,10 +44,13 @@ class LinearMethods(Frame):
         """
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        if cols and all(isinstance(c, str) and self._scope.internal(c) for c in cols):
+        known = [c for c in cols if isinstance(c, str) and self._scope.internal(c)]
+        if cols and len(set(known)) == len(cols):
             return self._pick("select", [(str(c), str(c)) for c in cols])
         wide: list[str | Column] = []
         for c in cols:
+            if isinstance(c, str) and c in self._scope.ambiguous:
+                self._unambiguous("select")
             if isinstance(c, str) and c == "*":
                 wide.extend(map(column, self._unambiguous("select").columns))
             else:

@@ -426,13 +426,27 @@ def test_names_that_differ_in_case_only_are_refused(spark, flow):
     for use in (
         lambda: DiffFrame(spark.createDataFrame([], "n long, N long, time long, diff long")),
         lambda: flow.input("rows", "n long, N long"),
-        lambda: whole.select("n", F.lit(1).alias("N")),
-        lambda: whole.select("n", "n"),
+        lambda: whole.withColumn("m", F.lit(1)).toDF("n", "N"),
         lambda: whole.flat_map(lambda row: [(1, 2)], "n long, N long"),
         lambda: Dataflow(spark, time="n", diff="N"),
     ):
         with refused(SchemaError, "more than once", "n", "rename"):
             use()
+
+
+def test_a_name_may_be_selected_twice_but_not_used_then(spark):
+    whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
+    other = whole.withColumn("m", F.lit(1)).select(F.col("m").alias("n"), "n")
+    for twice in (whole.select("n", "n"), other):
+        assert twice.columns == ["n", "n"]
+        assert twice.at(0).collect() == [(1, 1)]
+        for use in (
+            lambda: twice.count(), lambda: twice.select(twice.columns[0]),
+            lambda: twice.join(whole, twice.columns[0]), lambda: twice.top_k(1, "n"),
+        ):
+            with refused(SchemaError, "more than one column is called n", "alias", "toDF"):
+                use()
+        assert twice.toDF("a", "b").columns == ["a", "b"]
 
 
 def test_a_data_column_is_not_named_as_time_or_diff(spark, flow):
@@ -619,6 +633,8 @@ FLOW_CALLS = {
     "input": lambda f: f.input("other", ONE),
     "step": lambda f: f.step(),
     "step_while": lambda f: f.step_while(lambda: False),
+    "arrangements": lambda f: f.arrangements(),
+    "describe": lambda f: f.describe(),
 }
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
@@ -643,6 +659,27 @@ FRAME_CALLS = {
     "where": lambda c: c.where("n > 0"),
     "withColumn": lambda c: c.withColumn("m", F.lit(1)),
     "withColumnRenamed": lambda c: c.withColumnRenamed("n", "m"),
+    "agg": lambda c: c.agg(F.sum("n")),
+    "alias": lambda c: c.alias("a"),
+    "antijoin": lambda c: c.antijoin(c),
+    "arrange_by_key": lambda c: c.arrange_by_key("n"),
+    "crossJoin": lambda c: c.crossJoin(c.hint("broadcast")),
+    "dropDuplicates": lambda c: c.dropDuplicates(["n"]),
+    "drop_duplicates": lambda c: c.drop_duplicates(),
+    "exceptAll": lambda c: c.exceptAll(c),
+    "groupBy": lambda c: c.groupBy("n").count(),
+    "groupby": lambda c: c.groupby("n").max("n"),
+    "hint": lambda c: c.hint("broadcast"),
+    "hold": lambda c: c.hold(),
+    "intersect": lambda c: c.intersect(c),
+    "intersectAll": lambda c: c.intersectAll(c),
+    "join": lambda c: c.join(c, "n"),
+    "reduce": lambda c: c.reduce(lambda key, values: [], ONE, key=[]),
+    "semijoin": lambda c: c.semijoin(c),
+    "subtract": lambda c: c.subtract(c),
+    "toDF": lambda c: c.toDF("m"),
+    "top_k": lambda c: c.top_k(1, "n"),
+    "weighted": lambda c: c.weighted("n"),
 }
 
 
@@ -883,7 +920,7 @@ def test_programs_are_written_before_the_first_step(flow):
     counts = doubled.count()
     ran(flow, session)
     for name, call in FRAME_CALLS.items():
-        if name not in ("at", "to_df"):
+        if name not in ("at", "to_df", "hold"):
             with refused(NotReadableError, "cannot be added", "before the first step"):
                 call(rows)
     with refused(NotReadableError, "input 'late'", "before the first step"):
