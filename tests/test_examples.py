@@ -88,6 +88,7 @@ def test_skip_level_shows_every_update_and_batches_change_nothing(tmp_path):
     assert (found[1, 7, 7], found[0, 7, 7]) == (-1, 1)
 
 
+@pytest.mark.slow
 def test_skip_level_with_spark_submit(tmp_path):
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     script = str(ROOT / "examples" / "skip_level.py")
@@ -96,6 +97,7 @@ def test_skip_level_with_spark_submit(tmp_path):
     assert updates(out) == {(0, 0, 0): 1, (0, 1, 0): 1, (0, 2, 0): 1}
 
 
+@pytest.mark.slow
 def test_skip_level_with_progress_agrees_with_plain_spark(tmp_path):
     script = str(ROOT / "examples" / "skip_level.py")
     out = run(sys.executable, script, "--people", "5000", "--changes", "2000", "--batch", "500",

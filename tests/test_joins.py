@@ -132,7 +132,7 @@ def fed(spark, program, cuts, updates=None, **options):
 @pytest.mark.parametrize(
     ("name", "cut"),
     [(name, cut) for name in PROGRAMS for cut in CUTS
-     if name in ("name", "residual", "chained") or cut in ("even", "taking turns")],
+     if name in ("name", "residual") or cut == "taking turns"],
 )
 def test_every_way_and_every_cut(spark, name, cut):
     fed(spark, PROGRAMS[name], CUTS[cut], runner="local", buckets=2)
