@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from oracle import accumulate, normal
 from pyspark_diff import DiffOverflowError, storage
-from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.consolidate import Grouped, consolidate, sum_by_code
+from pyspark_diff.kernels import ipc, sums
+from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.gather import accumulated
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
+from pyspark_diff.kernels.sums import sum_by_code
 from pyspark_diff.kernels.updates import Updates, advanced, concat, empty
 
 #: A hundred of these cost as much as one step of a dataflow.
@@ -508,3 +509,36 @@ def test_workers_keep_their_memory():
     from pyspark_diff.kernels.memory import keep_memory
 
     assert keep_memory() is keep_memory()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 7, 2**40, -(2**40)]), st.sampled_from([3, -5, 2**30]),
+            st.sampled_from([0, 1, 5, 2**20]), st.integers(-2, 2),
+        ),
+        max_size=30,
+    )
+)
+def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
+    key, value, time, diff = (np.array(c, np.int64) for c in (zip(*rows) if rows else [()] * 4))
+    updates = Updates(key, None, time, diff, value)
+    expected = Counter()
+    for *place, count in rows:
+        expected[tuple(place)] += count
+    expected = {place: count for place, count in expected.items() if count}
+    for limit in (1, 2**60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sums, "PARTITIONED", limit)
+            grouped = consolidate(updates)
+        found = grouped.updates
+        if not rows:
+            assert not len(found)
+            continue
+        places = list(zip(found.key64.tolist(), found.val64.tolist(), found.times().tolist()))
+        assert dict(zip(places, found.diffs().tolist())) == expected
+        assert places == sorted(places)
+        heads = [i for i, p in enumerate(places) if i == 0 or p[:2] != places[i - 1][:2]]
+        assert grouped.starts.tolist() == heads
+        keys = [i for i, p in enumerate(places) if i == 0 or p[0] != places[i - 1][0]]
+        assert grouped.key_starts.tolist() == keys

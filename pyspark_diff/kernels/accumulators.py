@@ -24,9 +24,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.lanes import (
-    COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY, Lanes, check,
-)
+from pyspark_diff.kernels.lanes import COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY, Lanes, check
 from pyspark_diff.kernels.updates import Int64, PerRow
 
 #: Rows that all accumulators see before the next ones, so that their groups are still in the cache.
@@ -171,10 +169,6 @@ def _integers(column: pa.Array) -> Array:
 
 def _floats(column: pa.Array) -> Array:
     return buffers.fixed(column).astype(np.float64, copy=False)
-
-
-def _none(column: pa.Array) -> Array:
-    return _NOTHING
 
 
 # Every kernel of a tally takes the values and their validity (of length zero where no row is
@@ -393,8 +387,8 @@ def _tally_exact(  # type: ignore[no-untyped-def]
 
 
 _KERNELS: dict[str, tuple[Callable[[pa.Array], Array], Any]] = {
-    "rows": (_none, _tally_rows),
-    "valid": (_none, _tally_rows),
+    "rows": (lambda column: _NOTHING, _tally_rows),
+    "valid": (lambda column: _NOTHING, _tally_rows),
     "true": (_integers, _tally_rows),
     "integer": (_integers, _tally_integer),
     "decimal": (buffers.decimal_lanes, _tally_decimal),

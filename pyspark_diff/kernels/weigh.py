@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.accumulators import Accumulator, tally
-from pyspark_diff.kernels.consolidate import DENSE, Pairs, codes_of, rows_of, span_of
+from pyspark_diff.kernels.consolidate import Pairs, codes_of, rows_of, span_of
 from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.sums import DENSE
 from pyspark_diff.kernels.updates import Int64, Updates
 
 

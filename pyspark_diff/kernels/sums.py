@@ -1,0 +1,245 @@
+"""Sums of diffs by 64-bit codes: what consolidation comes down to.
+
+For codes ``c`` and diffs ``d``::
+
+    sum_by_code(c, d)[k] = sum(d[i] for c[i] == k)        ordered by k, without zeros
+
+in a table where codes are dense, else by sorting, with as few passes over memory as will do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.updates import Int64, PerRow, spread
+
+#: A table with a slot for each possible code beats sorting while it has at most this many slots a
+#: row (measured: 6 million keys out of 10 million in 0.06 s, where sorting takes 0.4 s).
+DENSE = 8
+#: From this many rows on, rows are partitioned before they are sorted.
+PARTITIONED = 1 << 16
+
+
+def starts_of(sorted_codes: Int64) -> Int64:
+    """Index of the first of each run of equal codes."""
+    if not sorted_codes.size:
+        return np.empty(0, np.int64)
+    return np.concatenate(([0], np.flatnonzero(sorted_codes[1:] != sorted_codes[:-1]) + 1))
+
+
+def sum_by_code_and_time(
+    key: Int64, low: int, span: int, time: PerRow, diff: PerRow
+) -> tuple[Int64, PerRow, Int64]:
+    """Sums by (key, time) for keys in ``[low, low + span]``, ordered by both."""
+    if not isinstance(time, np.ndarray):
+        code, total = sum_by_code(key, low, span, diff)
+        return code, time, total
+    first = int(time.min())
+    reach = int(time.max()) - first
+    if reach == 0:
+        code, total = sum_by_code(key, low, span, diff)
+        return code, first, total
+    bits = reach.bit_length()
+    if key.size >= PARTITIONED:
+        found = _sum_partitioned(key, low, span, time, first, reach, diff)
+        if found is not None:
+            return found
+    if span.bit_length() + bits > 62:
+        # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
+        keys, key_rank = np.unique(key, return_inverse=True)
+        times, time_rank = np.unique(time, return_inverse=True)
+        ranks, rank_time, total = sum_by_code_and_time(
+            key_rank.astype(np.int64), 0, keys.size, time_rank.astype(np.int64), diff
+        )
+        return keys[ranks], times[spread(rank_time, ranks.size)], total
+    packed = ((key - low) << bits) | (time - first)
+    code, total = sum_by_code(packed, 0, (span << bits) | reach, diff)
+    return (code >> bits) + low, (code & ((1 << bits) - 1)) + first, total
+
+
+def _sum_partitioned(
+    key: Int64, low: int, span: int, time: Int64, first: int, reach: int, diff: PerRow
+) -> tuple[Int64, Int64, Int64] | None:
+    """Sums by (key, time), or None where the ranges are too wide.
+
+    The upper bits of the key tell a row's partition, all other bits and the diff make one integer:
+    so more than 64 bits are sorted by plain sorts, each of which stays in the processor's cache
+    (20 million rows of 72 bits: 1 s, where ranking and sorting took 15 s).
+    """
+    low_diff, high_diff = int(np.min(diff)), int(np.max(diff))
+    if max(abs(low_diff), abs(high_diff)) * key.size >= 2**63:
+        return None
+    key_bits, time_bits = span.bit_length(), reach.bit_length()
+    diff_bits = (high_diff - low_diff).bit_length()
+    upper = max(key_bits + time_bits + diff_bits - 62, key.size.bit_length() - 13, 0)
+    if upper > 16 or upper > key_bits:
+        return None
+    rows, stops = _partition(
+        key, low, key_bits - upper, time, first, time_bits, spread(diff, key.size), low_diff,
+        diff_bits, (span >> (key_bits - upper)) + 1,
+    )
+    begin = 0
+    for stop in stops:
+        rows[begin:stop].sort()
+        begin = stop
+    count = _sum_runs(rows, stops, diff_bits, low_diff)
+    codes, times, sums = np.empty((3, count), dtype=np.int64)
+    _runs(
+        rows, stops, key_bits - upper, low, time_bits, first, diff_bits, low_diff, codes, times,
+        sums,
+    )
+    return codes, times, sums
+
+
+def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, Int64]:
+    """Sum of diffs of each code, ordered by code, without zeros.
+
+    Parameters
+    ----------
+    code : ndarray of int64, shape (n,)
+        Codes in ``[low, low + span]``.
+    low, span : int
+        Bounds of the codes.
+    diff : ndarray of int64, shape (n,), or int
+        One diff for each row, or the diff of all of them.
+
+    Returns
+    -------
+    codes : ndarray of int64
+    sums : ndarray of int64
+    """
+    rows = code.size
+    if not isinstance(diff, np.ndarray):
+        if not diff:
+            return code[:0], code[:0]
+        if abs(diff) * rows >= 2**63:
+            return _sum_wide(code, spread(diff, rows))
+        if span < DENSE * rows:
+            table = np.zeros(span + 1, dtype=np.int32)
+            _tally(code, low, table)
+            found = np.flatnonzero(table)
+            return found + low, table[found] * np.int64(diff)
+        ordered = np.sort(code)
+        starts = starts_of(ordered)
+        return ordered[starts], np.diff(starts, append=rows) * diff
+    low_diff, high_diff = int(diff.min()), int(diff.max())
+    if max(abs(low_diff), abs(high_diff)) * rows >= 2**63:
+        return _sum_wide(code, diff)
+    if span < DENSE * rows:
+        sums = np.zeros(span + 1, dtype=np.int64)
+        _tally_diffs(code, low, diff, sums)
+        found = np.flatnonzero(sums)
+        return found + low, sums[found]
+    bits = (high_diff - low_diff).bit_length()
+    if span.bit_length() + bits <= 62:
+        # With the diff in the low bits one plain sort does all: no index, no second read.
+        packed = np.sort(((code - low) << bits) | (diff - low_diff))
+        ordered, weights = (packed >> bits) + low, (packed & ((1 << bits) - 1)) + low_diff
+    else:
+        order = np.argsort(code)
+        ordered, weights = code[order], diff[order]
+    starts = starts_of(ordered)
+    if starts.size == rows:
+        totals, codes = weights, ordered
+    else:
+        totals, codes = np.add.reduceat(weights, starts), ordered[starts]
+    kept = totals != 0
+    return (codes, totals) if kept.all() else (codes[kept], totals[kept])
+
+
+def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
+    """As `sum_by_code` for diffs so large that a sum may leave 64 bits: halves are summed apart."""
+    order = np.argsort(code, kind="stable")
+    ordered, weights = code[order], diff[order]
+    starts = starts_of(ordered)
+    low = np.add.reduceat(weights & 0xFFFFFFFF, starts)
+    high = np.add.reduceat(weights >> 32, starts) + (low >> 32)
+    if ((high > 2**31 - 1) | (high < -(2**31))).any():
+        raise DiffOverflowError(
+            "a sum of diffs leaves the range of 64-bit integers; the updates of one record at one "
+            "time add up to more than 9223372036854775807 in size: check the diffs that go in"
+        )
+    sums = (high << 32) | (low & 0xFFFFFFFF)
+    kept = sums != 0
+    return ordered[starts][kept], sums[kept]
+
+
+@jit
+def _tally(code, low, table):  # type: ignore[no-untyped-def]
+    for i in range(code.size):
+        table[code[i] - low] += 1
+
+
+@jit
+def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
+    for i in range(code.size):
+        table[code[i] - low] += diff[i]
+
+
+@jit
+def _partition(  # type: ignore[no-untyped-def]
+    key, low, shift, time, first, time_bits, diff, low_diff, diff_bits, parts
+):
+    at = np.zeros(parts, np.int64)
+    for i in range(key.size):
+        at[(key[i] - low) >> shift] += 1
+    total = 0
+    for p in range(parts):
+        count = at[p]
+        at[p] = total
+        total += count
+    rows = np.empty(key.size, np.int64)
+    mask = (np.int64(1) << shift) - 1
+    for i in range(key.size):
+        code = key[i] - low
+        p = code >> shift
+        rows[at[p]] = (
+            ((((code & mask) << time_bits) | (time[i] - first)) << diff_bits) | (diff[i] - low_diff)
+        )
+        at[p] += 1
+    return rows, at  # where each partition ends, now that it is filled
+
+
+@jit
+def _sum_runs(rows, stops, diff_bits, low_diff):  # type: ignore[no-untyped-def]
+    """How many (key, time) have a sum that is not zero."""
+    count = 0
+    begin = 0
+    mask = (np.int64(1) << diff_bits) - 1
+    for p in range(stops.size):
+        i = begin
+        while i < stops[p]:
+            same = rows[i] >> diff_bits
+            total = 0
+            while i < stops[p] and rows[i] >> diff_bits == same:
+                total += (rows[i] & mask) + low_diff
+                i += 1
+            count += total != 0
+        begin = stops[p]
+    return count
+
+
+@jit
+def _runs(  # type: ignore[no-untyped-def]
+    rows, stops, shift, low, time_bits, first, diff_bits, low_diff, codes, times, sums
+):
+    n = 0
+    begin = 0
+    diff_mask = (np.int64(1) << diff_bits) - 1
+    time_mask = (np.int64(1) << time_bits) - 1
+    for p in range(stops.size):
+        i = begin
+        while i < stops[p]:
+            same = rows[i] >> diff_bits
+            total = 0
+            while i < stops[p] and rows[i] >> diff_bits == same:
+                total += (rows[i] & diff_mask) + low_diff
+                i += 1
+            if total != 0:
+                codes[n] = ((np.int64(p) << shift) | (same >> time_bits)) + low
+                times[n] = (same & time_mask) + first
+                sums[n] = total
+                n += 1
+        begin = stops[p]
