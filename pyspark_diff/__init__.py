@@ -21,6 +21,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.grouped import GroupedDiff
 from pyspark_diff.hold import Hold
 from pyspark_diff.inputs import InputSession
+from pyspark_diff.loop_methods import Loop
 from pyspark_diff.probe import Probe
 from pyspark_diff.session import configure, session
 from pyspark_diff.times import Antichain
@@ -40,6 +41,7 @@ __all__ = [
     "InputSession",
     "InvalidDiffError",
     "InvalidTimeError",
+    "Loop",
     "NegativeMultiplicityError",
     "NonDeterministicError",
     "NotReadableError",

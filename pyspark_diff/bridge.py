@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.utils import get_active_spark_context
 
@@ -16,6 +17,8 @@ _UNSTABLE = re.compile(
     r"current_time)\("
 )
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
+
+_MOST_CASES = 8
 
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
@@ -156,6 +159,35 @@ def order_of(column: Column) -> tuple[Column, bool, bool] | None:
     if type(expression).__name__ != "SortOrder":
         return None
     return make(expression._child), not expression._ascending, not expression._nullsFirst
+
+
+def expression_json(column: Column) -> str | None:
+    """A classic column as Spark's own JSON of its expression tree; nothing is analysed or run.
+
+    SQL text is parsed, so that it looks as a column that was written in Python does.
+
+    Returns
+    -------
+    str or None
+        A list of nodes, each in front of its children; None on Connect, or if Spark cannot tell.
+
+    Examples
+    --------
+    >>> expression_json(F.col("n")).count("UnresolvedAttribute")
+    1
+    """
+    if not hasattr(column, "_jc"):
+        return None
+    # The JSON of a CASE has each of its branches twice, so that nested ones would double it.
+    if column._jc.toString().upper().count("CASE") > _MOST_CASES:  # type: ignore[operator]
+        return None
+    try:
+        converter = getattr(_sql().classic, "ColumnNodeToExpressionConverter$")
+        node = column._jc.node()  # type: ignore[operator]
+        return getattr(converter, "MODULE$").apply(node).toJSON()
+    except (Py4JError, TypeError):
+        # An object of this name is no part of Spark's public interface.
+        return None
 
 
 def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:

@@ -22,6 +22,7 @@ from pyspark_diff.inputs import InputSession, constant_arrival
 from pyspark_diff.kept import Kept
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.probe import Probe
+from pyspark_diff.regions import Region
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.schema import (
@@ -337,8 +338,8 @@ class Dataflow:
         needed = state.paths() | self._kept.pinned
         storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
         self.report = step.report
-        for node, tables in step.shown:
-            node.show_updates(tables, self.time_name, self.diff_name)
+        for node, tables, at in step.shown:
+            node.show_updates(tables, self.time_name, self.diff_name, at)
 
     def _build(self) -> Graph:
         if self._graph is None:
@@ -348,18 +349,21 @@ class Dataflow:
                         for source in n.inputs)
             for frame in list(self._frames):
                 # Nothing consumes it, so to be read is the only use that it can have.
-                if frame._node not in read and frame._node not in self._sinks:
+                if frame._node.loop is None and frame._node not in read and frame._node not in self._sinks:
                     self._keep(frame._node)
             graph = graph_of([*self._sinks, *self._sessions])
             begins = {node: self._state.frontiers[node] for node in self._sessions}
             starts: dict[Node, Frontier] = {}
-            for node in graph.nodes:
-                if isinstance(node, Constant):
-                    starts[node] = least(list(begins.values())) or self.time_type.start
-                elif isinstance(node, Input):
-                    starts[node] = begins[node]
+            for item in graph.order:
+                if isinstance(item, Region):
+                    start = least([starts[n] for n in item.outside])
+                    starts.update(dict.fromkeys(item.nodes(), start))
+                elif isinstance(item, Constant):
+                    starts[item] = least(list(begins.values())) or self.time_type.start
+                elif isinstance(item, Input):
+                    starts[item] = begins[item]
                 else:
-                    starts[node] = least([starts[n] for n in node.inputs])
+                    starts[item] = least([starts[n] for n in item.inputs])
             self._state = State(starts, {}, {}, {})
             self._graph = graph
         return self._graph

@@ -12,6 +12,7 @@ from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions import check_deterministic, column
 from pyspark_diff.hold import Hold
 from pyspark_diff.keyed_methods import KeyedMethods
+from pyspark_diff.loop_methods import LoopMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
@@ -23,7 +24,7 @@ from pyspark_diff.scope import Scope, unused
 from pyspark_diff.state import only
 
 
-class DiffFrame(KeyedMethods):
+class DiffFrame(KeyedMethods, LoopMethods):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
     Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take

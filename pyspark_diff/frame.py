@@ -4,13 +4,16 @@ one way to another frame.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Sequence
+from collections import Counter
+from typing import TYPE_CHECKING, Callable, Mapping, Sequence, Union
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.bridge import call_of
+from pyspark_diff.computed import Computed, compiled
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions import (
@@ -20,14 +23,20 @@ from pyspark_diff.expressions import (
     template,
     update_struct,
 )
+from pyspark_diff.operators.computed import compute, keep_where
 from pyspark_diff.operators.linear import Expression, pick
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.runners.feed import Stage
 from pyspark_diff.schema import DIFF, TIME, Schema, without_nullability
 from pyspark_diff.scope import Scope, unused
+from pyspark_diff.trees import Attribute, tree_of
 
 if TYPE_CHECKING:
     from pyspark_diff.diffframe import DiffFrame
+
+
+#: Columns of an operator's output: some by name, where the node's columns of other names stay; or
+#: all in order, a text being the name of one.
+Made = Union[Mapping[str, Column], Sequence[Union[str, Column]]]
 
 
 class Frame:
@@ -72,7 +81,14 @@ class Frame:
         *,
         keeps: bool = True,
         scope: Scope | None = None,
+        made: Made | None = None,
+        condition: str | Column | None = None,
     ) -> "DiffFrame":
+        """A linear operator that Spark knows.
+
+        What is ``made``, or the ``condition`` that records are kept by, tells again what ``apply``
+        does, so that it may be done without Spark.
+        """
         ours = self._scope
 
         def run(frame: DataFrame) -> DataFrame:
@@ -89,13 +105,67 @@ class Frame:
                 names = [entry.internal for entry in found.entries]
                 return self._express(
                     kind, lambda frame: apply(ours.template(frame)).toDF(*names, TIME, DIFF),
-                    keeps=keeps, scope=found,
+                    keeps=keeps, scope=found, made=made,
                 )
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
+        node = self._linear(kind, schema, run, ours, made=made, condition=condition, keeps=keeps)
+        return self._with(node, scope=found)
+
+    def _linear(
+        self,
+        kind: str,
+        schema: Schema,
+        apply: Callable[[DataFrame], DataFrame],
+        scope: Scope,
+        *,
+        made: Made | None = None,
+        condition: str | Column | None = None,
+        keeps: bool = True,
+    ) -> Linear:
+        """The node of an operator that Spark has analysed: one without Spark where that can be."""
+        node = None
+        if condition is not None:
+            wanted = F.expr(condition) if isinstance(condition, str) else condition
+            kept = self._formulas([wanted], scope)
+            node = kept and keep_where(kind, self._node, kept[0], apply)
+        elif isinstance(made, Mapping):
+            columns = self._formulas([made.get(n, Attribute(n)) for n in schema.names], scope)
+            node = columns and compute(kind, self._node, schema, columns, apply)
+        elif made is not None:
+            columns = self._formulas(made, scope)
+            node = columns and compute(kind, self._node, schema, columns, apply)
+        if node:
+            return node
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
-        stage: Stage = Expression(run, takes, keeps)
-        return self._with(Linear(kind, self._node, schema, stage), scope=found)
+        return Linear(kind, self._node, schema, Expression(apply, takes, keeps))
+
+    def _formulas(
+        self, columns: Sequence[str | Column | Attribute], scope: Scope
+    ) -> list[Computed] | None:
+        """Formulas of expressions that Spark has accepted; None if one of them has none.
+
+        An `Attribute` is a column of the node, whatever the user calls it.
+        """
+        names, qualified = _names_in(scope)
+        struct = self._node.schema.struct
+        visible = T.StructType([field for field in struct.fields if field.name in names])
+        ansi = str(self._spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+        found: list[Computed] = []
+        for wanted in columns:
+            formula: Computed | None = None
+            if isinstance(wanted, Attribute):
+                formula = compiled(wanted, struct, ansi=ansi)
+            elif isinstance(wanted, str) and wanted in names:
+                formula = compiled(Attribute(wanted), visible, ansi=ansi)
+            else:
+                tree = tree_of(F.col(wanted) if isinstance(wanted, str) else wanted)
+                if tree is not None:
+                    formula = compiled(tree, visible, ansi=ansi, qualified=qualified)
+            if formula is None:
+                return None
+            found.append(formula)
+        return found
 
     def _template(self, scope: Scope | None = None) -> DataFrame:
         """A frame without rows in which the user's expressions find this collection's columns."""
@@ -125,9 +195,8 @@ class Frame:
 
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         check_row_wise(result, "the key")
-        takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, "the key")
-        return Linear("key", self._node, schema, Expression(apply, takes, True)), keys
+        return self._linear("key", schema, apply, scope, made=dict(made)), keys
 
     def _replaced(
         self, scope: Scope, names: Sequence[str], expressions: Sequence[Column]
@@ -141,8 +210,7 @@ class Frame:
 
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, "join")
-        takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
-        node = Linear("select", self._node, schema, Expression(apply, takes, True))
+        node = self._linear("select", schema, apply, scope, made=made)
         return self._with(node, scope=self._scope)
 
     def _plain_column(
@@ -208,3 +276,21 @@ class Frame:
             f"{kind} needs the same columns on both sides; here ({self._node.schema.describe()}), "
             f"there ({other._node.schema.describe()})"
         )
+
+
+def _names_in(scope: Scope) -> tuple[frozenset[str], dict[tuple[str, str], str]]:
+    """Columns that expressions find by their own name, and those that they find by an alias.
+
+    A name that Spark could take for more than one column, or for none of these, is left out.
+    """
+    aliases = {entry.alias.lower() for entry in scope.entries if entry.alias is not None}
+    names = frozenset(
+        entry.internal for entry in scope.entries
+        if scope.internal(entry.visible) == entry.visible and entry.visible.lower() not in aliases
+    )
+    counts = Counter((str(e.alias).lower(), e.visible.lower()) for e in scope.entries)
+    qualified = {
+        (entry.alias, entry.visible): entry.internal for entry in scope.entries
+        if entry.alias and counts[entry.alias.lower(), entry.visible.lower()] == 1
+    }
+    return names, qualified

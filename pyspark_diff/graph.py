@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping
 
+from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
@@ -19,7 +20,12 @@ from pyspark_diff.operators.node import (
     Node,
     Reader,
 )
+from pyspark_diff.regions import Item, flat, order_of, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Stage
+
+
+#: Nodes that give what they have emitted, and nothing else.
+_SOURCES = (Input, Arranged, Variable, Enter, Leave)
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,10 @@ class Graph:
 
     Parameters
     ----------
+    order : tuple of (Node or Region)
+        What runs, one after the other; a loop is one item.
     nodes : tuple of Node
-        Each behind its inputs.
+        All of them, in that order.
     wanted : mapping of Node to frozenset of str
         Columns that somebody reads.
     readings : mapping of Node to int
@@ -42,6 +50,7 @@ class Graph:
         Expressions that only Spark evaluates and several operators read: evaluated once a step.
     """
 
+    order: tuple[Item, ...]
     nodes: tuple[Node, ...]
     wanted: Mapping[Node, frozenset[str]]
     readings: Mapping[Node, int]
@@ -49,11 +58,24 @@ class Graph:
     sinks: frozenset[Node]
     shared: frozenset[Node]
 
-    def feeds(self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]]) -> tuple[Feed, ...]:
-        """What reaches the readers of a node, given what inputs and keyed operators emitted."""
-        if isinstance(node, (Input, Arranged)) or node in emitted:
+    def feeds(
+        self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]], seen: int = 0
+    ) -> tuple[Feed, ...]:
+        """What reaches the readers of a node, given what inputs and keyed operators emitted.
+
+        Parameters
+        ----------
+        node : Node
+        emitted : mapping of Node to tuple of Feed
+        seen : int
+            In a loop, nodes with fewer loops around them give nothing: it was all there when the
+            loop began.
+        """
+        if node.depth < seen:
+            return ()
+        if node in emitted or isinstance(node, _SOURCES):
             return emitted.get(node, ())
-        found = [feed for source in node.inputs for feed in self.feeds(source, emitted)]
+        found = [f for source in sources_of(node) for f in self.feeds(source, emitted, seen)]
         if isinstance(node, Linear):
             found = [feed.then(node.stage) for feed in found]
         return tuple(found)
@@ -71,31 +93,35 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
     Graph
     """
     sinks = list(dict.fromkeys(sinks))
-    nodes: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(sink, False) for sink in reversed(sinks)]
-    while stack:  # without recursion: chains may be longer than Python's stack
-        node, done = stack.pop()
-        if done:
-            nodes.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((source, False) for source in reversed(node.inputs))
+    order = order_of(sinks)
+    nodes = flat(order)
     wanted: dict[Node, frozenset[str]] = {node: frozenset() for node in nodes}
     readings: dict[Node, int] = {node: 0 for node in nodes}
     for sink in sinks:
         wanted[sink] = frozenset(sink.schema.names)
+    for node in nodes:
+        if isinstance(node, Variable):
+            # What goes round goes round whole, so that no circle has to be followed here.
+            result = result_of(node)
+            wanted[result] = frozenset(result.schema.names)
+            readings[result] += 1
     readers: dict[Node, tuple[Reader, ...]] = {node: () for node in nodes}
     shared: set[Node] = set()
     for node in reversed(nodes):
         evaluates = isinstance(node, (Keyed, Inspect))
         # An inspect shows all columns, and passes on what its readers evaluate once more.
-        passed = readings[node] if isinstance(node, (Linear, Concat, Inspect)) else 0
+        passed = readings[node] if isinstance(node, _PASSED) else 0
+        if isinstance(node, Variable):
+            passed *= 2  # what it starts with is there at first, and taken back then
         if passed > 1 and isinstance(node, Linear) and _worth_sharing(node.stage):
             shared.add(node)
             passed = 1
-        for number, source in enumerate(node.inputs):
+        if isinstance(node, Keyed) and node.stand_in in sources_of(node):
+            # Another does its work.
+            wanted[node.stand_in] |= wanted[node]
+            readings[node.stand_in] += max(readings[node], 1)
+            continue
+        for number, source in enumerate(sources_of(node)):
             if isinstance(node, Inspect):
                 wanted[source] |= frozenset(source.schema.names)
             else:
@@ -104,8 +130,12 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
             if isinstance(node, Reader) and node not in readers[source]:
                 readers[source] += (node,)
     return Graph(
-        tuple(nodes), wanted, readings, readers, frozenset(sinks), frozenset(shared)
+        order, tuple(nodes), wanted, readings, readers, frozenset(sinks), frozenset(shared)
     )
+
+
+#: What has no work of its own: its readers evaluate what it is made of.
+_PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)
 
 
 def _worth_sharing(stage: Stage) -> bool:

@@ -48,14 +48,17 @@ class LinearMethods(Frame):
         if cols and len(set(known)) == len(cols):
             return self._pick("select", [(str(c), str(c)) for c in cols])
         wide: list[str | Column] = []
+        given: list[str | Column] = []
         for c in cols:
             if isinstance(c, str) and c in self._scope.ambiguous:
                 self._unambiguous("select")
             if isinstance(c, str) and c == "*":
                 wide.extend(map(column, self._unambiguous("select").columns))
+                given.extend(self.columns)
             else:
                 wide.append(column(c) if isinstance(c, str) and c in self.columns else c)
-        return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF))
+                given.append(c)
+        return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF), made=given)
 
     def where(self, condition: str | Column) -> "DiffFrame":
         """The records for which a condition is true, as PySpark's `where`.
@@ -67,7 +70,12 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._express("where", lambda frame: frame.where(condition), scope=self._scope)
+        return self._express(
+            "where",
+            lambda frame: frame.where(condition),
+            scope=self._scope,
+            condition=condition,
+        )
 
     filter = where
 
@@ -85,7 +93,10 @@ class LinearMethods(Frame):
             self._unambiguous("withColumn")
         scope = self._scope.with_column(colName)
         return self._express(
-            "withColumn", lambda frame: frame.withColumn(colName, col), scope=scope
+            "withColumn",
+            lambda frame: frame.withColumn(colName, col),
+            scope=scope,
+            made={colName: col},
         )
 
     def toDF(self, *cols: str) -> "DiffFrame":  # noqa: N802

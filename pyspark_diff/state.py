@@ -6,9 +6,10 @@ States are values: a step makes a new one, and until it has, the old one stands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 from pyspark_diff.arrange.spine import Trace
+from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.times import Antichain
@@ -65,6 +66,15 @@ class State:
         return found
 
 
+class Turn(NamedTuple):
+    """One iteration of a loop in a step: which, how many updates went round, and its seconds."""
+
+    loop: str
+    iteration: Coordinate
+    changes: int
+    seconds: float
+
+
 @dataclass
 class Report:
     """What a step did.
@@ -83,6 +93,8 @@ class Report:
         How many operators ran as Spark jobs, and how many on the driver.
     seconds : float
         Wall time.
+    turns : list of Turn
+        The iterations of loops, in the order in which they ran.
     """
 
     rows_in: int = 0
@@ -92,6 +104,7 @@ class Report:
     spark_runs: int = 0
     local_runs: int = 0
     seconds: float = 0.0
+    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

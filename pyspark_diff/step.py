@@ -16,15 +16,19 @@ from pyspark_diff import storage
 from pyspark_diff.arrange.batch import Batch, BatchFile
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.graph import Graph
+from pyspark_diff.iteration import Iteration
+from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.node import Arranged, Input, Inspect, Keyed, Node, Reader
+from pyspark_diff.regions import Region
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
-from pyspark_diff.runners.read import Read
+from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
 from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, below, least, only
 from pyspark_diff.storage import Storage
+from pyspark_diff.times import Antichain
 from pyspark_diff.upkeep import Upkeep, antichain
 
 
@@ -51,17 +55,17 @@ class Step:
 
     def __post_init__(self) -> None:
         self._local = LocalRunner(self.spark_runner.evaluate)
-        self._upkeep = Upkeep(self.graph, self.settings)
+        self.upkeep = Upkeep(self.graph, self.settings)
         self._frontiers = dict(self.state.frontiers)
-        self._traces = dict(self.state.traces)
+        self.traces = dict(self.state.traces)
         self._pending = dict(self.state.pending)
         self._waiting = dict(self.state.waiting)
-        self._emitted: dict[Node, tuple[Feed, ...]] = {}
+        self.emitted: dict[Node, tuple[Feed, ...]] = {}
         self._written: list[str] = []
         self._directories: list[str] = []
-        self._shows: list[tuple[Inspect, tuple[Feed, ...]]] = []
+        self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: For each inspect the update rows that it is to show, once the step has been taken over.
-        self.shown: list[tuple[Inspect, list[pa.Table]]] = []
+        self.shown: list[tuple[Inspect, list[pa.Table], Coordinate]] = []
 
     def run(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Frontier]
@@ -82,26 +86,20 @@ class Step:
         """
         started = time.perf_counter()
         try:
-            for node in self.graph.nodes:
-                if isinstance(node, Input):
-                    self._release(node, arrivals.get(node, ()), upper[node])
-                    continue
-                before = self._frontiers.get(node)
-                self._frontiers[node] = least([self._frontiers[n] for n in node.inputs])
-                if isinstance(node, Keyed):
-                    self._keyed(node, before)
-                elif isinstance(node, Reader):
-                    self._reader(node, before)
-                elif node in self.graph.shared:
-                    feeds = self.graph.feeds(node, self._emitted)
-                    self._emitted[node] = tuple(self._evaluated(node, feed) for feed in feeds)
-                elif isinstance(node, Inspect):
-                    self._shows.append((node, self.graph.feeds(node, self._emitted)))
-            for node in list(self._traces):
+            for item in self.graph.order:
+                if isinstance(item, Region):
+                    self._loop(item)
+                elif isinstance(item, Input):
+                    self._release(item, arrivals.get(item, ()), upper[item])
+                else:
+                    before = self._frontiers.get(item)
+                    self._frontiers[item] = least([self._frontiers[n] for n in item.inputs])
+                    self._visit(item, before)
+            for node in list(self.traces):
                 if isinstance(node, Arranged):
-                    self._traces[node] = self._kept_up(node, self._traces[node])
-            state = State(self._frontiers, self._traces, self._pending, self._waiting)
-            self.shown = [(node, self._tables(node, feeds)) for node, feeds in self._shows]
+                    self.traces[node] = self._kept_up(node, self.traces[node])
+            state = State(self._frontiers, self.traces, self._pending, self._waiting)
+            self.shown = [(node, self.tables(node, feeds), at) for node, feeds, at in self.shows]
         except BaseException:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(self._directories)
@@ -131,12 +129,34 @@ class Step:
             feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
             if not whole:
                 rest.append(Arrival(source, arrival.last, taken=upper))
-        self._emitted[node] = tuple(feeds)
+        self.emitted[node] = tuple(feeds)
         self._waiting[node] = tuple(rest)
 
-    def _keyed(self, node: Keyed, lower: Frontier) -> None:
-        upper = self._frontiers[node]
-        reached = self.graph.feeds(node.inputs[0], self._emitted)
+    def _visit(self, node: Node, before: Frontier) -> None:
+        if isinstance(node, Keyed):
+            self._keyed(node, before)
+        elif isinstance(node, Reader):
+            self._reader(node, before)
+        elif node in self.graph.shared:
+            self.share(node)
+        elif isinstance(node, Inspect):
+            self.shows.append((node, self.graph.feeds(node, self.emitted), ()))
+
+    def share(self, node: Node, seen: int = 0) -> None:
+        """Evaluate expressions once for all that read them."""
+        feeds = self.graph.feeds(node, self.emitted, seen)
+        self.emitted[node] = tuple(self._evaluated(node, feed) for feed in feeds)
+
+    def _loop(self, region: Region) -> None:
+        nodes = region.nodes()
+        before = self._frontiers.get(nodes[0])
+        after = least([self._frontiers[node] for node in region.outside])
+        for node in nodes:
+            self._frontiers[node] = after
+        Iteration(self, region, before, after).run()
+
+    def gated(self, node: Node, reached: Sequence[Feed], upper: Frontier) -> list[Feed]:
+        """The feeds that a node takes in now; what lies beyond its frontier waits."""
         now: list[Feed] = []
         later: list[Feed] = []
         for feed in (*self._pending.get(node, ()), *reached):
@@ -152,50 +172,64 @@ class Step:
             # What lies before its own lower bound was taken from the source in an earlier step.
             later.append(feed)
         self._pending[node] = tuple(later)
-        trace = self._trace(node, lower)
-        results = self._run_node(node, trace, lower, upper, now) if now else []
-        self._emit(node, results, upper)
-        if node.keeps:
-            self._traces[node] = self._extended(node, trace, results, upper)
+        return now
 
-    def _trace(self, node: Arranged, lower: Frontier) -> Trace:
+    def _keyed(self, node: Keyed, lower: Frontier) -> None:
+        upper = self._frontiers[node]
+        now = self.gated(node, self.graph.feeds(node.inputs[0], self.emitted), upper)
+        trace = self.trace(node, lower)
+        results = self.run_node(node, trace, lower, upper, now) if now else []
+        self.emit(node, results, upper)
+        if node.keeps:
+            self.traces[node] = self.extended(node, trace, results, upper)
+
+    def trace(self, node: Arranged, lower: Frontier) -> Trace:
+        """What a node keeps."""
         start = antichain(lower)
-        return self._traces.get(node) or Trace(start, start, start)
+        return self.traces.get(node) or Trace(start, start, start)
 
     def _reader(self, node: Reader, lower: Frontier) -> None:
         upper = self._frontiers[node]
         views = tuple(
-            self._upkeep.view(source, self._traces[source], lower, upper)
+            self.upkeep.view(source, self.traces[source], lower, upper)
             for source in node.arranged
         )
+        read = self.read_of(node, views, lower, upper)
+        results = self.read(read, sum(view.rows for view in views)) if read.buckets() else []
+        self.emit(node, results, upper)
+        if node.keeps:
+            self.traces[node] = self.extended(node, self.trace(node, lower), results, upper)
+
+    def read_of(
+        self, node: Reader, views: tuple[View, ...], lower: Frontier, upper: Frontier
+    ) -> Read:
+        """What a reader does with some views of its arrangements."""
         names = node.schema.names
-        trace = self._trace(node, lower)
+        trace = self.trace(node, lower)
         own = None
         stored: tuple[int, ...] = ()
         if node.keeps:
-            own = self._upkeep.view(node, trace, lower, upper)
+            own = self.upkeep.view(node, trace, lower, upper)
             stored = tuple(names.index(name) for name in own.names)
-        read = Read(
+        return Read(
             node.kernel,
             views,
             own,
             self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
             stored,
             self._directory(f"{node.kind}-{node.serial}"),
-            self._upkeep.needed(node, self._frontiers, upper),
-            self._upkeep.since(node, trace, self.state.frontiers, lower),
+            self.upkeep.needed(node, self._frontiers, upper),
+            self.upkeep.since(node, trace, self.state.frontiers, lower),
             lower,
             upper,
         )
-        results: list[BucketResult] = []
-        if read.buckets():
-            few = self._few(sum(view.rows for view in views))
-            runner = self._local if few else self.spark_runner
-            results = runner.read(read)
-            self._count(runner, results)
-        self._emit(node, results, upper)
-        if node.keeps:
-            self._traces[node] = self._extended(node, trace, results, upper)
+
+    def read(self, read: Read, rows: float) -> list[BucketResult]:
+        """Run a reader's kernel, where so many rows are best read."""
+        runner = self._local if self._few(rows) else self.spark_runner
+        results = runner.read(read)
+        self._count(runner, results)
+        return results
 
     def _output(self, node: Keyed | Reader) -> Output:
         """The form in which an operator gives its updates: the columns that somebody reads."""
@@ -209,9 +243,11 @@ class Step:
         mode = self.settings.runner
         return mode == "local" or (mode == "auto" and rows <= self.settings.local_rows)
 
-    def _run_node(
-        self, node: Keyed, trace: Trace, lower: Frontier, upper: Frontier, feeds: list[Feed]
+    def run_node(
+        self, node: Keyed, trace: Trace, lower: Frontier, upper: Frontier, feeds: list[Feed],
+        coordinate: int = 0,
     ) -> list[BucketResult]:
+        """Take updates into a keyed operator."""
         wanted = self.graph.wanted[node]
         layout = node.layout(wanted)
         schema = node.inputs[0].schema
@@ -228,10 +264,11 @@ class Step:
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
             self._directory(f"{node.kind}-{node.serial}"),
             keeps,
-            self._upkeep.since(node, trace, self.state.frontiers, upper),
+            self.upkeep.since(node, trace, self.state.frontiers, upper),
             lower,
             upper,
             node.weights,
+            coordinate,
         )
         runner, feeds = self._choose(feeds)
         results = runner.run(work, schema, feeds)
@@ -247,6 +284,8 @@ class Step:
                 self._written.append(result.file.path)
             if result.output_path is not None:
                 self._written.append(result.output_path)
+            self._written.extend(path for _, path, _ in result.later.values() if path is not None)
+            self._written.extend(file.path for file in result.due.values())
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
             self.report.rows_out += result.rows_out
@@ -273,43 +312,55 @@ class Step:
             fetched.append(feed)
         return self._local, fetched
 
-    def _emit(self, node: Arranged, results: Sequence[BucketResult], upper: Frontier) -> None:
+    def emit(self, node: Arranged, results: Sequence[BucketResult], upper: Frontier) -> None:
+        """Hand on what a node gave."""
+        self.emitted[node] = self.given(
+            node, [(r.output, r.output_path, r.rows_out) for r in results], upper
+        )
+
+    def given(
+        self, node: Arranged, outputs: Sequence[tuple[pa.Table | None, str | None, int]],
+        upper: Frontier,
+    ) -> tuple[Feed, ...]:
+        """Tables, and paths of tables with their rows, as feeds."""
         wanted = self.graph.wanted[node]
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         feeds = []
-        tables = [r.output for r in results if r.output is not None and r.output.num_rows]
+        tables = [table for table, _, _ in outputs if table is not None and table.num_rows]
         if tables:
             table = pa.concat_tables(tables)
             feeds.append(Feed(Source(schema, table=table, rows=table.num_rows), until=upper))
-        written = [r for r in results if r.output_path is not None]
-        if written:
-            paths = tuple(r.output_path for r in written if r.output_path is not None)
-            source = Source(schema, paths=paths, rows=sum(r.rows_out for r in written))
-            feeds.append(Feed(source, until=upper))
-        self._emitted[node] = tuple(feeds)
+        paths = tuple(path for _, path, _ in outputs if path is not None)
+        if paths:
+            rows = sum(rows for _, path, rows in outputs if path is not None)
+            feeds.append(Feed(Source(schema, paths=paths, rows=rows), until=upper))
+        return tuple(feeds)
 
-    def _extended(
+    def extended(
         self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Frontier
     ) -> Trace:
         """The trace with the new batch."""
-        since = self._upkeep.since(node, trace, self.state.frontiers, upper)
+        since = self.upkeep.since(node, trace, self.state.frontiers, upper)
         files = {r.bucket: r.file for r in results if r.file is not None}
         return trace.extended(antichain(upper), antichain(since), files)
 
     def _kept_up(self, node: Arranged, trace: Trace) -> Trace:
         """The trace when all readers have gone on: compacted, and merged where that is due."""
         upper = self._frontiers[node]
-        if not self._upkeep.needed(node, self._frontiers, upper):
+        if not self.upkeep.needed(node, self._frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper)
-        since = antichain(self._upkeep.since(node, trace, self._frontiers, upper))
-        trace = replace(trace, since=since)
-        fences = self._upkeep.fences(node, self._frontiers)
+        since = antichain(self.upkeep.since(node, trace, self._frontiers, upper))
+        fences = self.upkeep.fences(node, self._frontiers)
+        return self.merged(node, replace(trace, since=since), fences)
+
+    def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
+        """The trace with those batches merged for which it is due."""
         for first, stop in reversed(trace.due(fences)):
             batches = trace.batches[first:stop]
             # Beyond a reader's frontier times still tell old updates from new ones.
             settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = only(since) if settled else None
-            reached = since if settled else batches[0].description.since
+            until = only(trace.since) if settled else None
+            reached = trace.since if settled else batches[0].description.since
             trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
         return trace
 
@@ -364,8 +415,8 @@ class Step:
         table = pa.concat_tables(tables)
         return replace(feed, source=Source(schema, table=table, rows=table.num_rows), chain=())
 
-    def _tables(self, node: Inspect, feeds: Sequence[Feed]) -> list[pa.Table]:
-        """What an inspect is to show, all in one schema: Spark and Arrow differ in nullability."""
+    def tables(self, node: Node, feeds: Sequence[Feed]) -> list[pa.Table]:
+        """The rows of feeds, all in one schema: Spark and Arrow differ in nullability."""
         fields = [*node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())]
         schema = pa.schema(fields)
         tables: list[pa.Table] = []

@@ -64,6 +64,7 @@ class Upkeep:
             _files(new),
             _files(both),
             sum(batch.rows for batch in (*new, *both)),
+            node.depth,
         )
 
     def holds(
@@ -71,7 +72,8 @@ class Upkeep:
     ) -> list[int]:
         """Times from which on somebody may still read."""
         found = [frontiers.get(reader) for reader in self.graph.readers[node]]
-        if isinstance(node, Reader) or (isinstance(node, Keyed) and node.kernel is not None):
+        own = isinstance(node, Reader) and node.recalls
+        if own or (isinstance(node, Keyed) and node.kernel is not None):
             found.append(upper)  # it reads its own past itself
         if node in self.settings.holds:
             found.append(self.settings.holds[node])

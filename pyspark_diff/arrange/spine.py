@@ -65,6 +65,14 @@ class Trace:
             batches += (Batch(Description(self.upper, upper, since), dict(files)),)
         return replace(self, upper=upper, since=since, batches=batches)
 
+    def joined(self, lower: Antichain, upper: Antichain, files: Mapping[int, BatchFile]) -> "Trace":
+        """The trace with some of the updates of an interval that it does not cover yet.
+
+        A loop brings the updates of one interval in many parts, one for each iteration.
+        """
+        batch = Batch(Description(lower, upper, self.since), dict(files))
+        return replace(self, batches=self.batches + (batch,))
+
     def due(self, fences: Iterable[Antichain] = ()) -> list[tuple[int, int]]:
         """Which batches are to be merged into one: pairs of first and one past the last.
 

@@ -1,10 +1,11 @@
-"""Consolidation: equal ``(record, time)`` become one row, zeros vanish.
+"""Consolidation: equal ``(record, time)`` become one row, zeros vanish. In a loop the time has the
+loop's coordinate as a part.
 
 For updates ``U`` and ``C = consolidate(U)``::
 
     accumulate(C, t) = accumulate(U, t)      for every t
     no two rows of C share (record, time);  no diff of C is zero
-    rows of C are ordered by (key64, key, value, time)
+    rows of C are ordered by (key64, key, value, coordinate, time)
 
 Everything is reduced to one problem: sums of diffs by one 64-bit code. Records and times are packed
 into the code where their ranges allow, and ranked first where they do not.
@@ -80,12 +81,15 @@ def consolidate(updates: Updates) -> Grouped:
     """
     if not len(updates):
         return Grouped(empty(), np.empty(0, np.int64))
+    if isinstance(updates.coordinate, np.ndarray):
+        return _consolidate_places(updates, updates.coordinate)
     key, key_first = codes_of(updates.key64, updates.columns, None)
     if isinstance(updates.diff, Lanes):
         return _consolidate_lanes(updates, updates.diff, key, key_first)
     if updates.val64 is None:
         code, time, diff = sum_by_code_and_time(*span_of(key), updates.time, updates.diff)
-        return Grouped(rows_of(updates, code, time, diff, key_first), starts_of(code))
+        rows = rows_of(updates, code, time, diff, key_first).placed(updates.coordinate)
+        return Grouped(rows, starts_of(code))
     value, value_first = codes_of(updates.val64, updates.values, updates.ordering)
     pairs = Pairs(key, value)
     code, time, diff = sum_by_code_and_time(pairs.code, 0, pairs.span, updates.time, updates.diff)
@@ -96,8 +100,24 @@ def consolidate(updates: Updates) -> Grouped:
         index = pa.array(value_first[value])
         val64 = updates.val64[value_first[value]]
         values = tuple(column.take(index) for column in updates.values)
-    rows = Updates(rows.key64, rows.columns, time, diff, val64, values, updates.ordering)
+    rows = Updates(
+        rows.key64, rows.columns, time, diff, val64, values, updates.ordering, updates.coordinate
+    )
     return Grouped(rows, starts_of(code), starts_of(key))
+
+
+def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
+    """As `consolidate`, where a time has several coordinates: the two make one code."""
+    first = int(coordinate[0])
+    if (coordinate == first).all():
+        return consolidate(updates.placed(first))
+    when = Pairs(coordinate, updates.times())
+    found = consolidate(updates.at(when.code, updates.diff).placed(0))
+    if not len(found.updates):
+        return found
+    coordinate, time = when.parts(found.updates.times())
+    rows = found.updates.at(time, found.updates.diff).placed(coordinate)
+    return Grouped(rows, found.starts, found.key_starts)
 
 
 def _consolidate_lanes(
@@ -106,11 +126,13 @@ def _consolidate_lanes(
     """As `consolidate` where diffs are vectors."""
     if not isinstance(updates.time, np.ndarray):
         code, sums = sum_lanes(key, lanes)
-        return Grouped(rows_of(updates, code, updates.time, sums, first), starts_of(code))
+        rows = rows_of(updates, code, updates.time, sums, first).placed(updates.coordinate)
+        return Grouped(rows, starts_of(code))
     pairs = Pairs(key, updates.time)
     code, sums = sum_lanes(pairs.code, lanes)
     key, time = pairs.parts(code)
-    return Grouped(rows_of(updates, key, time, sums, first), starts_of(key))
+    rows = rows_of(updates, key, time, sums, first).placed(updates.coordinate)
+    return Grouped(rows, starts_of(key))
 
 
 def runs_of(updates: Updates) -> Grouped:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.lanes import Lanes, add_at
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
-def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
+def accumulated(
+    records: Updates, batches: list[Updates], limit: Limit | None = None
+) -> tuple[Int64, int]:
     """Sum of diffs of each record over all rows of some batches.
 
     Parameters
@@ -27,6 +30,8 @@ def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
         Distinct records ordered by ``key64``; their times and diffs are not looked at.
     batches : list of Updates
         Each ordered by ``key64``.
+    limit : Limit or None
+        In a loop, the coordinates that count.
 
     Returns
     -------
@@ -51,7 +56,7 @@ def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
     for batch in batches:
         if not len(batch) or not len(records):
             continue
-        group, row = matching_rows(records, batch)
+        group, row = matching_within(records, batch, limit)
         read += row.size
         if not row.size:
             continue
@@ -65,7 +70,7 @@ def accumulated(records: Updates, batches: list[Updates]) -> tuple[Int64, int]:
 
 
 def accumulated_lanes(
-    records: Updates, batches: list[Updates], like: Lanes
+    records: Updates, batches: list[Updates], like: Lanes, limit: Limit | None = None
 ) -> tuple[Lanes, int]:
     """As `accumulated`, where diffs are vectors like the given ones."""
     sums = like.zeros(len(records))
@@ -73,10 +78,25 @@ def accumulated_lanes(
     for batch in batches:
         if not len(batch) or not len(records) or not isinstance(batch.diff, Lanes):
             continue
-        group, row = matching_rows(records, batch)
+        group, row = matching_within(records, batch, limit)
         read += row.size
         add_at(sums, group, batch.diff.take(row))
     return sums, read
+
+
+def matching_within(
+    records: Updates, batch: Updates, limit: Limit | None
+) -> tuple[Int64, Int64]:
+    """As `matching_rows`, of the rows at coordinates up to a limit."""
+    if limit is None:
+        return matching_rows(records, batch)
+    if not isinstance(batch.coordinate, np.ndarray):
+        if not limit.mask(np.array([batch.coordinate]))[0]:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return matching_rows(records, batch)
+    group, row = matching_rows(records, batch)
+    counts = limit.mask(batch.coordinate[row])
+    return (group, row) if counts.all() else (group[counts], row[counts])
 
 
 def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:

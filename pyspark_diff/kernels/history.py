@@ -9,11 +9,14 @@ A history is one accumulation to what comes after it, however long it was.
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import numpy as np
 
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.gather import matching_rows
-from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
+from pyspark_diff.kernels.coordinates import Coordinate, Limit, lub, pack
+from pyspark_diff.kernels.gather import matching_rows, matching_within
+from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat, pick, spread
 
 
 def key_starts(grouped: Grouped) -> Int64:
@@ -32,7 +35,12 @@ def key_lengths(grouped: Grouped) -> Int64:
 
 
 def history(
-    new: Grouped, batches: list[Updates], lower: int | None, *, null_safe: bool = True
+    new: Grouped,
+    batches: list[Updates],
+    lower: int | None,
+    *,
+    null_safe: bool = True,
+    limit: Limit | None = None,
 ) -> tuple[Int64, int, Updates | None]:
     """What stood before the interval under the keys of new updates.
 
@@ -46,6 +54,8 @@ def history(
         Where the interval begins.
     null_safe : bool
         Whether a null matches a null; else it matches nothing.
+    limit : Limit or None
+        In a loop, the coordinates that count, and are one from then on. None keeps them apart.
 
     Returns
     -------
@@ -67,17 +77,20 @@ def history(
     """
     keys = distinct_keys(new)
     parts, numbers = [], []
+    mixed = False
     for batch in batches:
         if not len(batch):
             continue
-        group, row = matches(keys, batch, null_safe)
+        group, row = matches(keys, batch, null_safe, limit)
         if row.size:
-            parts.append(batch.take(row))
+            rows = batch.take(row)
+            parts.append(rows if limit is None else rows.placed(0))
             numbers.append(group)
+            mixed = mixed or isinstance(batch.coordinate, np.ndarray)
     read = sum(len(part) for part in parts)
     if not parts:
         return np.empty(0, np.int64), 0, None
-    if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray):
+    if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray) and not mixed:
         return numbers[0], read, parts[0]
     # Histories below the interval are one accumulation to new updates, however long they are.
     rows = consolidate(advanced(concat(parts), lower)).updates
@@ -87,9 +100,93 @@ def history(
     return group, read, rows.take(row)
 
 
-def matches(keys: Updates, batch: Updates, null_safe: bool) -> tuple[Int64, Int64]:
+def recent(
+    keys: Updates, batches: list[Updates], limit: Limit | None
+) -> tuple[Grouped, int]:
+    """The updates under some keys at coordinates up to a limit, which are one from then on.
+
+    Parameters
+    ----------
+    keys : Updates
+        Distinct keys in order.
+    batches : list of Updates
+        Each in order.
+    limit : Limit or None
+        None outside loops, where all updates are at one coordinate.
+
+    Returns
+    -------
+    rows : Grouped
+    read : int
+        Number of rows that were read.
+    """
+    parts = []
+    mixed = False
+    for batch in batches:
+        _, row = matching_within(keys, batch, limit)
+        if row.size:
+            parts.append(batch.take(row).placed(0))
+            mixed = mixed or isinstance(batch.coordinate, np.ndarray)
+    read = sum(len(part) for part in parts)
+    if len(parts) == 1 and not mixed:
+        return runs_of(parts[0]), read
+    return consolidate(concat(parts)), read
+
+
+def due_after(
+    keys: Updates, sides: Sequence[tuple[list[Updates], int]], at: Coordinate
+) -> dict[int, Updates]:
+    """The coordinates at which some keys have to be visited again, now that they are at one.
+
+    A key that is visited at ``c`` and has an update at ``s`` is due at their least upper bound.
+    Visits in lexicographic order so reach the joins of all sets of its coordinates that have a new
+    update among them. In one loop the next is enough: it will tell what comes after.
+
+    Parameters
+    ----------
+    keys : Updates
+        Distinct keys in order.
+    sides : sequence of (list of Updates, int)
+        Batches of all updates, and how many loops are around them.
+    at : tuple of int
+        The coordinate of this visit.
+
+    Returns
+    -------
+    dict of int to Updates
+        Keys by coordinate, packed.
+    """
+    now = pack(at)
+    groups, codes = [], []
+    for batches, depth in sides:
+        for batch in batches if depth else ():
+            if not isinstance(batch.coordinate, np.ndarray):
+                if lub(batch.coordinate, depth, at) == now:
+                    continue
+            group, row = matching_rows(keys, batch)
+            code = lub(spread(pick(batch.coordinate, row), row.size), depth, at)
+            later = code != now
+            groups.append(group[later])
+            codes.append(code[later])
+    if not sum(code.size for code in codes):
+        return {}
+    group, code = np.concatenate(groups), np.concatenate(codes)
+    if len(at) == 1:
+        least = np.full(len(keys), np.iinfo(np.int64).max)
+        np.minimum.at(least, group, code)
+        group = np.flatnonzero(least < np.iinfo(np.int64).max)
+        code = least[group]
+    found = {}
+    for which in np.unique(code):
+        found[int(which)] = keys.take(np.unique(group[code == which])).at(0, 1)
+    return found
+
+
+def matches(
+    keys: Updates, batch: Updates, null_safe: bool, limit: Limit | None = None
+) -> tuple[Int64, Int64]:
     """Pairs of (number of a key, row of the batch with that key), in order of the key."""
-    group, row = matching_rows(keys, batch)
+    group, row = matching_within(keys, batch, limit)
     if not null_safe and keys.columns is not None and row.size:
         for column in keys.columns:
             if column.null_count:

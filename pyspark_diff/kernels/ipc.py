@@ -1,8 +1,8 @@
 """Updates as Arrow IPC: the one format of batch files and of what the shuffle carries.
 
 One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``,
-``diff``; where records are pairs of a key and a value also ``val64`` and ``v0, v1, …``. A time or
-diff that all rows share stands in the schema's metadata instead. Uncompressed, so that a mapped
+``coordinate``, ``diff``; where records are pairs of a key and a value also ``val64`` and
+``v0, v1, …``. What all rows share of the last three stands in the schema's metadata instead. Uncompressed, so that a mapped
 file *is* the arrays. In transit integers are narrowed to the bytes they need.
 """
 
@@ -55,6 +55,7 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
         names.append(f"v{i}")
         arrays.append(column)
     put("time", updates.time)
+    put("coordinate", updates.coordinate)
     if isinstance(updates.diff, Lanes):
         metadata[b"pairs"] = json.dumps(updates.diff.pairs).encode()
         names.append("lanes")
@@ -112,7 +113,10 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     values = columns("v", "val64")
     if values is None and ordering == ():
         values = ()  # no columns, and not one that its hash stands for
-    return Updates(key64, columns("k", "key64"), get("time"), diff, val64, values, ordering)
+    return Updates(
+        key64, columns("k", "key64"), get("time"), diff, val64, values, ordering,
+        get("coordinate"),
+    )
 
 
 def _lanes(batch: pa.RecordBatch) -> Lanes:

@@ -10,15 +10,16 @@ and with ``old`` and ``new`` updates, what is new of the join is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.consolidate import Grouped
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
+from pyspark_diff.kernels.coordinates import Coordinate, lub, pack
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, pick, spread
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, advanced, concat, pick, spread
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
 #: order of time instead: what is not there at the same time never meets.
@@ -39,6 +40,8 @@ class Pairs:
     left, right : Updates
     left_rows, right_rows : ndarray of int64, shape (pairs,)
     time, diff : ndarray of int64, shape (pairs,), or int
+    coordinate : ndarray of int64, shape (pairs,), or int
+        In a loop, where a pair belongs: the least coordinate beyond those of both rows.
     """
 
     left: Updates
@@ -47,6 +50,7 @@ class Pairs:
     right_rows: Int64
     time: PerRow
     diff: PerRow
+    coordinate: PerRow = 0
 
     def __len__(self) -> int:
         return int(self.left_rows.size)
@@ -111,6 +115,105 @@ def join(
     return [pairs for pairs in found if len(pairs)], read
 
 
+@dataclass(frozen=True)
+class Reached:
+    """What a loop has reached of an arrangement.
+
+    Parameters
+    ----------
+    old : list of Updates
+        Batches of updates before ``lower``, at all coordinates.
+    new : list of Updates
+        Those from ``lower`` on, at the coordinates that have had their turn and the one that has
+        it now.
+    fresh : Grouped
+        Those of `new` whose turn it is.
+    depth : int
+        Number of loops around the arrangement.
+    """
+
+    old: list[Updates]
+    new: list[Updates]
+    fresh: Grouped
+    depth: int
+
+
+def join_at(
+    left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
+) -> tuple[list[Pairs], int]:
+    """What is new in the join of two arrangements when a coordinate has its turn.
+
+    What is fresh meets all that the other side has, larger coordinates included; so each pair is
+    met once, when the later of its two updates has its turn.
+
+    Parameters
+    ----------
+    left, right : Reached
+    at : tuple of int
+        The coordinate.
+    lower : int or None
+    null_safe : bool
+        Whether a null matches a null; else it matches nothing.
+
+    Returns
+    -------
+    pairs : list of Pairs
+        With coordinates from `at` on.
+    read : int
+        Number of rows that were read.
+    """
+    found = []
+    read = 0
+    for ours, theirs, swap in ((left, right, False), (right, left, True)):
+        if not len(ours.fresh.updates):
+            continue
+        others, rows = _met(ours.fresh, theirs, at, lower, null_safe, fresh_too=swap)
+        read += rows
+        if others is None:
+            continue
+        both = (others, ours.fresh) if swap else (ours.fresh, others)
+        for pairs in _join_new(*both, null_safe):
+            rows_there = pairs.left_rows if swap else pairs.right_rows
+            there = pick(others.updates.coordinate, rows_there)
+            found.append(replace(pairs, coordinate=lub(there, theirs.depth, at)))
+    return [pairs for pairs in found if len(pairs)], read
+
+
+def _met(
+    fresh: Grouped, side: Reached, at: Coordinate, lower: int | None, null_safe: bool, *,
+    fresh_too: bool,
+) -> tuple[Grouped | None, int]:
+    """The rows of a side that fresh updates of the other meet; its own fresh ones or not."""
+    keys = distinct_keys(fresh)
+    now = None
+    if not fresh_too and not any(at[side.depth:]):
+        now = pack(at[: side.depth])
+    parts = []
+    mixed = False
+    for batches, old in ((side.old, True), (side.new, False)):
+        for batch in batches:
+            _, row = matches(keys, batch, null_safe)
+            if row.size and not old and now is not None:
+                row = row[spread(pick(batch.coordinate, row), row.size) != now]
+            if row.size:
+                parts.append(advanced(batch.take(row), lower) if old else batch.take(row))
+                mixed = mixed or isinstance(batch.time, np.ndarray)
+    read = sum(len(part) for part in parts)
+    if not parts:
+        return None, 0
+    grouped = consolidate(concat(parts)) if len(parts) > 1 or mixed else runs_of(parts[0])
+    if isinstance(grouped.updates.coordinate, np.ndarray) and len(grouped.updates):
+        # A record at another coordinate is another one: pairs tell them apart.
+        new = np.zeros(len(grouped.updates), dtype=bool)
+        new[grouped.starts] = True
+        np.not_equal(
+            grouped.updates.coordinate[1:], grouped.updates.coordinate[:-1],
+            where=~new[1:], out=new[1:],
+        )
+        grouped = Grouped(grouped.updates, np.flatnonzero(new), key_starts(grouped))
+    return grouped, read
+
+
 def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
     """Pairs of each new row of a key with each of the key's matches."""
     starts = key_starts(new)
@@ -150,11 +253,21 @@ def _products(
     left: Int64, left_counts: Int64, right: Int64, right_counts: Int64
 ) -> tuple[Int64, Int64]:
     """All pairs of rows of several pairs of runs."""
-    counts = left_counts * right_counts
-    run = np.repeat(np.arange(counts.size), counts)
-    within = np.arange(run.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    width = right_counts[run]
-    return left[run] + within // width, right[run] + within % width
+    total = int((left_counts * right_counts).sum())
+    found = np.empty(total, np.int64), np.empty(total, np.int64)
+    _multiply_out(left, left_counts, right, right_counts, *found)
+    return found
+
+
+@jit
+def _multiply_out(left, left_counts, right, right_counts, ours, theirs):  # type: ignore
+    n = 0
+    for run in range(left.size):
+        for i in range(left[run], left[run] + left_counts[run]):
+            for j in range(right[run], right[run] + right_counts[run]):
+                ours[n] = i
+                theirs[n] = j
+                n += 1
 
 
 def _pairs(

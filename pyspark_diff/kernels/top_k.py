@@ -17,6 +17,7 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
+from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
 from pyspark_diff.kernels.jit import jit
@@ -36,6 +37,7 @@ def top_k(
     mode: str,
     from_back: bool = False,
     window: int = 16,
+    limit: Limit | None = None,
 ) -> tuple[Updates, np.ndarray | None, int]:
     """Updates of the first k records of each key.
 
@@ -59,6 +61,8 @@ def top_k(
         Whether the last in order count as the first.
     window : int
         How many rows to read at once beyond those that are surely needed.
+    limit : Limit or None
+        In a loop, the coordinates whose rows count.
 
     Returns
     -------
@@ -88,7 +92,7 @@ def top_k(
     pieces, numbers, owners = [], [np.empty(0, np.int64)], []
     read = 0
     if len(new.updates) and k:
-        step = _Step(old, new, k, ordering, by, ranking.MODES[mode], from_back)
+        step = _Step(old, new, k, ordering, by, ranking.MODES[mode], from_back, limit)
         active, reach = np.arange(len(step.keys)), step.touched + k + window
         while active.size:
             piece, number, owner, settled, rows = step.round(active, reach)
@@ -110,9 +114,10 @@ class _Step:
 
     def __init__(
         self, old: list[Updates], new: Grouped, k: int, ordering: Ordering, by: int, mode: int,
-        from_back: bool,
+        from_back: bool, limit: Limit | None,
     ):
         self.new, self.k, self.mode, self.from_back = new, k, mode, from_back
+        self.limit = limit
         self.ordering, self.by = ordering, by
         self.keys = distinct_keys(new)
         #: The touched values: the first row of each, the first of each key, and their number.
@@ -137,6 +142,9 @@ class _Step:
         code, tie = self._codes(pool)
         packed = ranking.pack([owner, code])
         diff = spread(pool.scalars(), len(pool))
+        if self.limit is not None and isinstance(pool.coordinate, np.ndarray):
+            # Rows at other coordinates are read, and are worth nothing.
+            diff = np.where(self.limit.mask(pool.coordinate), diff, 0)
         first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
         _check(fits)
         cut = (last >= 0).any(axis=0)
@@ -219,7 +227,9 @@ def _values(updates: Updates) -> Updates:
     """The values as records of their own, with the diffs."""
     if updates.val64 is None:
         raise ValueError("these records have no values")
-    return Updates(updates.val64, updates.values, 0, updates.scalars())
+    return Updates(
+        updates.val64, updates.values, 0, updates.scalars(), coordinate=updates.coordinate
+    )
 
 
 def _expand(first: Int64, counts: Int64) -> tuple[Int64, Int64]:

@@ -46,6 +46,8 @@ class Updates:
     ordering : Ordering or None
         Where rows of a key are in the order of their values: the order of each column. Otherwise
         any order that is the same in all batches will do.
+    coordinate : ndarray of int64, shape (n,), or int
+        Where in a loop the update happens: see `pyspark_diff.kernels.coordinates`. Zero outside.
 
     Examples
     --------
@@ -61,6 +63,7 @@ class Updates:
     val64: Int64 | None = None
     values: tuple[pa.Array, ...] | None = None
     ordering: Ordering | None = None
+    coordinate: PerRow = 0
 
     def __len__(self) -> int:
         return int(self.key64.size)
@@ -100,7 +103,17 @@ class Updates:
     def at(self, time: PerRow, diff: PerRow | Lanes) -> "Updates":
         """The same records at other times, with other diffs."""
         return Updates(
-            self.key64, self.columns, time, diff, self.val64, self.values, self.ordering
+            self.key64, self.columns, time, diff, self.val64, self.values, self.ordering,
+            self.coordinate,
+        )
+
+    def placed(self, coordinate: PerRow) -> "Updates":
+        """The same updates at other coordinates of a loop."""
+        if coordinate is self.coordinate:
+            return self
+        return Updates(
+            self.key64, self.columns, self.time, self.diff, self.val64, self.values,
+            self.ordering, coordinate,
         )
 
     def _moved(
@@ -112,7 +125,10 @@ class Updates:
         val64 = None if self.val64 is None else self.val64[rows]
         time = pick(self.time, rows)
         diff = self.diff.take(rows) if isinstance(self.diff, Lanes) else pick(self.diff, rows)
-        return Updates(self.key64[rows], columns, time, diff, val64, values, self.ordering)
+        coordinate = pick(self.coordinate, rows)
+        return Updates(
+            self.key64[rows], columns, time, diff, val64, values, self.ordering, coordinate
+        )
 
     def with_columns(self) -> tuple[pa.Array, ...]:
         """The record's columns, made from ``key64`` where that is the record."""
@@ -178,6 +194,7 @@ def concat(parts: Iterable[Updates]) -> Updates:
         val64,
         values,
         kept[0].ordering,
+        _gathered(kept, [part.coordinate for part in kept]),
     )
 
 

@@ -122,7 +122,9 @@ class AggregateKernel:
         lanes = new.diff
         if not isinstance(lanes, Lanes):  # no rows: none that could have lanes
             lanes = Lanes(np.empty((0, layout_of(self.accumulators)[1]), np.int64))
-        base, read = accumulated_lanes(side.new.records(), side.old, lanes)
+        base, read = accumulated_lanes(
+            side.new.records(), side.old, lanes, side.limit
+        )
         before, after = running(lanes, side.new.starts, base)
         chosen = [i - self.width for i in wanted if i >= self.width]
         there, now = self._present(before), self._present(after)

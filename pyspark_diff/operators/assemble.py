@@ -85,7 +85,7 @@ class _Part:
 
     def __init__(self, side: Side, keys: Grouped, times: Int64):
         self._side = side
-        old_group, self.read, old = history(keys, side.old, side.lower)
+        old_group, self.read, old = history(keys, side.old, side.lower, limit=side.limit)
         new = side.new.updates
         group, row = matching_rows(keys.updates, new)
         width = times.size + 1

@@ -23,8 +23,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.expressions import column
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.join import Pairs, join as join_core
-from pyspark_diff.kernels.updates import PerRow, concat, spread
+from pyspark_diff.kernels.coordinates import Coordinate, pack
+from pyspark_diff.kernels.join import Pairs, join as join_core, join_at
+from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes
@@ -46,6 +47,7 @@ class JoinKernel:
     columns: tuple[tuple[int, str], ...]
     null_safe: bool = False
     records = False
+    bilinear = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return [name for side, name in (self.columns[i] for i in wanted) if side == number]
@@ -54,6 +56,18 @@ class JoinKernel:
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
         pairs, read = _core(sides, self.null_safe)
+        return self._changes(sides, pairs, wanted), read
+
+    def at(
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
+    ) -> tuple[Changes, PerRow, int]:
+        """What is new when a coordinate of a loop has its turn, and where it belongs."""
+        pairs, read = _core_at(sides, at, self.null_safe)
+        return self._changes(sides, pairs, wanted), _together(pairs, "coordinate"), read
+
+    def _changes(
+        self, sides: Sequence[Side], pairs: Sequence[Pairs], wanted: Sequence[int]
+    ) -> Changes:
         columns = []
         for side, name in (self.columns[i] for i in wanted):
             layout, position = sides[side].layout, sides[side].names.index(name)
@@ -64,7 +78,7 @@ class JoinKernel:
             ]
             none = pa.array([], layout.all_types[position])
             columns.append(pa.concat_arrays(pieces) if pieces else none)
-        return (columns, _together(pairs, "time"), _together(pairs, "diff")), read
+        return columns, _together(pairs, "time"), _together(pairs, "diff")
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ class SemijoinKernel:
     anti: bool
     null_safe: bool = False
     records = False
+    bilinear = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return [] if number else [self.names[i] for i in wanted]
@@ -93,17 +108,33 @@ class SemijoinKernel:
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
         pairs, read = _core(sides, self.null_safe)
+        rows = self._rows(pairs, sides[0].new.updates)
+        return self._changes(sides, rows, wanted), read
+
+    def at(
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
+    ) -> tuple[Changes, PerRow, int]:
+        """As `JoinKernel.at`."""
+        pairs, read = _core_at(sides, at, self.null_safe)
+        rows = self._rows(pairs, sides[0].new.updates.placed(pack(at)))
+        return self._changes(sides, rows, wanted), rows.coordinate, read
+
+    def _rows(self, pairs: Sequence[Pairs], new: Updates) -> Updates:
         sign = -1 if self.anti else 1
-        parts = [p.left.take(p.left_rows).at(p.time, sign * p.diff) for p in pairs]
-        if self.anti:
-            parts.append(sides[0].new.updates)
-        rows = consolidate(concat(parts)).updates
+        parts = [
+            p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate) for p in pairs
+        ]
+        return consolidate(concat([*parts, new] if self.anti else parts)).updates
+
+    def _changes(
+        self, sides: Sequence[Side], rows: Updates, wanted: Sequence[int]
+    ) -> Changes:
         every = np.arange(len(rows))
         columns = [
             sides[0].layout.column(rows, sides[0].names.index(self.names[i]), every)
             if len(rows) else _none(sides[0], self.names[i]) for i in wanted
         ]
-        return (columns, rows.times(), rows.diffs()), read
+        return columns, rows.times(), rows.diffs()
 
 
 def _none(side: Side, name: str) -> pa.Array:
@@ -115,6 +146,15 @@ def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Pairs], int]:
     return join_core(
         left.old, left.new, right.old, right.new, left.lower, null_safe=null_safe
     )
+
+
+def _core_at(
+    sides: Sequence[Side], at: Coordinate, null_safe: bool
+) -> tuple[list[Pairs], int]:
+    left, right = (side.reached for side in sides)
+    if left is None or right is None:
+        raise ValueError("in a loop a join is told what the loop has reached")
+    return join_at(left, right, at, sides[0].lower, null_safe=null_safe)
 
 
 def _together(pairs: Sequence[Pairs], name: str) -> PerRow:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
 from pyspark_diff.runners.work import Kernel, Weights
 from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, without_nullability
+
+if TYPE_CHECKING:
+    from pyspark_diff.operators.loop import LoopScope
 
 _serial = itertools.count()
 
@@ -44,6 +48,8 @@ class Node:
         self.schema = schema
         self.time_type = time_type
         self.serial = next(_serial)
+        #: The innermost loop around it; None outside of all.
+        self.loop: LoopScope | None = _innermost(kind, self.inputs)
         #: The nodes that keep this collection, by the key that it is indexed by, and its order.
         self.arrangements: dict[tuple[Any, ...], Arranged] = {}
         #: Nodes with some of its columns, so that asked for again they are the same ones.
@@ -59,8 +65,26 @@ class Node:
         """The same for one of several inputs."""
         return self.needs(wanted)
 
+    @property
+    def depth(self) -> int:
+        """How many loops are around it."""
+        return 0 if self.loop is None else self.loop.depth
+
     def __repr__(self) -> str:
         return f"{self.kind}({self.schema.describe()})"
+
+
+def _innermost(kind: str, inputs: Sequence[Node]) -> LoopScope | None:
+    """The loop that an operator is in: the innermost of those that its inputs are in."""
+    loops = [node.loop for node in inputs if node.loop is not None]
+    found = max(loops, key=lambda loop: loop.depth, default=None)
+    for loop in loops:
+        if found is not None and found.around(loop.depth) is not loop:
+            raise SchemaError(
+                f"{kind} has inputs from two loops, {loop.name} and {found.name}, and neither is "
+                "inside of the other; take what comes out of one: leave()"
+            )
+    return found
 
 
 class Input(Node):
@@ -149,19 +173,29 @@ class Inspect(Node):
         self.show = show
         self.by_table = by_table
 
-    def show_updates(self, tables: Sequence[pa.Table], time: str, diff: str) -> None:
-        """Call the function on the updates of one step, under the user's names of the columns."""
+    def show_updates(
+        self, tables: Sequence[pa.Table], time: str, diff: str, at: tuple[int, ...] = ()
+    ) -> None:
+        """Call the function on the updates of one step, under the user's names of the columns.
+
+        In a loop the iteration is a part of the time.
+        """
+        tables = [table for table in tables if table.num_rows or not at]
         if not tables:
             return
         table = pa.concat_tables(tables).sort_by(TIME)
         if self.by_table:
-            self.show(table.rename_columns([*self.schema.names, time, diff]))
+            table = table.rename_columns([*self.schema.names, time, diff])
+            if at:
+                turn = pa.array([list(at)] * table.num_rows, pa.list_(pa.int64()))
+                table = table.append_column("iteration", turn)
+            self.show(table)
             return
         # A function that wants one update at a time is called for each; inspect is for few.
         columns = [table.column(name).to_pylist() for name in self.schema.names]
         rows = zip(*columns) if columns else iter([()] * table.num_rows)
-        for row, at, count in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
-            self.show(row, at, count)
+        for row, moment, count in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
+            self.show(row, (moment, *at) if at else moment, count)
 
 
 class Arranged(Node):
@@ -242,6 +276,8 @@ class Keyed(Arranged):
         self.kernel = kernel
         self.ordering = None if ordering is None else tuple(ordering)
         self.weights = weights
+        #: In a loop, the operator that takes its place: see `pyspark_diff.graph`.
+        self.stand_in: Reader | None = None
         # Refuses records that cannot be compared here, where the operator is written down.
         whole = source.schema.layout()
         self._whole = whole if kernel is not None else None
@@ -308,6 +344,8 @@ class Reader(Arranged):
         self.arranged = tuple(arranged)
         self.kernel = kernel
         self._keyed = key is not None
+        if self.loop is not None and self._keyed:
+            self.output_by(self.key)  # it has to know what it gave at other coordinates
         if kernel.records:
             schema.layout()
 
@@ -324,6 +362,11 @@ class Reader(Arranged):
     def keeps(self) -> bool:
         """Whether its output is an arrangement."""
         return self.kernel.records
+
+    @property
+    def recalls(self) -> bool:
+        """Whether it looks up in a step what it gave in those before."""
+        return getattr(self.kernel, "recalls", False)
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
         # What was given must be found again whole, whoever reads it.

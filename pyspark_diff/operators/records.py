@@ -40,7 +40,7 @@ class RecordsKernel:
         side = sides[0]
         base, read = np.zeros(side.new.starts.size, dtype=np.int64), 0
         if self.kernel.stateful and side.old:
-            base, read = accumulated(side.new.records(), side.old)
+            base, read = accumulated(side.new.records(), side.old, side.limit)
         return self.kernel(side.new, base, side.layout, wanted), read
 
 

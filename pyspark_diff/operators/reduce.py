@@ -67,6 +67,7 @@ class ReduceKernel:
     diff: str
     allow_negative: bool
     records = True
+    recalls = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return self.values
@@ -82,7 +83,7 @@ class ReduceKernel:
         replay = _Replay(self, side)
         keys = distinct_keys(side.new)
         made = replay.run()
-        group, read, recorded = history(side.new, own.old, side.lower)
+        group, read, recorded = history(side.new, own.old, side.lower, limit=own.limit)
         parts = []
         if recorded is not None:
             # Taken back whole when the key first changes; what stays the same cancels out.
@@ -166,7 +167,9 @@ class _Replay:
     def __init__(self, kernel: ReduceKernel, side: Side):
         self.kernel, self.side = kernel, side
         new = side.new.updates
-        self._old_group, self.read, old = history(side.new, side.old, side.lower)
+        self._old_group, self.read, old = history(
+            side.new, side.old, side.lower, limit=side.limit
+        )
         parts = [new] if old is None else [old, new]
         self._offset = 0 if old is None else len(old)
         pieces = [side.layout.decode_value(part) for part in parts]

@@ -64,7 +64,7 @@ class TopKKernel:
             raise ValueError("top_k reads an arrangement in order")
         rows, numbers, read = kernel.top_k(
             side.old, side.new, self.k, value.ordering, by=self.by, mode=self.mode,
-            from_back=self.from_back,
+            from_back=self.from_back, limit=side.limit,
         )
         found = dict(zip(side.names, side.layout.decode(rows)))
         columns = []

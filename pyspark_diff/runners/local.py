@@ -17,6 +17,7 @@ from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.turn import take_turn
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.schema import Schema
@@ -61,7 +62,8 @@ class LocalRunner:
 
     def read(self, read: Read) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`."""
-        return [read_bucket(read, bucket, hold=True) for bucket in read.buckets()]
+        do = read_bucket if read.at is None else take_turn
+        return [do(read, bucket, hold=True) for bucket in read.buckets()]
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None

@@ -11,11 +11,15 @@ shuffled: equal keys of all arrangements lie in equal buckets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Mapping, Protocol, Sequence
+
+import numpy as np
 
 from pyspark_diff import storage
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
+from pyspark_diff.kernels.coordinates import Coordinate, Limit
+from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Updates, concat
@@ -37,6 +41,10 @@ class Side:
         Columns of the records, those of the key first.
     lower : int or None
         Where the interval begins; None where it has no beginning.
+    limit : Limit or None
+        In a loop, the coordinates of old updates that count.
+    reached : Reached or None
+        In a loop, what it has reached of the arrangement, for kernels that are bilinear.
     """
 
     old: list[Updates]
@@ -44,6 +52,8 @@ class Side:
     layout: Layout
     names: tuple[str, ...]
     lower: int | None
+    limit: Limit | None = None
+    reached: Reached | None = None
 
 
 class ReadKernel(Protocol):
@@ -74,6 +84,12 @@ class View:
         Files of updates before the interval, in it, and of those that have to be told by time.
     rows : int
         Rows of the files that may hold new updates.
+    depth : int
+        Number of loops around the arrangement.
+    fresh : mapping of int to tuple of str
+        In a loop, those of the new files that hold the updates whose turn it is.
+    first : bool
+        In a loop, whether it is the turn of what is new in `both`.
     """
 
     layout: Layout
@@ -82,25 +98,49 @@ class View:
     new: Mapping[int, tuple[str, ...]]
     both: Mapping[int, tuple[str, ...]]
     rows: int
+    depth: int = 0
+    fresh: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    first: bool = False
 
     def paths(self) -> list[str]:
         """All files."""
         every = (self.old, self.new, self.both)
         return [path for files in every for paths in files.values() for path in paths]
 
+    def reached(self, bucket: int, lower: int | None, upper: int | None) -> Reached:
+        """What a loop has reached of one bucket."""
+        old = [storage.open_updates(path) for path in self.old.get(bucket, ())]
+        new = [storage.open_updates(path) for path in self.new.get(bucket, ())]
+        fresh = [storage.open_updates(path) for path in self.fresh.get(bucket, ())]
+        for path in self.both.get(bucket, ()):
+            before, inside = _told(storage.open_updates(path), lower, upper)
+            old.append(before)
+            new.append(inside)
+            if self.first:
+                fresh.append(inside)
+        grouped = runs_of(fresh[0]) if len(fresh) == 1 else consolidate(concat(fresh))
+        return Reached(old, new, grouped, self.depth)
+
     def side(self, bucket: int, lower: int | None, upper: int | None) -> Side:
         """What is in one bucket."""
         old = [storage.open_updates(path) for path in self.old.get(bucket, ())]
         new = [storage.open_updates(path) for path in self.new.get(bucket, ())]
         for path in self.both.get(bucket, ()):
-            updates = storage.open_updates(path)
-            times = updates.times()
-            if lower is not None:
-                old.append(updates.take(times < lower))
-            inside = times == times if lower is None else times >= lower
-            new.append(updates.take(inside if upper is None else inside & (times < upper)))
+            before, inside = _told(storage.open_updates(path), lower, upper)
+            old.append(before)
+            new.append(inside)
         grouped = runs_of(new[0]) if len(new) == 1 else consolidate(concat(new))
         return Side(old, grouped, self.layout, self.names, lower)
+
+
+def _told(
+    updates: Updates, lower: int | None, upper: int | None
+) -> tuple[Updates, Updates]:
+    """The updates before an interval, and those in it."""
+    times = updates.times()
+    before = np.zeros(times.size, dtype=bool) if lower is None else times < lower
+    inside = ~before if upper is None else ~before & (times < upper)
+    return updates.take(before), updates.take(inside)
 
 
 @dataclass(frozen=True)
@@ -126,6 +166,10 @@ class Read:
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
+    at : tuple of int, or None
+        In a loop, the coordinate whose turn it is.
+    due : mapping of int to tuple of str
+        In a loop, files of the keys that have to be visited besides those with fresh updates.
     """
 
     kernel: ReadKernel
@@ -138,9 +182,14 @@ class Read:
     since: int | None
     lower: int | None
     upper: int | None
+    at: Coordinate | None = None
+    due: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def buckets(self) -> list[int]:
         """Buckets in which there may be something to do."""
+        if self.at is not None:
+            found = {b for view in self.views for b in (*view.fresh, *(view.both if view.first else ()))}
+            return sorted(found | set(self.due))
         return sorted({b for view in self.views for b in (*view.new, *view.both)})
 
 

@@ -86,6 +86,7 @@ class SparkRunner:
         """Do the work of one step of an operator that reads arrangements, without a shuffle."""
         views = read.views if read.own is None else (*read.views, read.own)
         storage.settle(path for view in views for path in view.paths())
+        storage.settle(path for paths in read.due.values() for path in paths)
         buckets = read.buckets()
         return self._results(
             self._range(len(buckets)).mapInArrow(tasks.read_buckets(read, buckets), tasks.RESULTS)
@@ -234,4 +235,6 @@ def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketRe
     return BucketResult(
         bucket, file, table, told["output_path"], told["rows_in"], told["rows_read"],
         told["rows_out"],
+        {int(code): (None, path, rows) for code, (path, rows) in told["later"].items()},
+        {int(code): BatchFile(**file) for code, file in told["due"].items()},
     )

@@ -36,6 +36,7 @@ from pyspark_diff.kernels.updates import PerRow, Updates, joined
 from pyspark_diff.kernels.weigh import weigh
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.turn import take_turn
 from pyspark_diff.runners.work import BucketResult, Weights, Work, merge_bucket, run_bucket
 from pyspark_diff.schema import DIFF, TIME
 
@@ -209,7 +210,8 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batc
     def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                yield _result(read_bucket(read, buckets[number]), read.directory)
+                do = read_bucket if read.at is None else take_turn
+                yield _result(do(read, buckets[number]), read.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -275,12 +277,20 @@ def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | Non
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
             inline = sink.getvalue().to_pybytes()
+    later = {}
+    for code, (table, _, rows) in result.later.items():
+        if table is not None:
+            path = os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow")
+            storage.write_batch(path, table.combine_chunks())
+            later[code] = (path, rows)
     text = json.dumps({
         "file": None if result.file is None else asdict(result.file),
         "output_path": output,
         "rows_in": result.rows_in,
         "rows_read": result.rows_read,
         "rows_out": result.rows_out,
+        "later": later,
+        "due": {code: asdict(file) for code, file in result.due.items()},
     })
     return result.bucket, text, inline
 

@@ -9,7 +9,7 @@ function, and is right on zero rows.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Mapping, Protocol, Sequence
 
 import numpy as np
@@ -129,6 +129,8 @@ class Work:
         The interval; None is no bound.
     weights : Weights or None
         What moves into the diff.
+    coordinate : int
+        In a loop, where the updates belong, packed.
     """
 
     layout: Layout
@@ -142,6 +144,7 @@ class Work:
     lower: int | None
     upper: int | None
     weights: Weights | None = None
+    coordinate: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,10 @@ class BucketResult:
     output_path : str or None
     rows_in, rows_read, rows_out : int
         Update rows that came in, rows of older batches that were read, and output rows.
+    later : mapping of int to (Table or None, str or None, int)
+        In a loop, output that belongs to later coordinates: a table or the path of one, and rows.
+    due : mapping of int to BatchFile
+        In a loop, keys that have to be visited again, by coordinate.
     """
 
     bucket: int
@@ -167,6 +174,8 @@ class BucketResult:
     rows_in: int
     rows_read: int
     rows_out: int
+    later: Mapping[int, tuple[pa.Table | None, str | None, int]] = field(default_factory=dict)
+    due: Mapping[int, BatchFile] = field(default_factory=dict)
 
 
 def run_bucket(
@@ -201,7 +210,8 @@ def run_bucket(
         )
     file = None
     if work.keeps:
-        file = write_file(work.directory, bucket, compact(grouped, work.since), hold=hold)
+        kept = compact(grouped, work.since).placed(work.coordinate)
+        file = write_file(work.directory, bucket, kept, hold=hold)
     rows_in = sum(len(part) for part in parts)
     rows_out = output.num_rows if output is not None else 0
     return BucketResult(bucket, file, output, None, rows_in, read, rows_out)
@@ -216,12 +226,12 @@ def merge_bucket(
 
 
 def write_file(
-    directory: str, bucket: int, updates: Updates, *, hold: bool
+    directory: str, bucket: int, updates: Updates, *, hold: bool, name: str = ""
 ) -> BatchFile | None:
     """Write one bucket of a batch; no file where there is nothing to hold."""
     if not len(updates):
         return None
-    path = os.path.join(directory, f"{bucket:05d}.arrow")
+    path = os.path.join(directory, f"{name}{bucket:05d}.arrow")
     if hold and len(updates) <= HELD_ROWS:
         storage.hold(path, updates)
         return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)

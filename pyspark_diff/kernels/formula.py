@@ -1,0 +1,276 @@
+"""Expressions of one row, computed by Arrow for a whole table, with the results that Spark gives.
+
+Spark evaluates an operand only where it has to, which matters where it may fail. Here::
+
+    value(formula, table, active)[row]  =  Spark's value, in every row that is active
+    an error is raised  ⟺  in some active row Spark evaluates something that overflows
+
+Rows that are not active have any value; whoever asked for them never looks at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Callable, ClassVar, Union
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_diff.errors import DiffOverflowError
+
+#: One value for each row; a scalar stands for as many as there are rows.
+Value = Any
+
+#: Functions of two values that are null if one of them is, and look at the second only where the
+#: first is not null.
+_BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "+": pc.add_checked,
+    "-": pc.subtract_checked,
+    "*": pc.multiply_checked,
+    "==": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    # The divisor is a number that is neither 0 nor -1, so that all quotients fit.
+    "div": pc.divide,
+    "%": lambda x, n: pc.subtract(x, pc.multiply(pc.divide(x, n), n)),
+    "pmod": lambda x, n: _positive(_BINARY["%"](x, n), n),
+}
+
+#: Functions of values that are all evaluated in every row.
+_PLAIN: dict[str, Callable[..., Value]] = {
+    "negative": pc.negate_checked,
+    "abs": pc.abs_checked,
+    "not": pc.invert,
+    "isnull": pc.is_null,
+    "isnotnull": pc.is_valid,
+    "least": lambda *values: pc.min_element_wise(*values, skip_nulls=True),
+    "greatest": lambda *values: pc.max_element_wise(*values, skip_nulls=True),
+    "<=>": lambda x, y: pc.or_(
+        pc.fill_null(pc.equal(x, y), False), pc.and_(pc.is_null(x), pc.is_null(y))
+    ),
+}
+
+#: Functions that fail where the result does not fit.
+CHECKED = frozenset({"+", "-", "*", "negative", "abs"})
+#: All functions there are.
+FUNCTIONS = frozenset({*_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast"})
+
+_WORDS = frozenset({"and", "or", "div"})
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of the table.
+
+    Parameters
+    ----------
+    name : str
+    kind : pyarrow.DataType
+        What it is taken as; the table's may differ from it in the time zone or the like.
+    """
+
+    name: str
+    kind: pa.DataType
+    fails: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns of the table that are looked at."""
+        return frozenset({self.name})
+
+    def value(self, table: pa.Table, active: Value | None = None) -> Value:
+        """The value in each row."""
+        column = table.column(self.name)
+        same = column.type == self.kind or pa.types.is_nested(self.kind)
+        return column if same else column.cast(self.kind)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value in each row: an int, bool or str, or None.
+
+    Parameters
+    ----------
+    content : int, bool, str or None
+    kind : pyarrow.DataType
+    """
+
+    content: int | bool | str | None
+    kind: pa.DataType
+    fails: ClassVar[bool] = False
+    columns: ClassVar[frozenset[str]] = frozenset()
+
+    def value(self, table: pa.Table, active: Value | None = None) -> Value:
+        """The value in each row."""
+        return pa.scalar(self.content, type=self.kind)
+
+    def __str__(self) -> str:
+        return "NULL" if self.content is None else repr(self.content)
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of other formulas.
+
+    Parameters
+    ----------
+    function : str
+        One of `FUNCTIONS`.
+    arguments : tuple of Formula
+        Of the types that the function takes: nothing is converted here. For ``case`` conditions
+        and values take turns, and the value of all other rows stands last; for ``in`` a value is
+        followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant.
+    kind : pyarrow.DataType
+        Type of the result.
+    """
+
+    function: str
+    arguments: tuple["Formula", ...]
+    kind: pa.DataType
+
+    @cached_property
+    def fails(self) -> bool:
+        """Whether there are rows for which it raises an error."""
+        return self.function in CHECKED or any(a.fails for a in self.arguments)
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """Columns of the table that are looked at."""
+        return frozenset[str]().union(*[a.columns for a in self.arguments])
+
+    def value(self, table: pa.Table, active: Value | None = None) -> Value:
+        """The value in each row.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+        active : boolean value, optional
+            Rows that count; all of them if not given.
+
+        Raises
+        ------
+        DiffOverflowError
+            If an integer does not fit into its type in a row that counts.
+        """
+        name, arguments = self.function, self.arguments
+        if name in _BINARY:
+            first = arguments[0].value(table, active)
+            inner = _within(active, pc.is_valid, first) if arguments[1].fails else None
+            return self._checked(_BINARY[name], active, first, arguments[1].value(table, inner))
+        if name in ("and", "or"):
+            first = arguments[0].value(table, active)
+            inner = None
+            if arguments[1].fails:
+                # The second is not looked at where the first decides.
+                decides = first if name == "or" else pc.invert(first)
+                inner = _within(active, _is_not_true, decides)
+            second = arguments[1].value(table, inner)
+            return (pc.and_kleene if name == "and" else pc.or_kleene)(first, second)
+        if name == "coalesce":
+            return self._coalesce(table, active)
+        if name == "case":
+            return self._case(table, active)
+        if name == "in":
+            return self._in(arguments[0].value(table, active))
+        if name == "cast":
+            return pc.cast(arguments[0].value(table, active), self.kind)
+        return self._checked(_PLAIN[name], active, *[a.value(table, active) for a in arguments])
+
+    def _checked(
+        self, function: Callable[..., Value], active: Value | None, first: Value, *rest: Value
+    ) -> Value:
+        if active is not None and self.function in CHECKED:
+            # Nothing is computed from null.
+            first = pc.if_else(active, first, pa.scalar(None, first.type))
+        try:
+            return function(first, *rest)
+        except pa.ArrowInvalid as error:
+            raise DiffOverflowError(
+                f"the result of {self} leaves the range of {_SQL[str(self.kind)]} in some row; "
+                "cast what it is computed from to a wider type, as in "
+                f"F.col({min(self.columns)!r}).cast('long') or, beyond that, 'decimal(38,0)'"
+            ) from error
+
+    def _coalesce(self, table: pa.Table, active: Value | None) -> Value:
+        values: list[Value] = []
+        for argument in self.arguments:
+            if self.fails and values:
+                active = _within(active, pc.is_null, values[-1])
+            values.append(argument.value(table, active))
+        return pc.coalesce(*values)
+
+    def _case(self, table: pa.Table, active: Value | None) -> Value:
+        found: list[tuple[Value, Value]] = []
+        *branches, otherwise = self.arguments
+        for condition, value in zip(branches[::2], branches[1::2]):
+            holds = pc.fill_null(condition.value(table, active), False)
+            inner = _within(active, _same, holds) if value.fails else None
+            found.append((holds, value.value(table, inner)))
+            if self.fails:
+                active = _within(active, pc.invert, holds)
+        result = otherwise.value(table, active)
+        for holds, value in reversed(found):
+            result = pc.if_else(holds, value, result)
+        return result
+
+    def _in(self, value: Value) -> Value:
+        contents = [a.content for a in self.arguments[1:] if isinstance(a, Constant)]
+        known = pa.array([c for c in contents if c is not None], type=self.arguments[0].kind)
+        found = pc.is_in(value, value_set=known)
+        unknown = pc.is_null(value)
+        if None in contents:
+            unknown = pc.or_(unknown, pc.invert(found))
+        return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+    def __str__(self) -> str:
+        name, texts = self.function, [str(argument) for argument in self.arguments]
+        if name == "cast":
+            return texts[0]
+        if name in _BINARY and name != "pmod" or name in _WORDS or name == "<=>":
+            return f"({texts[0]} {name} {texts[1]})"
+        return f"{name}({', '.join(texts)})"
+
+
+Formula = Union[Field, Constant, Apply]
+
+_SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+
+
+def column_of(formula: Formula, table: pa.Table) -> pa.ChunkedArray | pa.Array:
+    """The values of a formula as a column.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> half = Apply("div", (Field("n", pa.int64()), Constant(2, pa.int64())), pa.int64())
+    >>> column_of(half, pa.table({"n": [7, None, -7]})).to_pylist()
+    [3, None, -3]
+    """
+    if isinstance(formula, Field):
+        return table.column(formula.name)
+    value = formula.value(table)
+    return pa.repeat(value, table.num_rows) if isinstance(value, pa.Scalar) else value
+
+
+def _within(active: Value | None, test: Callable[[Value], Value], value: Value) -> Value:
+    """The active rows in which a value passes a test."""
+    passed = test(value)
+    return passed if active is None else pc.and_(active, passed)
+
+
+def _is_not_true(value: Value) -> Value:
+    return pc.invert(pc.fill_null(value, False))
+
+
+def _same(value: Value) -> Value:
+    return value
+
+
+def _positive(rest: Value, n: Value) -> Value:
+    return pc.if_else(pc.less(rest, pa.scalar(0, rest.type)), pc.add(rest, n), rest)
