@@ -208,7 +208,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
         Collections that no operator reads are kept without asking.
         """
         frame = self._with(self._node, scope=self._scope)
-        if self._flow is not None:
+        if self._flow is not None and self._node.loop is None:
             self._flow._keep(self._node)
         return frame
 

@@ -219,7 +219,7 @@ class Iteration:
 
     def _reached(self, node: Node, at: Coordinate) -> bool:
         """Whether something new comes from a node outside of a loop that begins."""
-        if isinstance(node, Arranged) and node.loop is None:
+        if isinstance(node, Arranged) and node.loop is None and node in self._step.traces:
             view = self._outer(node)
             if view.new or view.both:
                 return True

@@ -315,7 +315,7 @@ class KeyedMethods(JoinMethods):
         node = arrange_by_key(self._node, names)
         frame = self._with(self._node, scope=self._scope)
         frame._key = tuple(names)
-        if self._flow is not None:
+        if self._flow is not None and self._node.loop is None:
             self._flow._keep(self._node, node)
         return frame
 

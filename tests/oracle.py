@@ -161,6 +161,8 @@ def columns_of(program: Program) -> list[Columns]:
 
 def _columns(op: Op, of: list[Columns]) -> Columns:
     there, kinds = of[0], dict(of[0])
+    if op.name == "iterate":
+        return there
     if op.name == "pick":
         return tuple((name, kinds[name]) for name in op.args)
     if op.name == "rename":
@@ -237,6 +239,14 @@ def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
     return nodes
 
 
+def iterated(times: int, body: Program, of: list[Collection]) -> Collection:
+    """The first of some collections, after a body with all of them as inputs was applied to it."""
+    now, *others = of
+    for _ in range(times):
+        now = evaluate(body, [now, *others])[body.outputs[-1]]
+    return now
+
+
 def _evaluate(
     op: Op, of: list[Collection], names_of: list[list[str]], made: list[str]
 ) -> Collection:
@@ -252,6 +262,8 @@ def _evaluate(
     def value(record: Record, column: str) -> Any:
         return record[names.index(column)]
 
+    if op.name == "iterate":
+        return iterated(op.args[0], op.args[-1], of)
     if op.name in ("pick", "drop"):
         return mapped(lambda r: [tuple(value(r, name) for name in made)])
     if op.name in ("rename", "consolidate", "inspect", "arrange_by_self", "arrange_by_key"):

@@ -30,7 +30,7 @@ from oracle import (
     normal,
 )
 from program_ops import apply_op, ddl, quoted, relational
-from pyspark_diff import Dataflow, DiffFrame, storage
+from pyspark_diff import Dataflow, DiffFrame, Loop, storage
 from pyspark_diff.runners import work
 
 #: Few values of each type, so that updates meet; those at the edges of the type among them.
@@ -115,6 +115,8 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
         }[args[0]])
     if op.name == "threshold":
         return first.threshold(THRESHOLDS[args[0]])
+    if op.name == "iterate":
+        return iterated(op, of)
     if op.name == "inspect":
         return first.inspect(lambda *_: None)
     found = apply_op(op, of, made)
@@ -122,6 +124,23 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
         return found
     # The others have the library's names, and the other collections or column names as arguments.
     return getattr(first, op.name)(*of[1:], *args)
+
+
+def iterated(op: Op, of: list[DiffFrame]) -> DiffFrame:
+    """A loop whose body is a program; what others it takes stay as they are."""
+    times, style, body = op.args
+
+    def turn(now: DiffFrame) -> DiffFrame:
+        return build(body, [now, *of[1:]])[body.outputs[-1]]
+
+    if style == "iterate":
+        return of[0].iterate(turn, max_iterations=times, on_limit="return")
+    with Loop(times, "return") as loop:
+        # Two variables that are the same at all times, each made of the other.
+        one, two = loop.variable(of[0]), loop.variable(of[0])
+        after = two.set(turn(one))
+        one.set(turn(two))
+    return loop.leave(after)
 
 
 def pandas_twice(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
