@@ -12,6 +12,10 @@ from pyspark_diff.schema import TimeType
 from pyspark_diff.state import State, only
 
 
+#: Spark schema of the list of iterations.
+TURNS = "loop string, iteration array<bigint>, changes bigint, seconds double"
+
+
 class Entry(NamedTuple):
     """One arrangement."""
 

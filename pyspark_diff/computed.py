@@ -56,7 +56,7 @@ def compiled(
     inputs: T.StructType,
     *,
     ansi: bool,
-    qualified: Mapping[tuple[str, str], str] | None = None,
+    qualified: Mapping[tuple[str, str], T.StructField] | None = None,
 ) -> Computed | None:
     """The formula of an expression.
 
@@ -68,7 +68,7 @@ def compiled(
         Columns that it may name.
     ansi : bool
         Whether Spark fails where an integer does not fit, as its default is, or wraps round.
-    qualified : mapping of (str, str) to str, optional
+    qualified : mapping of (str, str) to StructField, optional
         Columns by an alias and the name that they have under it.
 
     Returns
@@ -95,7 +95,10 @@ def compiled(
 
 class _Compiler:
     def __init__(
-        self, inputs: T.StructType, ansi: bool, qualified: Mapping[tuple[str, str], str]
+        self,
+        inputs: T.StructType,
+        ansi: bool,
+        qualified: Mapping[tuple[str, str], T.StructField],
     ):
         self._fields = {field.name: field for field in inputs.fields}
         self._ansi = ansi
@@ -120,14 +123,9 @@ class _Compiler:
         return found
 
     def _field(self, named: Attribute) -> T.StructField:
-        name = named.name
+        field = self._fields.get(named.name)
         if named.qualifier is not None:
-            # One part may have been taken for two: see `trees`.
-            whole = f"{named.qualifier}, {name}".lower()
-            if any(other.lower() == whole for other in self._fields):
-                raise _Unknown
-            name = self._qualified.get((named.qualifier, name), "")
-        field = self._fields.get(name)
+            field = self._qualified.get((named.qualifier, named.name))
         if field is None or _PADDED in (field.metadata or {}):
             raise _Unknown
         return field

@@ -16,13 +16,12 @@ from pyspark.sql import types as T
 from pyspark_diff import catalog, storage
 from pyspark_diff.arrange.arrangement import Arrangement
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
-from pyspark_diff.graph import Graph, graph_of
+from pyspark_diff.graph import Graph, graph_of, starts_of
 from pyspark_diff.hold import Hold
 from pyspark_diff.inputs import InputSession, constant_arrival
 from pyspark_diff.kept import Kept
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.probe import Probe
-from pyspark_diff.regions import Region
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.schema import (
@@ -98,6 +97,7 @@ class Dataflow:
 
     #: Makes the frame that a user sees from a node; set by the layer above, which knows the class.
     _wrap: ClassVar[Callable[["Dataflow", Node], Any]]
+    _make_loop: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -247,6 +247,21 @@ class Dataflow:
         self._check_open()
         return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
 
+    def loop(
+        self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None
+    ) -> Any:
+        """A loop of several variables: see `Loop`."""
+        self._check_open()
+        return Dataflow._make_loop(max_iterations, on_limit, name)
+
+    def iterations(self) -> DataFrame:
+        """The iterations of loops in the last step, in the order in which they ran.
+
+        The columns are the ``loop``'s name, the ``iteration`` (of the loops around it too, the
+        outermost first), ``changes`` (updates that went round) and ``seconds``.
+        """
+        return self.spark.createDataFrame(self.report.turns, catalog.TURNS)
+
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""
         self._open = False
@@ -349,21 +364,12 @@ class Dataflow:
                         for source in n.inputs)
             for frame in list(self._frames):
                 # Nothing consumes it, so to be read is the only use that it can have.
-                if frame._node.loop is None and frame._node not in read and frame._node not in self._sinks:
+                unread = frame._node not in read and frame._node not in self._sinks
+                if unread and frame._node.loop is None:
                     self._keep(frame._node)
             graph = graph_of([*self._sinks, *self._sessions])
             begins = {node: self._state.frontiers[node] for node in self._sessions}
-            starts: dict[Node, Frontier] = {}
-            for item in graph.order:
-                if isinstance(item, Region):
-                    start = least([starts[n] for n in item.outside])
-                    starts.update(dict.fromkeys(item.nodes(), start))
-                elif isinstance(item, Constant):
-                    starts[item] = least(list(begins.values())) or self.time_type.start
-                elif isinstance(item, Input):
-                    starts[item] = begins[item]
-                else:
-                    starts[item] = least([starts[n] for n in item.inputs])
+            starts = starts_of(graph, begins, self.time_type.start)
             self._state = State(starts, {}, {}, {})
             self._graph = graph
         return self._graph

@@ -12,7 +12,7 @@ from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions import check_deterministic, column
 from pyspark_diff.hold import Hold
 from pyspark_diff.keyed_methods import KeyedMethods
-from pyspark_diff.loop_methods import LoopMethods
+from pyspark_diff.loop_methods import Loop, LoopMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
@@ -362,6 +362,11 @@ class DiffFrame(KeyedMethods, LoopMethods):
 
     def _running(self) -> Dataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""
+        if self._node.loop is not None:
+            raise NotReadableError(
+                f"this collection is in {self._node.loop.name} and changes in each iteration; read "
+                "what it is at the end, leave(), or watch it with inspect"
+            )
         if self._flow is not None:
             return self._flow
         if self._whole is None:
@@ -383,3 +388,4 @@ class DiffFrame(KeyedMethods, LoopMethods):
 _ran: list[Dataflow] = []
 
 Dataflow._wrap = DiffFrame._of_flow
+Dataflow._make_loop = Loop

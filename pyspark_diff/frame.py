@@ -147,8 +147,11 @@ class Frame:
 
         An `Attribute` is a column of the node, whatever the user calls it.
         """
-        names, qualified = _names_in(scope)
+        names, aliased = _names_in(scope)
         struct = self._node.schema.struct
+        qualified = {name: struct[internal] for name, internal in aliased.items()}
+        if any(", " in name for name in struct.names):
+            qualified = {}  # a tree has two parts for such a name
         visible = T.StructType([field for field in struct.fields if field.name in names])
         ansi = str(self._spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         found: list[Computed] = []

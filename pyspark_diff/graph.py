@@ -13,6 +13,7 @@ from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
+    Constant,
     Input,
     Inspect,
     Keyed,
@@ -20,8 +21,9 @@ from pyspark_diff.operators.node import (
     Node,
     Reader,
 )
-from pyspark_diff.regions import Item, flat, order_of, result_of, sources_of
+from pyspark_diff.regions import Item, Region, flat, order_of, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Stage
+from pyspark_diff.state import Frontier, least
 
 
 #: Nodes that give what they have emitted, and nothing else.
@@ -136,6 +138,24 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
 
 #: What has no work of its own: its readers evaluate what it is made of.
 _PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)
+
+
+def starts_of(
+    graph: Graph, begins: Mapping[Node, Frontier], start: int
+) -> dict[Node, Frontier]:
+    """The first frontier of each node, given those of the inputs that are fed."""
+    starts: dict[Node, Frontier] = {}
+    for item in graph.order:
+        if isinstance(item, Region):
+            first = least([starts[node] for node in item.outside])
+            starts.update(dict.fromkeys(item.nodes(), first))
+        elif isinstance(item, Constant):
+            starts[item] = least(list(begins.values())) or start
+        elif isinstance(item, Input):
+            starts[item] = begins[item]
+        else:
+            starts[item] = least([starts[node] for node in item.inputs])
+    return starts
 
 
 def _worth_sharing(stage: Stage) -> bool:

@@ -2,8 +2,8 @@
 
 The agenda of a loop is the set of its iterations with something to do: updates that go round, pairs
 of a join that belong there, keys that have to be visited again. The smallest has its turn, and is
-done for all times of the step at once; a loop inside of it runs to rest meanwhile. An iteration that
-nothing reaches costs nothing.
+done for all times of the step at once; a loop inside of it runs to rest meanwhile. An iteration
+that nothing reaches costs nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
-from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.layout import as_int64, from_int64
+from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, LoopScope, Variable
 from pyspark_diff.operators.node import Arranged, Inspect, Keyed, Node, Reader
 from pyspark_diff.regions import Region, arranged_in, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.schema import DIFF, TIME
@@ -136,7 +138,7 @@ class Iteration:
                 step.emitted[node] = tuple(step.gated(node, reached, self._upper))
         elif isinstance(node, Variable):
             self._variable(node, at)
-        elif isinstance(node, Keyed) and node.stand_in in self._graph.readings:
+        elif isinstance(node, Keyed) and node.stand_in is not None:
             step.emitted[node] = step.emitted.get(node.stand_in, ())
         elif isinstance(node, Keyed):
             feeds = list(self._feeds(node.inputs[0], at))
@@ -167,7 +169,32 @@ class Iteration:
                 self._back.setdefault((node, back), []).extend(taken)
                 self._note(node.loop, back)
             feeds = [*start, *feeds]
+        elif at[-1] == 1 and feeds:
+            feeds = self._settled(node, feeds)
         self._step.emitted[node] = tuple(feeds)
+
+    def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
+        """What goes round first, less what the variable started with: most of it, often."""
+        rows = rows_of(feeds)
+        if not self._step.few(rows) or any(feed.source.frame is not None for feed in feeds):
+            return feeds  # the arrangement that takes it in will see to that
+        left = self._consolidated(node, feeds)
+        if not len(left):
+            return []
+        layout, kind = node.schema.layout(), node.time_type.arrow
+        table = pa.table(
+            [*layout.decode(left), from_int64(pa.array(left.times()), kind),
+             pa.array(left.diffs())],
+            names=[*node.schema.names, TIME, DIFF],
+        )
+        return [Feed(Source(node.schema, table=table, rows=len(left)), until=self._upper)]
+
+    def _consolidated(self, node: Variable, feeds: Sequence[Feed]) -> Updates:
+        table = pa.concat_tables(self._step.tables(node, feeds))
+        records = [table[name].combine_chunks() for name in node.schema.names]
+        times = as_int64(table[TIME].combine_chunks()).to_numpy()
+        updates = node.schema.layout().encode(records, times, table[DIFF].to_numpy())
+        return consolidate(updates).updates
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
         (source,) = sources_of(node)
@@ -194,16 +221,11 @@ class Iteration:
     ) -> None:
         """A loop that has not come to rest when it should have is an error."""
         feeds = [*feeds, *self._back.get((node, at), ())]
-        table = pa.concat_tables(self._step.tables(node, feeds))
-        types = node.schema.layout()
-        records = [table[name].combine_chunks() for name in node.schema.names]
-        times = as_int64(table[TIME].combine_chunks()).to_numpy()
-        updates = types.encode(records, times, table[DIFF].to_numpy())
-        left = consolidate(updates).updates
+        left = self._consolidated(node, feeds)
         if not len(left):
             return
         few = left.between(0, min(len(left), SHOWN))
-        rows = list(zip(*(column.to_pylist() for column in types.decode(few))))
+        rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
         told = ", ".join(
             f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
             for row, moment, diff in zip(rows, few.times(), few.diffs())

@@ -226,7 +226,7 @@ class Step:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
-        runner = self._local if self._few(rows) else self.spark_runner
+        runner = self._local if self.few(rows) else self.spark_runner
         results = runner.read(read)
         self._count(runner, results)
         return results
@@ -239,7 +239,8 @@ class Step:
         pruned = len(names) < len(node.schema.names)
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
 
-    def _few(self, rows: float) -> bool:
+    def few(self, rows: float) -> bool:
+        """Whether so many rows are for the driver."""
         mode = self.settings.runner
         return mode == "local" or (mode == "auto" and rows <= self.settings.local_rows)
 
@@ -379,7 +380,7 @@ class Step:
         if several:
             for bucket in several:
                 del merged[bucket]
-            runner = self._local if self._few(rows) else self.spark_runner
+            runner = self._local if self.few(rows) else self.spark_runner
             made = runner.merge(several, self._directory(f"{node.kind}-{node.serial}"), since)
             self._written.extend(file.path for file in made.values())
             merged.update(made)
@@ -404,7 +405,7 @@ class Step:
         wanted = self.graph.wanted[node]
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         source = feed.source
-        if source.table is None or not self._few(source.table.num_rows):
+        if source.table is None or not self.few(source.table.num_rows):
             return replace(feed, source=self._written_out(feed, schema), chain=())
         tables = [t.select([*schema.names, TIME, DIFF]) for t in self._local.tables(feed)]
         if not tables:

@@ -204,10 +204,11 @@ def _connect_tree(node: Any, depth: int = 0) -> Tree:
         return Alias(_connect_tree(node._child, below), node._alias[0])
     if kind == "CastExpression":
         target = node._data_type
-        if not isinstance(target, str):
-            # A collation is part of a type, but not of its name.
-            target = next((name for name, known in _TYPES.items() if known == target), None)
-        return Cast(_connect_tree(node._expr, below), _type(_SHORT.get(target, target)))
+        if isinstance(target, str):
+            target = _type(_SHORT.get(target.lower(), target.lower()))
+        elif target not in _TYPES.values():
+            raise _Unknown
+        return Cast(_connect_tree(node._expr, below), target)
     if kind == "UnresolvedFunction" and not node._is_distinct or kind == "CallFunction":
         return _call(node._name.lower(), tuple(_connect_tree(n, below) for n in node._args))
     if kind == "CaseWhen":

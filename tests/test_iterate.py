@@ -1,7 +1,12 @@
-"""Loops: the law for random programs with loops in them, nested ones too, and the rules one by one."""
+"""Loops: the law for random programs with loops in them, and the rules one by one."""
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
+import networkx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +14,18 @@ from pyspark.sql import functions as F
 
 from oracle import Op, Program, accumulate, columns_of, evaluate
 from program_ops import multiplies
-from programs import Run, build, operators, programs, schedules, whole_histories
-from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError, SchemaError, StalledError
+from programs import Run, build, formed, operators, programs, schedules, whole_histories
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    Loop,
+    NotReadableError,
+    SchemaError,
+    StalledError,
+    storage,
+)
+from pyspark_diff.kernels.history import due_after
+from pyspark_diff.runners import turn
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
@@ -98,3 +113,386 @@ def test_random_nested_loops_on_the_driver(spark, data, buckets, held):
         for actions in schedule:
             run.step(actions)
         run.finish()
+
+
+@examples(0.25)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_random_loops_that_change_the_runner(spark, data, buckets, held):
+    program = data.draw(looping(0))
+    schedule = data.draw(schedules(program.inputs, most=3, frames=True))
+    with Run(spark, program, buckets=buckets, held=held) as run:
+        for actions in schedule:
+            run.flow.runner = data.draw(st.sampled_from(["auto", *RUNNERS]))
+            run.flow.local_rows = data.draw(st.sampled_from([0, 2, 5]))
+            run.step(actions)
+        run.finish()
+
+
+@examples(0.5)
+@given(data=st.data())
+def test_random_loops_in_a_whole_history(spark, data):
+    program = data.draw(looping(data.draw(st.integers(0, 1))))
+    histories = data.draw(whole_histories(program.inputs))
+    frames = []
+    for history, columns in zip(histories, program.inputs):
+        rows = [(*record, time, diff) for record, time, diff in history]
+        columns = (*columns, ("time", "bigint"), ("diff", "bigint"))
+        frames.append(DiffFrame(spark.createDataFrame(formed(spark, "arrow", rows, columns))))
+    node = program.outputs[0]
+    found = build(program, frames)[node].to_df().collect()
+    rows = [(tuple(row[:-2]), row[-2], row[-1]) for row in found]
+    for time in sorted({0, *(time for history in histories for _, time, _ in history)}):
+        now = [accumulate(history, time) for history in histories]
+        assert accumulate(rows, time) == evaluate(program, now)[node]
+
+
+# Graphs, by hand.
+
+WORKED = [((0, 3), 0, 1), ((0, 2), 5, 1), ((2, 3), 10, 1), ((0, 3), 11, -1)]
+#: Nodes by distance from 0, when they change.
+LEVELS = [(0, 0, 1), (1, 0, 1), (1, 5, 1), (1, 11, -1), (2, 11, 1)]
+
+
+def distances(start, edges):
+    """Distances from where one starts: (node, distance)."""
+    def body(known):
+        further = known.toDF("src", "distance").join(edges, "src").select(
+            F.col("dst").alias("node"), (F.col("distance") + 1).alias("distance"))
+        return further.union(start).top_k(1, "distance", per="node")
+
+    return start.iterate(body, name="distances")
+
+
+class Distances:
+    """Distances from node 0, kept up to date."""
+
+    def __init__(self, spark, **options):
+        self.flow = Dataflow(spark, **options)
+        self.edges, self.edges_in = self.flow.input("edges", "src long, dst long")
+        roots, self.roots_in = self.flow.input("roots", "node long")
+        self.start = roots.withColumn("distance", F.lit(0).cast("long"))
+        self.found = distances(self.start, self.edges)
+        self.updates = []
+        self.levels = []
+        self.found.inspect(lambda r, t, d: self.updates.append((r, t, d)))
+        self.found.select("distance").inspect(lambda r, t, d: self.levels.append((r, t, d)))
+        self.roots_in.insert([(0,)])
+
+    def step(self, edges, upper):
+        self.edges_in.update([(*edge, time, diff) for edge, time, diff in edges])
+        for session in (self.edges_in, self.roots_in):
+            session.advance_to(upper)
+            session.flush()
+        self.flow.step()
+
+
+def expected_distances(edges, time):
+    graph = networkx.DiGraph([e for e, n in accumulate(edges, time).items() if n > 0])
+    graph.add_node(0)
+    return Counter(networkx.single_source_shortest_path_length(graph, 0).items())
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("cuts", [[20], [1, 6, 11, 20]])
+def test_worked_history(spark, runner, cuts):
+    run = Distances(spark, runner=runner)
+    with run.flow:
+        lower = 0
+        for upper in cuts:
+            run.step([u for u in WORKED if lower <= u[1] < upper], upper)
+            lower = upper
+        levels = Counter()
+        for (distance,), time, diff in run.levels:
+            levels[distance, time] += diff
+        assert sorted((*key, n) for key, n in levels.items() if n) == LEVELS
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_distance_found_earlier_takes_back_a_later_one(spark, seed):
+    """A key is visited again at each larger coordinate where it has recorded updates."""
+    random = Random(seed)
+    run = Distances(spark, runner="local", buckets=2)
+    history, present = [], []
+    with run.flow:
+        for step in range(12):
+            new = []
+            for _ in range(4):
+                time = 3 * step + random.randrange(3)
+                if present and random.random() < 0.5:
+                    edge = present.pop(random.randrange(len(present)))
+                    new.append((edge, 3 * step + 2, -1))
+                else:
+                    edge = (random.randrange(9), random.randrange(9))
+                    present.append(edge)
+                    new.append((edge, time, 1))
+            history += new
+            run.step(new, 3 * step + 3)
+            for time in range(3 * step + 3):
+                assert accumulate(run.updates, time) == expected_distances(history, time)
+
+
+def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
+    """Updates at (3, 0) and (0, 3) are on record; one at (1, 1) makes (3, 3) due as well."""
+    assert three_coordinates(spark) == [((7, 3), 1, 1)]
+
+    def pairs_only(keys, sides, at):
+        # As if only the joins of a fresh update with one other were interesting.
+        return due_after(keys, sides, at) if at in ((1, 1), (3, 0), (0, 3)) else {}
+
+    monkeypatch.setattr(turn, "due_after", pairs_only)
+    assert three_coordinates(spark) == []
+
+
+def three_coordinates(spark):
+    """What is given when something happens in iteration 1 of 1, and counts with 3 and 0, 0 and 3."""
+    shown = []
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        zero, zero_in = flow.input("zero", "n long")
+        late, late_in = flow.input("late", "n long")
+
+        def up_to_four(x):
+            return x.union(x.where("n < 4").select((F.col("n") + 1).alias("n"))).distinct()
+
+        with flow.loop(6, "return") as outer:
+            x = outer.variable(zero)
+            with flow.loop(6, "return") as inner:
+                y = inner.variable(zero)
+                y.set(up_to_four(y))
+                both = (x.where("n = 1").join(y.where("n = 1"), "n").join(late, "n")
+                        .union(x.where("n = 3")).union(y.where("n = 3")))
+                three = (both.select(F.lit(7).alias("k")).groupBy("k").agg(F.count("*").alias("n"))
+                         .where("n = 3"))
+            x.set(up_to_four(x))
+            found = inner.leave(three)
+        outer.leave(found).consolidate().inspect(lambda r, t, d: shown.append((r, t, d)))
+        zero_in.insert([(0,)])
+        for step in range(2):
+            if step:
+                late_in.insert([(1,)])
+            for session in (zero_in, late_in):
+                session.advance_to(step + 1)
+                session.flush()
+            flow.step()
+    return shown
+
+
+def test_compaction_keeps_coordinates(spark):
+    """Times are advanced, and what happened in which iteration is still told apart."""
+    chain = [((i, i + 1), 0, 1) for i in range(6)]
+    run = Distances(spark, runner="local", buckets=1)
+    with run.flow:
+        run.step(chain, 1)
+        history = list(chain)
+        for time in range(1, 40):
+            new = [((0, 5), time, 1 if time % 2 else -1)]
+            history += new
+            run.step(new, time + 1)
+            assert accumulate(run.updates, time) == expected_distances(history, time)
+        inside = [n for n in run.flow._graph.nodes if n.loop is not None and n.kind != "enter"]
+        kept = [run.flow._state.traces[n] for n in inside if n in run.flow._state.traces]
+        updates = [storage.open_updates(path) for trace in kept for path in trace.paths()]
+        coordinates = {int(c) for u in updates for c in np.atleast_1d(u.coordinate)}
+        assert coordinates >= {1, 2, 3, 4}
+        # One row for each value and coordinate, and not one for each of forty times.
+        assert sum(trace.rows for trace in kept) < 120
+
+
+# Small changes.
+
+
+def random_edges(seed, nodes, edges):
+    random = Random(seed)
+    return [((random.randrange(nodes), random.randrange(nodes)), 0, 1) for _ in range(edges)]
+
+
+def test_a_small_change_reads_little_and_needs_no_spark(spark):
+    edges = random_edges(1, 3000, 12_000)
+    run = Distances(spark)
+    with run.flow:
+        run.step(edges, 1)
+        jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
+        before = len(run.updates)
+        run.step([(edges[5][0], 1, -1), ((0, 77), 1, 1)], 2)
+        changed = len(run.updates) - before
+        report = run.flow.report
+        assert report.spark_runs == 0
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == jobs
+        # In proportion to what changes, not to the 12,000 edges.
+        assert report.rows_read < 60 * (changed + 20)
+        # An iteration that nothing reaches has no turn.
+        assert len(report.turns) <= 16
+
+
+def test_nothing_changes_without_a_change(spark):
+    run = Distances(spark)
+    with run.flow:
+        run.step(random_edges(2, 50, 100), 1)
+        run.step([], 2)
+        assert run.flow.report.turns == [] and run.flow.report.rows_read == 0
+
+
+def test_arrangements_from_outside_are_shared(spark):
+    """One arrangement of the edges serves a join outside of the loop and one inside."""
+    with Dataflow(spark, runner="local") as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        start = edges.where("src = 0").select("dst", F.lit(1).cast("long").alias("d")).distinct()
+        start = start.toDF("node", "distance")
+        found = distances(start, edges)
+        found.toDF("src", "distance").join(edges, "src").inspect(lambda *_: None)
+        edges_in.insert([(0, 1), (1, 2)])
+        edges_in.advance_to(1)
+        edges_in.flush()
+        flow.step()
+        by_source = [row for row in flow.arrangements().collect() if row.key == "src"]
+        shared = [row for row in by_source if len(row.readers) == 2]
+        assert len(shared) == 1 and shared[0].rows == 2
+
+
+def test_a_chain_of_many_iterations(spark):
+    """Thousands of iterations: no plan, no file and no agenda grows with them."""
+    length = 2000
+    run = Distances(spark)
+    with run.flow:
+        run.step([((i, i + 1), 0, 1) for i in range(length)], 1)
+        assert accumulate(run.updates, 0) == Counter({(i, i): 1 for i in range(length + 1)})
+        assert len(run.flow.report.turns) == length + 1
+        run.step([((length // 2, length // 2 + 1), 1, -1)], 2)
+        assert len(accumulate(run.updates, 1)) == length // 2 + 1
+
+
+# What a user sees of a loop.
+
+
+def test_iterations_can_be_watched(spark):
+    run = Distances(spark, runner="local")
+    seen = []
+    with run.flow as flow:
+        distances(run.start, run.edges.inspect(lambda *_: None))
+        tables = []
+
+        def body(x):
+            x = x.inspect(lambda r, t, d: seen.append((r, t, d)))
+            x.inspect(tables.append, by_table=True)
+            return x.union(x.where("distance < 2").select(
+                "node", (F.col("distance") + 1).alias("distance"))).distinct()
+
+        run.start.iterate(body, name="up").inspect(lambda *_: None)
+        run.step([], 1)
+        assert seen == [((0, 0), (0, 0), 1), ((0, 1), (0, 1), 1), ((0, 2), (0, 2), 1)]
+        assert [table["iteration"].to_pylist() for table in tables] == [[[0]], [[1]], [[2]]]
+        rows = flow.iterations().where("loop = 'up'").select("iteration", "changes").collect()
+        assert [tuple(row) for row in rows] == [([0], 2), ([1], 1), ([2], 0)]
+        assert flow.iterations().schema.names == ["loop", "iteration", "changes", "seconds"]
+
+
+def counter(frame, **options):
+    return frame.iterate(
+        lambda x: x.select((F.col("n") + 1).alias("n")), name="counting", **options)
+
+
+def whole(spark, rows, columns="n long"):
+    return DiffFrame(spark.createDataFrame([(*r, 0, 1) for r in rows],
+                                           f"{columns}, time long, diff long"))
+
+
+@pytest.mark.parametrize("body, still", [
+    (lambda x: x.select((F.col("n") + 1).alias("n")), "20"),
+    (lambda x: x.select((-F.col("n")).alias("n")), "-1"),
+])
+def test_what_never_comes_to_rest_is_refused(spark, body, still):
+    frame = whole(spark, [(1,)])
+    with pytest.raises(StalledError) as refused:
+        frame.iterate(body, max_iterations=19, name="restless").at(0)
+    for told in ("restless", "19 iterations", f"({still},) at time 0", "max_iterations"):
+        assert told in str(refused.value)
+
+
+def test_a_refused_step_can_be_followed_by_others(spark):
+    with Dataflow(spark) as flow:
+        n, n_in = flow.input("n", "n long")
+        found = n.iterate(
+            lambda x: x.select(F.when(F.col("n") < 5, F.col("n") + 1).otherwise(F.col("n"))
+                               .alias("n")), max_iterations=3)
+        for value in (0, 4):
+            n_in.insert([(value,)])
+            n_in.advance_to(n_in.time() + 1)
+            n_in.flush()
+            if value == 0:
+                with pytest.raises(StalledError):
+                    flow.step()
+                n_in.remove([(0,)])
+        with pytest.raises(StalledError):
+            flow.step()  # it was there at time 0, and still is
+        assert not flow._state.traces and found is not None
+
+
+def test_a_number_of_iterations(spark):
+    frame = whole(spark, [(1,), (5,)])
+    for times in (1, 2, 7):
+        found = counter(frame, max_iterations=times, on_limit="return").at(0)
+        assert sorted(row.n for row in found.collect()) == [1 + times, 5 + times]
+
+
+def test_a_body_that_forgets_to_consolidate_ends(spark):
+    frame = whole(spark, [(1,), (5,)])
+    found = frame.iterate(lambda x: x.union(x.negate()).union(frame)).at(0)
+    assert sorted(row.n for row in found.collect()) == [1, 5]
+
+
+def test_mutual_recursion(spark):
+    """Even and odd distances from 1, of which each is made of the other."""
+    edges = whole(spark, [(i, i + 1) for i in range(1, 6)], "src long, dst long")
+    none = whole(spark, [(0,)], "node long").where("node = 1")
+    one = edges.where("src = 1").select(F.col("src").alias("node"))
+
+    def beyond(nodes):
+        return nodes.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
+
+    with Loop(name="parity") as loop:
+        even, odd = loop.variable(one), loop.variable(none)
+        even.set(beyond(odd).union(one).distinct())
+        odd.set(beyond(even).distinct())
+    assert sorted(row.node for row in even.leave().at(0).collect()) == [1, 3, 5]
+    assert sorted(row.node for row in loop.leave(odd).at(0).collect()) == [2, 4, 6]
+
+
+# What is refused.
+
+
+def test_loops_that_make_no_sense_are_refused(spark):
+    frame = whole(spark, [(1,)])
+    with pytest.raises(SchemaError, match="never set"):
+        with Loop() as loop:
+            loop.variable(frame)
+    with pytest.raises(SchemaError, match="same columns"):
+        frame.iterate(lambda x: x.withColumn("m", F.lit(1)))
+    with pytest.raises(SchemaError, match="returns a DiffFrame"):
+        frame.iterate(lambda x: None)
+    with pytest.raises(SchemaError, match="needs max_iterations"):
+        Loop(on_limit="return")
+    with pytest.raises(SchemaError, match="positive whole number"):
+        Loop(0)
+    with pytest.raises(SchemaError, match="'error' or 'return'"):
+        Loop(5, "stop")
+    with pytest.raises(NotReadableError, match="is in none"):
+        frame.leave()
+    with pytest.raises(SchemaError, match="only a variable"):
+        frame.set(frame)
+    with Loop() as first:
+        x = first.variable(frame)
+        with pytest.raises(SchemaError, match="from outside"):
+            first.variable(x)
+        x.set(x)
+        with pytest.raises(SchemaError, match="set once"):
+            x.set(x)
+        with pytest.raises(NotReadableError, match="leave"):
+            x.at(0)
+    with pytest.raises(SchemaError, match="written down once"):
+        first.__enter__()
+    with Loop() as second:
+        y = second.variable(frame)
+        with pytest.raises(SchemaError, match="two loops"):
+            y.union(x)
+        y.set(y)
+    with pytest.raises(SchemaError, match="inside of its loop"):
+        second.variable(frame)

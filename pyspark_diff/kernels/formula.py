@@ -11,7 +11,7 @@ Rows that are not active have any value; whoever asked for them never looks at i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Callable, ClassVar, Union
 
 import pyarrow as pa
@@ -46,8 +46,8 @@ _PLAIN: dict[str, Callable[..., Value]] = {
     "not": pc.invert,
     "isnull": pc.is_null,
     "isnotnull": pc.is_valid,
-    "least": lambda *values: pc.min_element_wise(*values, skip_nulls=True),
-    "greatest": lambda *values: pc.max_element_wise(*values, skip_nulls=True),
+    "least": lambda *values: reduce(lambda x, y: _first(pc.less(y, x), y, x), values),
+    "greatest": lambda *values: reduce(lambda x, y: _first(pc.greater(y, x), y, x), values),
     "<=>": lambda x, y: pc.or_(
         pc.fill_null(pc.equal(x, y), False), pc.and_(pc.is_null(x), pc.is_null(y))
     ),
@@ -262,6 +262,11 @@ def _within(active: Value | None, test: Callable[[Value], Value], value: Value) 
     """The active rows in which a value passes a test."""
     passed = test(value)
     return passed if active is None else pc.and_(active, passed)
+
+
+def _first(better: Value, new: Value, old: Value) -> Value:
+    """The new value where it is better than the old one, or the old one is null."""
+    return pc.if_else(pc.coalesce(better, pc.is_null(old)), new, old)
 
 
 def _is_not_true(value: Value) -> Value:

@@ -160,11 +160,11 @@ def due_after(
     groups, codes = [], []
     for batches, depth in sides:
         for batch in batches if depth else ():
-            if not isinstance(batch.coordinate, np.ndarray):
-                if lub(batch.coordinate, depth, at) == now:
-                    continue
+            shared = batch.coordinate
+            if not isinstance(shared, np.ndarray) and lub(shared, depth, at) == now:
+                continue
             group, row = matching_rows(keys, batch)
-            code = lub(spread(pick(batch.coordinate, row), row.size), depth, at)
+            code = spread(lub(pick(shared, row), depth, at), row.size)
             later = code != now
             groups.append(group[later])
             codes.append(code[later])

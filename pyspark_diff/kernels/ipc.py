@@ -2,8 +2,9 @@
 
 One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``,
 ``coordinate``, ``diff``; where records are pairs of a key and a value also ``val64`` and
-``v0, v1, …``. What all rows share of the last three stands in the schema's metadata instead. Uncompressed, so that a mapped
-file *is* the arrays. In transit integers are narrowed to the bytes they need.
+``v0, v1, …``. What all rows share of the last three stands in the schema's metadata instead.
+Uncompressed, so that a mapped file *is* the arrays. In transit integers are narrowed to the bytes
+they need.
 """
 
 from __future__ import annotations

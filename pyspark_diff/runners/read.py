@@ -188,8 +188,10 @@ class Read:
     def buckets(self) -> list[int]:
         """Buckets in which there may be something to do."""
         if self.at is not None:
-            found = {b for view in self.views for b in (*view.fresh, *(view.both if view.first else ()))}
-            return sorted(found | set(self.due))
+            found = set(self.due)
+            for view in self.views:
+                found.update(view.fresh, view.both if view.first else ())
+            return sorted(found)
         return sorted({b for view in self.views for b in (*view.new, *view.both)})
 
 

@@ -1,4 +1,4 @@
-"""The work of one operator in a loop, in one bucket and one interval, when a coordinate has its turn.
+"""The work of one operator in a loop: one bucket, one interval, a coordinate that has its turn.
 
 At the coordinate ``c`` all times of the interval are done at once. With ``F`` the operator's
 function, ``I`` its input and ``O`` its output, projected on the outer time::
