@@ -1,5 +1,6 @@
 """Differential dataflow for Spark: incremental DataFrame operators that are exact at every time."""
 
+from pyspark_diff import graphs
 from pyspark_diff.dataflow import Dataflow
 from pyspark_diff.diffframe import DiffFrame
 from pyspark_diff.errors import (
@@ -52,5 +53,6 @@ __all__ = [
     "TimeRegressionError",
     "UnsupportedTypeError",
     "configure",
+    "graphs",
     "session",
 ]

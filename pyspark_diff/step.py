@@ -227,7 +227,7 @@ class Step:
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
         runner = self._local if self.few(rows) else self.spark_runner
-        results = runner.read(read)
+        results = runner.read(read, rows)
         self._count(runner, results)
         return results
 
@@ -236,7 +236,8 @@ class Step:
         wanted = self.graph.wanted[node]
         positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
         names = [node.schema.names[i] for i in positions]
-        pruned = len(names) < len(node.schema.names)
+        # Pairs of a join are many, and what takes them in adds up equal ones anyway.
+        pruned = len(names) < len(node.schema.names) and not getattr(node.kernel, "bilinear", False)
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
 
     def few(self, rows: float) -> bool:

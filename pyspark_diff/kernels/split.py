@@ -43,7 +43,11 @@ def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int,
     >>> [(b, p.key64.tolist(), p.diff.tolist()) for b, p in split(u, Layout((pa.int64(),)), 1)]
     [(0, [7, 8], [2, 1])]
     """
-    rows = consolidate(updates).updates
+    yield from partition(consolidate(updates).updates, layout, buckets)
+
+
+def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
+    """As `split`, without consolidation: rows of a bucket stay in the order in which they come."""
     if not len(rows):
         return
     if buckets == 1:

@@ -6,6 +6,8 @@ before it would have been planned.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Mapping, Sequence
 
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from pyspark_diff import storage
 from pyspark_diff.arrange.batch import BatchFile
-from pyspark_diff.kernels.split import split
+from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.runners.read import Read, read_bucket
@@ -21,6 +23,9 @@ from pyspark_diff.runners.turn import take_turn
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.schema import Schema
+
+#: From this many rows on, buckets are done side by side.
+THREADED = 50_000
 
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
@@ -56,14 +61,18 @@ class LocalRunner:
             )
             for table in self.tables(feed):
                 updates = how.updates(table)
-                for bucket, part in split(updates, work.layout, work.buckets):
+                # Not consolidated before: nothing is moved from here to there.
+                for bucket, part in partition(updates, work.layout, work.buckets):
                     parts.setdefault(bucket, []).append(part)
-        return [run_bucket(work, bucket, parts[bucket], hold=True) for bucket in sorted(parts)]
+        rows = sum(len(part) for held in parts.values() for part in held)
+        return _each(
+            lambda bucket: run_bucket(work, bucket, parts[bucket], hold=True), sorted(parts), rows
+        )
 
-    def read(self, read: Read) -> list[BucketResult]:
-        """As `pyspark_diff.runners.spark.SparkRunner.read`."""
+    def read(self, read: Read, rows: float) -> list[BucketResult]:
+        """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
         do = read_bucket if read.at is None else take_turn
-        return [do(read, bucket, hold=True) for bucket in read.buckets()]
+        return _each(lambda bucket: do(read, bucket, hold=True), read.buckets(), rows)
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
@@ -100,6 +109,16 @@ class LocalRunner:
             if stage is not None:
                 table = stage.on_table(table)
         return table
+
+
+def _each(
+    do: Callable[[int], BucketResult], buckets: Sequence[int], rows: float
+) -> list[BucketResult]:
+    """The results of all buckets; many rows are worth a thread each, as kernels let others run."""
+    if rows < THREADED or len(buckets) < 2:
+        return [do(bucket) for bucket in buckets]
+    with ThreadPoolExecutor(min(len(buckets), os.cpu_count() or 1)) as pool:
+        return list(pool.map(do, buckets))
 
 
 def rows_of(feeds: Sequence[Feed]) -> float:

@@ -82,7 +82,7 @@ class SparkRunner:
         )
         return self._results(results)
 
-    def read(self, read: Read) -> list[BucketResult]:
+    def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Do the work of one step of an operator that reads arrangements, without a shuffle."""
         views = read.views if read.own is None else (*read.views, read.own)
         storage.settle(path for view in views for path in view.paths())

@@ -1,0 +1,39 @@
+"""Graph algorithms, kept up to date while edges come and go.
+
+Each is a short program of `DiffFrame` operators and gives a `DiffFrame`. At every time ``t``::
+
+    at(algorithm(edges), t) = the algorithm, from scratch, on the graph as it stands at t
+
+Edges are a collection with columns ``src`` and ``dst``, or anything with ``vertices`` and ``edges``
+(see `pyspark_diff.graphs.inputs`). There is nothing in here that could not be written outside.
+"""
+
+from pyspark_diff.graphs.bfs import bfs
+from pyspark_diff.graphs.clustering import local_clustering
+from pyspark_diff.graphs.connected_components import connected_components
+from pyspark_diff.graphs.inputs import edges_of, nodes_of
+from pyspark_diff.graphs.k_core import k_core, k_core_nodes
+from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.pagerank import pagerank
+from pyspark_diff.graphs.reachability import reachability
+from pyspark_diff.graphs.shortest_paths import shortest_paths
+from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
+from pyspark_diff.graphs.transitive_closure import transitive_closure
+from pyspark_diff.graphs.triangles import triangles
+
+__all__ = [
+    "bfs",
+    "connected_components",
+    "edges_of",
+    "k_core",
+    "k_core_nodes",
+    "label_propagation",
+    "local_clustering",
+    "nodes_of",
+    "pagerank",
+    "reachability",
+    "shortest_paths",
+    "strongly_connected_components",
+    "transitive_closure",
+    "triangles",
+]

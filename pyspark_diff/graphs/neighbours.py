@@ -1,0 +1,27 @@
+"""Edges looked at in other ways: by both ends, turned around, as an undirected simple graph."""
+
+from __future__ import annotations
+
+from pyspark.sql import functions as F
+
+from pyspark_diff.diffframe import DiffFrame
+
+
+def ends(edges: DiffFrame) -> DiffFrame:
+    """Column ``node``: both ends of each edge, so each node as often as it is an end."""
+    return edges.select("src").union(edges.select("dst")).toDF("node")
+
+
+def both_ways(edges: DiffFrame) -> DiffFrame:
+    """Each edge and its reverse, as a node and its neighbour: ``node`` and ``other``."""
+    return edges.union(edges.select("dst", "src")).toDF("node", "other")
+
+
+def simple(edges: DiffFrame) -> DiffFrame:
+    """The undirected simple graph: each pair of neighbours once, with ``src < dst``.
+
+    Parallel and opposite edges are one, and self-loops none.
+    """
+    up = edges.where(F.col("src") < F.col("dst"))
+    down = edges.where(F.col("src") > F.col("dst")).select("dst", "src")
+    return up.union(down).distinct()

@@ -1,0 +1,99 @@
+"""Shortest paths: the least total weight of a way to each node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.diffframe import DiffFrame
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.graphs.inputs import edges_of, ids_of
+
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+def shortest_paths(
+    edges: Any,
+    sources: Any,
+    *,
+    weight: str = "weight",
+    per_source: bool = False,
+    src: str = "src",
+    dst: str = "dst",
+) -> DiffFrame:
+    """The least sum of weights on a way from a source to each node that can be reached.
+
+    Parameters
+    ----------
+    edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
+        Directed. Of parallel edges the lightest counts; self-loops make no difference.
+    sources : DiffFrame or DataFrame
+        Column ``node`` (or ``id``), of the type of ``src``.
+    weight : str
+        The column of weights: whole numbers, none of them negative or null. With a cycle of
+        negative weight there is no shortest way, and the step fails with a `StalledError`.
+    per_source : bool
+        Distances from each source instead of from the nearest one.
+    src, dst : str
+        The columns of an edge's ends.
+
+    Returns
+    -------
+    DiffFrame
+        ``node`` and ``distance`` (long), each node once; with ``per_source`` in front of them
+        ``source``, each pair once. A source has distance 0 from itself, whether it has edges or
+        not; nodes that cannot be reached have no row.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, types differ, or weights are not whole numbers.
+
+    Notes
+    -----
+    As many rounds as the shortest way with the most edges has edges. An edge is followed again
+    whenever a shorter way to its start is found with more edges. With ``per_source`` it all happens
+    once for each source.
+    Source: Bellman, "On a routing problem", Quarterly of Applied Mathematics 16, 1958.
+
+    Examples
+    --------
+    >>> from pyspark_diff.graphs import shortest_paths
+    >>> roads = spark.createDataFrame(
+    ...     [("a", "b", 9), ("a", "c", 2), ("c", "b", 3)], "src string, dst string, km long")
+    >>> depots = spark.createDataFrame([("a",), ("c",)], "node string")
+    >>> sorted(tuple(row) for row in shortest_paths(roads, depots, weight="km").at(0).collect())
+    [('a', 0), ('b', 3), ('c', 0)]
+    >>> found = shortest_paths(roads, depots, weight="km", per_source=True).at(0)
+    >>> sorted(tuple(row) for row in found.where("source = 'a'").collect())
+    [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
+    """
+    found = edges_of(edges, weight, src=src, dst=dst)
+    arcs = _with_long_weight(found.toDF("node", "other", "weight"), weight)
+    start = ids_of(sources, found, "the sources").distinct()
+    if per_source:
+        start = start.withColumn("source", F.col("node")).select("source", "node")
+    key = start.columns
+    start = start.withColumn("distance", F.lit(0).cast("long"))
+
+    def further(near: DiffFrame) -> DiffFrame:
+        moved = near.join(arcs, "node")
+        distance = F.col("distance") + F.col("weight")
+        longer = moved.select(*key[:-1], "other", distance.alias("distance"))
+        return start.union(longer).top_k(1, "distance", per=key)
+
+    return start.iterate(further, name="shortest_paths")
+
+
+def _with_long_weight(arcs: DiffFrame, name: str) -> DiffFrame:
+    kind = arcs.schema["weight"].dataType
+    if not isinstance(kind, _WHOLE):
+        raise SchemaError(
+            f"weights must be whole numbers, so that sums are exact; {name!r} is "
+            f"{kind.simpleString()}: scale and cast it to long"
+        )
+    if isinstance(kind, T.LongType):
+        return arcs
+    return arcs.withColumn("weight", F.col("weight").cast("long"))

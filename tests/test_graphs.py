@@ -1,0 +1,428 @@
+"""Graph algorithms against networkx: at every time of a history, and step by step.
+
+    accumulate(algorithm(updates), t) = the oracle on the graph as it stands at t
+
+Histories insert and delete edges, roots and nodes without edges. No oracle is incremental.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import networkx as nx
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, DiffFrame, SchemaError, graphs
+
+#: Ids of any size; what an algorithm does may not depend on their being small or dense.
+IDS = (-(2**63), -5, 0, 1, 2, 3, 8, 13, 2**40, 2**63 - 1)
+#: The collections of a test, and their columns.
+PARTS = {
+    "edges": "src long, dst long, weight int",
+    "roots": "node long",
+    "alone": "node long",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What there is at one time: edges, as often as they are there, and two sets of nodes."""
+
+    edges: Counter[tuple[int, int, int]]
+    roots: frozenset[int] = frozenset()
+    alone: frozenset[int] = frozenset()
+
+    @property
+    def nodes(self) -> set[int]:
+        return {node for edge in self.edges for node in edge[:2]} | self.alone
+
+    def rows(self, part: str) -> Counter[tuple[int, ...]]:
+        found = getattr(self, part)
+        return found if part == "edges" else Counter((node,) for node in found)
+
+    def directed(self) -> nx.MultiDiGraph:
+        graph = nx.MultiDiGraph()
+        graph.add_nodes_from(self.nodes)
+        for src, dst, weight in self.edges.elements():
+            graph.add_edge(src, dst, weight=weight)
+        return graph
+
+    def simple(self) -> nx.Graph:
+        graph = nx.Graph()
+        graph.add_nodes_from(self.nodes)
+        graph.add_edges_from((src, dst) for src, dst, _ in self.edges if src != dst)
+        return graph
+
+
+History = list[Standing]
+
+
+# Oracles.
+
+
+def reached(now: Standing) -> Any:
+    return {(node,) for node, _ in hops(now)}
+
+
+def hops(now: Standing) -> Any:
+    return distances(now, None)
+
+
+def distances(now: Standing, weight: str | None = "weight") -> Any:
+    graph = now.directed()
+    graph.add_nodes_from(now.roots)
+    if not now.roots:
+        return {}.items()
+    return nx.multi_source_dijkstra_path_length(graph, set(now.roots), weight=weight).items()
+
+
+def each_distance(now: Standing) -> Any:
+    alone = [Standing(now.edges, frozenset({root})) for root in now.roots]
+    return [(*one.roots, *found) for one in alone for found in distances(one)]
+
+
+def smallest_of(components: Any) -> Any:
+    return {(node, min(component)) for component in components for node in component}
+
+
+def core_edges(k: int) -> Callable[[Standing], Any]:
+    return lambda now: {tuple(sorted(edge)) for edge in nx.k_core(now.simple(), k).edges}
+
+
+def three_corners(now: Standing) -> Any:
+    graph = now.simple()
+    return {
+        three for three in itertools.combinations(sorted(graph), 3)
+        if all(graph.has_edge(a, b) for a, b in itertools.combinations(three, 2))
+    }
+
+
+def clustered(now: Standing) -> Any:
+    graph = now.simple()
+    many, share = nx.triangles(graph), nx.clustering(graph)
+    return {(node, graph.degree(node), many[node], float(share[node])) for node in graph}
+
+
+def ranks(rounds: int | None) -> Callable[[Standing], Any]:
+    def oracle(now: Standing) -> Any:
+        degree = Counter(src for src, _, _ in now.edges.elements())
+        rank = dict.fromkeys(now.nodes, 1_000_000 if rounds is None else 6_000_000)
+        for _ in itertools.count() if rounds is None else range(rounds):
+            found = dict.fromkeys(now.nodes, 1_000_000)
+            for src, dst, _ in now.edges.elements():
+                found[dst] += 5 * rank[src] // (6 * degree[src])
+            rank, before = found, rank
+            if rounds is None and rank == before:
+                break
+        return rank.items()
+
+    return oracle
+
+
+def voted(now: Standing) -> Any:
+    graph = now.simple()
+    labels = {node: node for node in graph}
+    for _ in range(4):
+        before = dict(labels)
+        for node in graph:
+            votes = Counter(before[other] for other in graph[node])
+            if votes:
+                labels[node] = min(votes, key=lambda label: (-votes[label], label))
+    return labels.items()
+
+
+Program = Callable[[Any], DiffFrame]
+ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
+    "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
+    "bfs": (lambda g: graphs.bfs(g.edges, g.roots), hops),
+    "shortest_paths": (lambda g: graphs.shortest_paths(g.edges, g.roots), distances),
+    "shortest_paths_per_source": (
+        lambda g: graphs.shortest_paths(g.edges, g.roots, per_source=True), each_distance
+    ),
+    "connected_components": (
+        lambda g: graphs.connected_components(g.edges, g.alone),
+        lambda now: smallest_of(nx.connected_components(now.simple())),
+    ),
+    "strongly_connected_components": (
+        lambda g: graphs.strongly_connected_components(g.edges, g.alone),
+        lambda now: smallest_of(nx.strongly_connected_components(now.directed())),
+    ),
+    "k_core_1": (lambda g: graphs.k_core(g.edges, 1), core_edges(1)),
+    "k_core_2": (lambda g: graphs.k_core(g.edges, 2), core_edges(2)),
+    "k_core_nodes_3": (
+        lambda g: graphs.k_core_nodes(g.edges, 3),
+        lambda now: {(node,) for edge in core_edges(3)(now) for node in edge},
+    ),
+    "transitive_closure": (
+        lambda g: graphs.transitive_closure(g.edges),
+        lambda now: set(nx.transitive_closure(nx.DiGraph(now.directed())).edges),
+    ),
+    "triangles": (lambda g: graphs.triangles(g.edges), three_corners),
+    "local_clustering": (lambda g: graphs.local_clustering(g.edges, g.alone), clustered),
+    "pagerank_3": (lambda g: graphs.pagerank(g.edges, g.alone, rounds=3), ranks(3)),
+    "pagerank_to_rest": (lambda g: graphs.pagerank(g.edges, g.alone, rounds=None), ranks(None)),
+    "label_propagation": (
+        lambda g: graphs.label_propagation(g.edges, g.alone, rounds=4), voted
+    ),
+}
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+#: Those with a hundred rounds at every time are shown the beginning of a history.
+LONG = {"pagerank_to_rest"}
+
+
+# Histories.
+
+
+def at_random(seed: int) -> History:
+    """Six times of insertions and deletions of edges, roots and nodes without edges."""
+    choice = random.Random(seed)
+    ids = choice.sample(IDS, choice.randint(5, len(IDS)))
+    now, history = Standing(Counter()), []
+    for _ in range(6):
+        edges = +now.edges
+        edges.subtract(choice.sample(sorted(edges.elements()), edges.total() // 3))
+        for _ in range(choice.randint(1, len(ids))):
+            edges[choice.choice(ids), choice.choice(ids), choice.randint(0, 9)] += 1
+        sets = [
+            found ^ frozenset(choice.sample(ids, choice.randint(0, 2)))
+            for found in (now.roots, now.alone)
+        ]
+        now = Standing(+edges, *sets)
+        history.append(now)
+    return history
+
+
+def of_shapes() -> History:
+    """Graphs of awkward shape, each at once in the place of the one before, and none at all."""
+    grid = [(3 * i + j, 3 * i + j + 1) for i in range(3) for j in range(2)]
+    grid += [(3 * i + j, 3 * i + j + 3) for i in range(2) for j in range(3)]
+    # Against the order of ids a label has the longest way.
+    path = [(n + 1, n) for n in range(9)]
+    shapes = [
+        [(0, n) for n in range(1, 8)],
+        path,
+        [],
+        [(4, 4), (4, 4), (5, 5), (5, 6), (5, 6), (6, 5), (7, 7)],
+        [*path, (0, 9)],
+        list(itertools.permutations(range(5), 2)),
+        grid,
+    ]
+    return [
+        Standing(
+            Counter((IDS[src], IDS[dst], (src + dst) % 4) for src, dst in shape),
+            frozenset({IDS[0], IDS[-1]}), frozenset({IDS[2]}),
+        )
+        for shape in shapes
+    ]
+
+
+def updates_of(history: History, part: str) -> list[tuple[Any, ...]]:
+    """Update rows that make one collection of a history."""
+    found, before = [], Counter[tuple[int, ...]]()
+    for at, standing in enumerate(history):
+        change = Counter(standing.rows(part))
+        change.subtract(before)
+        found += [(*row, at, diff) for row, diff in change.items() if diff]
+        before = standing.rows(part)
+    return found
+
+
+def given_whole(spark: Any, history: History) -> SimpleNamespace:
+    """The collections of a history, each as a whole."""
+    return SimpleNamespace(**{
+        part: DiffFrame(spark.createDataFrame(
+            updates_of(history, part), f"{columns}, time long, diff long"
+        ))
+        for part, columns in PARTS.items()
+    })
+
+
+def check_whole(spark: Any, name: str, history: History) -> None:
+    program, oracle = ALGORITHMS[name]
+    history = history[:2] if name in LONG else history
+    result = program(given_whole(spark, history))
+    updates = [tuple(row) for row in result.to_df().collect()]
+    for at, standing in enumerate(history):
+        found: Counter[tuple[Any, ...]] = Counter()
+        for *row, time, diff in updates:
+            found[tuple(row)] += diff if time <= at else 0
+        assert Counter({row: n for row, n in found.items() if n}) == Counter(oracle(standing)), at
+    middle = len(history) // 2
+    shown = [tuple(row) for row in result.at(middle).collect()]
+    assert sorted(shown) == sorted(oracle(history[middle]))
+
+
+@every_algorithm
+@pytest.mark.parametrize("seed", range(2))
+def test_at_every_time_of_a_random_history(spark, name, seed):
+    check_whole(spark, name, at_random(seed))
+
+
+@every_algorithm
+def test_shapes(spark, name):
+    check_whole(spark, name, of_shapes())
+
+
+@every_algorithm
+def test_step_by_step(spark, name):
+    program, oracle = ALGORITHMS[name]
+    history = at_random(7)
+    found: Counter[tuple[Any, ...]] = Counter()
+
+    def follow(row: tuple[Any, ...], time: int, diff: int) -> None:
+        found[row] += diff
+
+    with Dataflow(spark, runner="local") as flow:
+        inputs = {part: flow.input(part, columns) for part, columns in PARTS.items()}
+        collections = SimpleNamespace(**{part: frame for part, (frame, _) in inputs.items()})
+        probe = program(collections).inspect(follow).probe()
+        rows = {part: updates_of(history, part) for part in PARTS}
+        # Steps of one time and of several.
+        steps = ((0, 1), (1, 2), (2, 3), (3, 5), (5, 6))
+        for first, end in steps[:2] if name in LONG else steps:
+            for part, (_, session) in inputs.items():
+                session.update([row for row in rows[part] if first <= row[-2] < end])
+                session.advance_to(end)
+                session.flush()
+            flow.step_while(lambda: probe.less_than(end))
+            expected = Counter(oracle(history[end - 1]))
+            assert Counter({row: n for row, n in found.items() if n}) == expected, end
+
+
+# What they take.
+
+
+def of_rows(spark: Any, columns: str, *rows: tuple[Any, ...]) -> DiffFrame:
+    return DiffFrame(spark.createDataFrame(
+        [(*row, 0, 1) for row in rows], f"{columns}, time int, diff int"
+    ))
+
+
+def collected(result: DiffFrame, at: int = 0) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in result.at(at).collect())
+
+
+def test_ids_are_of_any_ordered_type_and_columns_of_any_name(spark):
+    roads = of_rows(
+        spark, "`from.city` string, km long, to string",
+        ("ä", 3, "b"), ("b", 4, "c"), ("y", 5, "z"), ("ä", 9, "c"),
+    )
+    names = {"src": "from.city", "dst": "to"}
+    components = graphs.connected_components(roads, **names)
+    assert components.schema.simpleString() == "struct<node:string,component:string>"
+    # Spark orders text by its bytes.
+    assert collected(components) == [
+        ("b", "b"), ("c", "b"), ("y", "y"), ("z", "y"), ("ä", "b")
+    ]
+    start = of_rows(spark, "id string", ("ä",))
+    paths = graphs.shortest_paths(roads, start, weight="km", **names)
+    assert paths.schema.simpleString() == "struct<node:string,distance:bigint>"
+    assert collected(paths) == [("b", 3), ("c", 7), ("ä", 0)]
+
+
+def test_types(spark):
+    edges = of_rows(spark, "src int, dst int, weight short", (1, 2, 3))
+    nodes = of_rows(spark, "node int", (1,))
+    expected = {
+        graphs.bfs(edges, nodes): "node:int,distance:bigint",
+        graphs.shortest_paths(edges, nodes, per_source=True):
+            "source:int,node:int,distance:bigint",
+        graphs.strongly_connected_components(edges): "node:int,component:int",
+        graphs.triangles(edges): "a:int,b:int,c:int",
+        graphs.local_clustering(edges):
+            "node:int,degree:bigint,triangles:bigint,coefficient:double",
+        graphs.pagerank(edges): "node:int,rank:bigint",
+        graphs.label_propagation(edges): "node:int,label:int",
+        graphs.k_core(edges, 1): "src:int,dst:int",
+        graphs.transitive_closure(edges): "src:int,dst:int",
+    }
+    for result, columns in expected.items():
+        assert result.schema.simpleString() == f"struct<{columns}>"
+
+
+@pytest.mark.parametrize("form", ["static", "history", "collections"])
+def test_objects_with_vertices_and_edges(spark, form):
+    vertices = spark.createDataFrame([(1, "x"), (2, "y"), (9, "z")], "id long, name string")
+    edges = spark.createDataFrame([(2, 1, "follow")], "src long, dst long, relation string")
+    if form != "static":
+        vertices = vertices.withColumns({"time": F.lit(0), "diff": F.lit(1)})
+        edges = edges.withColumns({"time": F.lit(0), "diff": F.lit(2)})
+    if form == "collections":
+        vertices, edges = DiffFrame(vertices), DiffFrame(edges)
+    graph = SimpleNamespace(vertices=vertices, edges=edges)
+    times = 1 if form == "static" else 2
+    assert collected(graphs.edges_of(graph)) == [(2, 1)] * times
+    assert collected(graphs.nodes_of(graph)) == [(1,), (2,), (9,)]
+    assert collected(graphs.local_clustering(graph)) == [(1, 1, 0, 0.0), (2, 1, 0, 0.0),
+                                                         (9, 0, 0, 0.0)]
+    assert collected(graphs.connected_components(graph)) == [(1, 1), (2, 1), (9, 9)]
+
+
+def test_real_graphframes(spark):
+    graphframes = pytest.importorskip("graphframes", reason="graphframes is not installed")
+    vertices = spark.createDataFrame([(1,), (2,), (9,)], "id long")
+    edges = spark.createDataFrame([(2, 1)], "src long, dst long")
+    try:
+        graph = graphframes.GraphFrame(vertices, edges)
+    except Exception as error:  # each version fails in a way of its own
+        pytest.skip(f"the JVM part of graphframes is not on the class path: {error!r:.80}")
+    assert collected(graphs.connected_components(graph)) == [(1, 1), (2, 1), (9, 9)]
+
+
+def test_ranks_are_pageranks():
+    # Where every node has an edge from it, and but for what whole numbers cannot tell.
+    edges = Counter({(0, 1, 0): 2, (0, 2, 0): 1, (1, 2, 0): 1, (2, 0, 0): 1, (3, 3, 0): 1})
+    moves = nx.to_numpy_array(Standing(edges).directed(), nodelist=range(4), weight=None)
+    moves /= moves.sum(axis=1, keepdims=True)
+    plain = np.linalg.solve(np.eye(4) - 5 / 6 * moves.T, np.full(4, 1 / 6))
+    for node, rank in ranks(None)(Standing(edges)):
+        assert rank / 6_000_000 == pytest.approx(plain[node], abs=1e-5)
+
+
+def test_nodes_beside_vertices(spark):
+    vertices = of_rows(spark, "id long", (5,))
+    graph = SimpleNamespace(vertices=vertices, edges=of_rows(spark, "src long, dst long", (1, 1)))
+    more = of_rows(spark, "node long", (7,), (5,))
+    assert collected(graphs.nodes_of(graph, more)) == [(1,), (5,), (7,)]
+
+
+BAD = {
+    "no such column": (lambda e, n: graphs.bfs(e, n, src="from"), "no column 'from'.*src=.*"),
+    "no weight": (lambda e, n: graphs.shortest_paths(e, n, weight="w"), "no column 'w'.*src, dst"),
+    "weight of text": (
+        lambda e, n: graphs.shortest_paths(e, n, weight="name"), "'name' is string.*cast"
+    ),
+    "ends of two types": (lambda e, n: graphs.triangles(e, dst="name"), "one type.*string.*cast"),
+    "no ids": (lambda e, n: graphs.bfs(e, e), "no column 'node'.*rename"),
+    "ids of another type": (
+        lambda e, n: graphs.pagerank(e, n.select(F.col("node").cast("int").alias("node"))),
+        "bigint; 'node' is int: cast",
+    ),
+    "no graph": (lambda e, n: graphs.triangles([(1, 2)]), "has .vertices and .edges.*a list"),
+    "no frame": (
+        lambda e, n: graphs.triangles(SimpleNamespace(vertices=n, edges=7)), "not a int"
+    ),
+    "roots in a list": (lambda e, n: graphs.reachability(e, [1]), "roots.*not a list"),
+    "k is zero": (lambda e, n: graphs.k_core(e, 0), "k must be .* at least 1, not 0"),
+    "k is true": (lambda e, n: graphs.k_core_nodes(e, True), "at least 1, not True"),
+    "no rounds": (lambda e, n: graphs.pagerank(e, rounds=0), "rounds must be .* not 0"),
+    "rounds without end": (
+        lambda e, n: graphs.label_propagation(e, rounds=None), "rounds must be .* not None"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused(spark, case):
+    edges = of_rows(spark, "src long, dst long, name string", (1, 2, "x"))
+    make, message = BAD[case]
+    with pytest.raises(SchemaError, match=message):
+        make(edges, of_rows(spark, "node long", (1,)))
