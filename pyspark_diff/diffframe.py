@@ -15,7 +15,8 @@ from pyspark_diff.keyed_methods import KeyedMethods
 from pyspark_diff.loop_methods import Loop, LoopMethods
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
-from pyspark_diff.operators.node import Input, Inspect, Keyed, Node
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Input, Keyed, Node
 from pyspark_diff.operators.records import over_arrangement
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.probe import Probe

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Iterable, Mapping
 
 from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
     Constant,
     Input,
-    Inspect,
     Keyed,
     Linear,
     Node,

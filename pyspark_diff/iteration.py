@@ -22,8 +22,9 @@ from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.linear import Negate
-from pyspark_diff.operators.loop import Enter, Leave, LoopScope, Variable
-from pyspark_diff.operators.node import Arranged, Inspect, Keyed, Node, Reader
+from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
 from pyspark_diff.regions import Region, arranged_in, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of

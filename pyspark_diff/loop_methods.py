@@ -13,8 +13,9 @@ from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.frame import Frame
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.loop import Leave, LoopScope, Variable
-from pyspark_diff.operators.node import Concat, Inspect, Linear, Node
+from pyspark_diff.operators.loop import Leave, Variable
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
 
 if TYPE_CHECKING:
     from pyspark_diff.diffframe import DiffFrame

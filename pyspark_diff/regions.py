@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Iterable, Sequence, Union
 
 from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.loop import Enter, Leave, LoopScope, Variable
-from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
+from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
 from pyspark_diff.operators.records import over_arrangement
 
 

@@ -299,6 +299,23 @@ def _properties(name: str | None) -> dict[str, str]:
     return {pair[0]: pair[-1] for pair in pairs if not pair[0].startswith(("#", "!"))}
 
 
+#: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
+#: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
+#: speaks against more is the driver's memory, and clusters with many cores.
+DRIVER_ROWS = 2_000_000
+#: The same where Spark runs in the driver's own process: its cores and memory are all there is.
+ALONE_ROWS = 20_000_000
+
+
+def driver_rows(spark: SparkSession) -> int:
+    """Up to how many update rows an operator is better run on the driver."""
+    try:
+        master = spark.conf.get("spark.master") or ""
+    except Exception:  # Connect servers need not tell
+        return DRIVER_ROWS
+    return ALONE_ROWS if master == "local" or master.startswith("local[") else DRIVER_ROWS
+
+
 def parallelism(spark: SparkSession) -> int:
     """The cluster's default parallelism."""
     if is_remote():

@@ -18,7 +18,8 @@ from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.graph import Graph
 from pyspark_diff.iteration import Iteration
 from pyspark_diff.kernels.coordinates import Coordinate
-from pyspark_diff.operators.node import Arranged, Input, Inspect, Keyed, Node, Reader
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
 from pyspark_diff.regions import Region
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of

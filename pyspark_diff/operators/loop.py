@@ -11,46 +11,8 @@ so ``x`` at coordinate 0 has the updates of ``start``, at 1 those of ``r`` at 0 
 from __future__ import annotations
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.operators.node import Node
+from pyspark_diff.operators.node import LoopScope, Node
 from pyspark_diff.schema import Schema, without_nullability
-
-
-class LoopScope:
-    """One loop, as nodes know it.
-
-    Parameters
-    ----------
-    name : str
-    parent : LoopScope or None
-        The loop around it.
-    max_iterations : int
-        How many iterations there are at most.
-    stops : bool
-        Whether it returns what it has reached then, instead of refusing.
-    """
-
-    def __init__(
-        self, name: str, parent: "LoopScope | None", max_iterations: int, *, stops: bool
-    ):
-        self.name = name
-        self.parent = parent
-        self.depth: int = 1 if parent is None else parent.depth + 1
-        self.max_iterations = max_iterations
-        self.stops = stops
-        self.variables: list[Variable] = []
-        #: Collections from outside of all loops that are read inside, by the node read.
-        self.entered: dict[Node, Enter] = {}
-
-    def around(self, depth: int) -> "LoopScope":
-        """The loop at a depth, of this one and those around it."""
-        found = self
-        while found.depth > depth and found.parent is not None:
-            found = found.parent
-        return found
-
-    def __contains__(self, node: Node) -> bool:
-        """Whether a node is in this loop, or in one inside of it."""
-        return node.loop is not None and node.loop.around(self.depth) is self
 
 
 class Variable(Node):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
@@ -19,12 +18,47 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
 from pyspark_diff.runners.work import Kernel, Weights
-from pyspark_diff.schema import DIFF, TIME, Schema, TimeType, without_nullability
-
-if TYPE_CHECKING:
-    from pyspark_diff.operators.loop import LoopScope
+from pyspark_diff.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
+
+
+class LoopScope:
+    """One loop, as nodes know it.
+
+    Parameters
+    ----------
+    name : str
+    parent : LoopScope or None
+        The loop around it.
+    max_iterations : int
+        How many iterations there are at most.
+    stops : bool
+        Whether it returns what it has reached then, instead of refusing.
+    """
+
+    def __init__(
+        self, name: str, parent: LoopScope | None, max_iterations: int, *, stops: bool
+    ):
+        self.name = name
+        self.parent = parent
+        self.depth: int = 1 if parent is None else parent.depth + 1
+        self.max_iterations = max_iterations
+        self.stops = stops
+        self.variables: list[Any] = []
+        #: Collections from outside of all loops that are read inside, by the node read.
+        self.entered: dict[Node, Node] = {}
+
+    def around(self, depth: int) -> "LoopScope":
+        """The loop at a depth, of this one and those around it."""
+        found = self
+        while found.depth > depth and found.parent is not None:
+            found = found.parent
+        return found
+
+    def __contains__(self, node: Node) -> bool:
+        """Whether a node is in this loop, or in one inside of it."""
+        return node.loop is not None and node.loop.around(self.depth) is self
 
 
 class Node:
@@ -163,39 +197,6 @@ class Concat(Node):
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         return wanted
-
-
-class Inspect(Node):
-    """Passes a collection on unchanged, and shows its updates to a function."""
-
-    def __init__(self, source: Node, show: Callable[..., object], by_table: bool):
-        super().__init__("inspect", (source,), source.schema, source.time_type)
-        self.show = show
-        self.by_table = by_table
-
-    def show_updates(
-        self, tables: Sequence[pa.Table], time: str, diff: str, at: tuple[int, ...] = ()
-    ) -> None:
-        """Call the function on the updates of one step, under the user's names of the columns.
-
-        In a loop the iteration is a part of the time.
-        """
-        tables = [table for table in tables if table.num_rows or not at]
-        if not tables:
-            return
-        table = pa.concat_tables(tables).sort_by(TIME)
-        if self.by_table:
-            table = table.rename_columns([*self.schema.names, time, diff])
-            if at:
-                turn = pa.array([list(at)] * table.num_rows, pa.list_(pa.int64()))
-                table = table.append_column("iteration", turn)
-            self.show(table)
-            return
-        # A function that wants one update at a time is called for each; inspect is for few.
-        columns = [table.column(name).to_pylist() for name in self.schema.names]
-        rows = zip(*columns) if columns else iter([()] * table.num_rows)
-        for row, moment, count in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
-            self.show(row, (moment, *at) if at else moment, count)
 
 
 class Arranged(Node):
