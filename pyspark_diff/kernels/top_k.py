@@ -21,6 +21,7 @@ from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
 from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.merge_sort import sort_within
 from pyspark_diff.kernels.ranking import Ordering
 from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, joined, spread
 
@@ -215,10 +216,10 @@ class _Step:
         record += (np.cumsum(touched) - touched - self.first[active])[owner]
         candidate = of_record[record]
         times = new.updates.times()[rows]
-        code = candidate
         if isinstance(new.updates.time, np.ndarray):
-            code = ranking.pack([owner, times, candidate - bounds[owner]])
-        order = _order(code)
+            order = sort_within(starts, times, candidate)
+        else:
+            order = _order(candidate)
         diffs = spread(new.updates.scalars(), len(new.updates))[rows]
         return starts, candidate[order], times[order], diffs[order]
 
