@@ -177,7 +177,8 @@ class Iteration:
     def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
         """What goes round first, less what the variable started with: most of it, often."""
         rows = rows_of(feeds)
-        if not self._step.few(rows) or any(feed.source.frame is not None for feed in feeds):
+        evaluated = all(feed.source.frame is None for feed in feeds)
+        if not self._step.settings.few(rows) or not evaluated:
             return feeds  # the arrangement that takes it in will see to that
         left = self._consolidated(node, feeds)
         if not len(left):
@@ -191,7 +192,7 @@ class Iteration:
         return [Feed(Source(node.schema, table=table, rows=len(left)), until=self._upper)]
 
     def _consolidated(self, node: Variable, feeds: Sequence[Feed]) -> Updates:
-        table = pa.concat_tables(self._step.tables(node, feeds))
+        table = pa.concat_tables(self._step.evaluation.tables(node, feeds))
         records = [table[name].combine_chunks() for name in node.schema.names]
         times = as_int64(table[TIME].combine_chunks()).to_numpy()
         updates = node.schema.layout().encode(records, times, table[DIFF].to_numpy())

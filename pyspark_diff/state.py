@@ -131,6 +131,10 @@ class Settings:
     keep_history: bool
     holds: Mapping[Node, int] = field(default_factory=dict)
 
+    def few(self, rows: float) -> bool:
+        """Whether so many rows are for the driver."""
+        return self.runner == "local" or (self.runner == "auto" and rows <= self.local_rows)
+
 
 def only(frontier: Antichain) -> Frontier:
     """The one element of a frontier of totally ordered times, or None where it is empty."""

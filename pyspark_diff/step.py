@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark_diff import storage
 from pyspark_diff.arrange.batch import Batch, BatchFile
 from pyspark_diff.arrange.spine import Trace
+from pyspark_diff.evaluation import Evaluation
 from pyspark_diff.graph import Graph
 from pyspark_diff.iteration import Iteration
 from pyspark_diff.kernels.coordinates import Coordinate
@@ -26,7 +27,6 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, below, least, only
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
@@ -56,14 +56,18 @@ class Step:
 
     def __post_init__(self) -> None:
         self._local = LocalRunner(self.spark_runner.evaluate)
+        self._written: list[str] = []
+        self._directories: list[str] = []
+        self.evaluation = Evaluation(
+            self.graph, self.settings, self.spark_runner, self._local, self._directory,
+            self._written,
+        )
         self.upkeep = Upkeep(self.graph, self.settings)
         self._frontiers = dict(self.state.frontiers)
         self.traces = dict(self.state.traces)
         self._pending = dict(self.state.pending)
         self._waiting = dict(self.state.waiting)
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
-        self._written: list[str] = []
-        self._directories: list[str] = []
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: For each inspect the update rows that it is to show, once the step has been taken over.
         self.shown: list[tuple[Inspect, list[pa.Table], Coordinate]] = []
@@ -100,7 +104,8 @@ class Step:
                 if isinstance(node, Arranged):
                     self.traces[node] = self._kept_up(node, self.traces[node])
             state = State(self._frontiers, self.traces, self._pending, self._waiting)
-            self.shown = [(node, self.tables(node, feeds), at) for node, feeds, at in self.shows]
+            show = self.evaluation.tables
+            self.shown = [(node, show(node, feeds), at) for node, feeds, at in self.shows]
         except BaseException:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(self._directories)
@@ -125,7 +130,7 @@ class Step:
                 continue
             if source.frame is not None and (self.graph.readings[node] > 1 or not whole):
                 # Read more than once, so evaluated once: two evaluations may differ.
-                source = self._materialised(source)
+                source = self.evaluation.materialised(source)
             bound = None if whole else upper
             feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
             if not whole:
@@ -146,7 +151,7 @@ class Step:
     def share(self, node: Node, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
         feeds = self.graph.feeds(node, self.emitted, seen)
-        self.emitted[node] = tuple(self._evaluated(node, feed) for feed in feeds)
+        self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
 
     def _loop(self, region: Region) -> None:
         nodes = region.nodes()
@@ -166,7 +171,7 @@ class Step:
                 continue
             if feed.source.frame is not None:
                 # The other input lags, so this one is read again later.
-                feed = replace(feed, source=self._materialised(feed.source))
+                feed = replace(feed, source=self.evaluation.materialised(feed.source))
             if feed.lower is None or below(feed.lower, upper):
                 now.append(replace(feed, upper=upper))
                 feed = replace(feed, lower=upper)
@@ -227,7 +232,7 @@ class Step:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
-        runner = self._local if self.few(rows) else self.spark_runner
+        runner = self._local if self.settings.few(rows) else self.spark_runner
         results = runner.read(read, rows)
         self._count(runner, results)
         return results
@@ -240,11 +245,6 @@ class Step:
         # Pairs of a join are many, and what takes them in adds up equal ones anyway.
         pruned = len(names) < len(node.schema.names) and not getattr(node.kernel, "bilinear", False)
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
-
-    def few(self, rows: float) -> bool:
-        """Whether so many rows are for the driver."""
-        mode = self.settings.runner
-        return mode == "local" or (mode == "auto" and rows <= self.settings.local_rows)
 
     def run_node(
         self, node: Keyed, trace: Trace, lower: Frontier, upper: Frontier, feeds: list[Feed],
@@ -382,7 +382,7 @@ class Step:
         if several:
             for bucket in several:
                 del merged[bucket]
-            runner = self._local if self.few(rows) else self.spark_runner
+            runner = self._local if self.settings.few(rows) else self.spark_runner
             made = runner.merge(several, self._directory(f"{node.kind}-{node.serial}"), since)
             self._written.extend(file.path for file in made.values())
             merged.update(made)
@@ -392,39 +392,3 @@ class Step:
         path = self.storage.directory(name)
         self._directories.append(path)
         return path
-
-    def _materialised(self, source: Source) -> Source:
-        return self._written_out(Feed(source), source.schema)
-
-    def _written_out(self, feed: Feed, schema: Schema) -> Source:
-        """The rows of a feed, its chain applied, in files."""
-        made = self.spark_runner.materialise(feed, schema, self._directory("rows"))
-        self._written.extend(made.paths)
-        return made
-
-    def _evaluated(self, node: Node, feed: Feed) -> Feed:
-        """A feed with its chain applied once, for all that read it."""
-        wanted = self.graph.wanted[node]
-        schema = node.schema.only(n for n in node.schema.names if n in wanted)
-        source = feed.source
-        if source.table is None or not self.few(source.table.num_rows):
-            return replace(feed, source=self._written_out(feed, schema), chain=())
-        tables = [t.select([*schema.names, TIME, DIFF]) for t in self._local.tables(feed)]
-        if not tables:
-            empty = pa.schema([
-                *schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())
-            ]).empty_table()
-            tables = [empty]
-        table = pa.concat_tables(tables)
-        return replace(feed, source=Source(schema, table=table, rows=table.num_rows), chain=())
-
-    def tables(self, node: Node, feeds: Sequence[Feed]) -> list[pa.Table]:
-        """The rows of feeds, all in one schema: Spark and Arrow differ in nullability."""
-        fields = [*node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())]
-        schema = pa.schema(fields)
-        tables: list[pa.Table] = []
-        for feed in feeds:
-            if feed.source.frame is not None:
-                feed = replace(feed, source=self._materialised(feed.source))
-            tables.extend(feed.within(table) for table in self._local.tables(feed))
-        return [table.select(schema.names).cast(schema) for table in tables]

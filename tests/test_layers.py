@@ -39,6 +39,7 @@ LEVELS = {
     "columns": 5,
     "conform": 5,
     "dataflow": 5,
+    "evaluation": 5,
     "graph": 5,
     "hold": 5,
     "inputs": 5,
