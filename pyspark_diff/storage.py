@@ -17,8 +17,9 @@ import tempfile
 import uuid
 import weakref
 from collections import OrderedDict
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterable
+from typing import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -75,9 +76,14 @@ class Storage:
         self._finalizer()
 
 
-def write_batch(path: str, batch: pa.RecordBatch | pa.Table) -> int:
-    """Write an Arrow IPC file under its final name only when it is whole; returns its bytes."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True) -> int:
+    """Write an Arrow IPC file under its final name only when it is whole; returns its bytes.
+
+    A task of a Spark job does not `make` the directory: when the job has failed and its files are
+    removed, other tasks of it may still be running, and shall leave nothing behind.
+    """
+    if make:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
     scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -89,6 +95,19 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table) -> int:
             os.unlink(scratch)
         raise
     return size
+
+
+@contextmanager
+def made(directory: str) -> Iterator[None]:
+    """Around a job whose tasks write into a directory: there for them, and gone if it is empty."""
+    os.makedirs(directory, exist_ok=True)
+    try:
+        yield
+    finally:
+        try:
+            os.rmdir(directory)
+        except OSError:
+            pass  # there is something in it
 
 
 def read_table(path: str) -> pa.Table:
@@ -154,7 +173,10 @@ def remove_directories(paths: list[str]) -> None:
         for known in (_opened, _held):
             for path in [path for path in known if os.path.dirname(path) == folder]:
                 del known[path]
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(5):  # a task that still runs may add a file while others are removed
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.exists(folder):
+                break
 
 
 def _remove(root: str, lock: int, owner: int) -> None:

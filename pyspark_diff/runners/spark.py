@@ -68,10 +68,11 @@ class SparkRunner:
             return []
         storage.settle(path for files in work.files.values() for path in files)
         lent: list[str] = []
-        try:
-            return self._job(work, schema, [self._at_rest(work, feed, lent) for feed in feeds])
-        finally:
-            storage.remove_files(lent)
+        with storage.made(work.directory):
+            try:
+                return self._job(work, schema, [self._at_rest(work, f, lent) for f in feeds])
+            finally:
+                storage.remove_files(lent)
 
     def _job(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
@@ -88,9 +89,9 @@ class SparkRunner:
         storage.settle(path for view in views for path in view.paths())
         storage.settle(path for paths in read.due.values() for path in paths)
         buckets = read.buckets()
-        return self._results(
-            self._range(len(buckets)).mapInArrow(tasks.read_buckets(read, buckets), tasks.RESULTS)
-        )
+        do = tasks.read_buckets(read, buckets)
+        with storage.made(read.directory):
+            return self._results(self._range(len(buckets)).mapInArrow(do, tasks.RESULTS))
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with tasks.errors_from_text():
@@ -105,11 +106,9 @@ class SparkRunner:
         """Merge the files of each bucket, a task each, without a shuffle."""
         listed = sorted(files.items())
         storage.settle(path for _, paths in listed for path in paths)
-        rows = (
-            self._spark.range(0, len(listed), 1, len(listed))
-            .mapInArrow(tasks.merge_buckets(listed, directory, since), tasks.RESULTS)
-            .collect()
-        )
+        do = tasks.merge_buckets(listed, directory, since)
+        with storage.made(directory):
+            rows = self._range(len(listed)).mapInArrow(do, tasks.RESULTS).collect()
         merged = {}
         for row in rows:
             tasks.raise_error(row.error)
@@ -125,7 +124,7 @@ class SparkRunner:
             frame = stage.on_frame(frame)
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
-        with tasks.errors_from_text():
+        with tasks.errors_from_text(), storage.made(directory):
             rows = written.collect()
         return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 

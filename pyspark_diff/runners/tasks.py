@@ -172,7 +172,7 @@ def write_rows(directory: str) -> Callable[[Batches], Batches]:
             if table.num_rows:
                 name = f"rows-{_partition():05d}-{number:03d}.arrow"
                 path = os.path.join(directory, name)
-                storage.write_batch(path, table.combine_chunks())
+                storage.write_batch(path, table.combine_chunks(), make=False)
                 yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
 
     return run
@@ -271,7 +271,7 @@ def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | Non
         table = result.output.combine_chunks()
         if table.nbytes > INLINE_BYTES:
             output = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
-            storage.write_batch(output, table)
+            storage.write_batch(output, table, make=False)
         else:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -281,7 +281,7 @@ def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | Non
     for code, (table, _, rows) in result.later.items():
         if table is not None:
             path = os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow")
-            storage.write_batch(path, table.combine_chunks())
+            storage.write_batch(path, table.combine_chunks(), make=False)
             later[code] = (path, rows)
     text = json.dumps({
         "file": None if result.file is None else asdict(result.file),

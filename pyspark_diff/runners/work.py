@@ -235,5 +235,5 @@ def write_file(
     if hold and len(updates) <= HELD_ROWS:
         storage.hold(path, updates)
         return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)
-    size = storage.write_batch(path, ipc.to_batch(updates))
+    size = storage.write_batch(path, ipc.to_batch(updates), make=hold)
     return BatchFile(path, len(updates), size)
