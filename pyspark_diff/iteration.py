@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Sequence
 import pyarrow as pa
 
 from pyspark_diff.arrange.spine import Trace
-from pyspark_diff.errors import StalledError
+from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import Updates, joined
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.inspect import Inspect
@@ -30,7 +30,7 @@ from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.schema import DIFF, TIME, Schema
 from pyspark_diff.state import Frontier, Turn
 from pyspark_diff.upkeep import antichain
 
@@ -180,23 +180,8 @@ class Iteration:
         evaluated = all(feed.source.frame is None for feed in feeds)
         if not self._step.settings.few(rows) or not evaluated:
             return feeds  # the arrangement that takes it in will see to that
-        left = self._consolidated(node, feeds)
-        if not len(left):
-            return []
-        layout, kind = node.schema.layout(), node.time_type.arrow
-        table = pa.table(
-            [*layout.decode(left), from_int64(pa.array(left.times()), kind),
-             pa.array(left.diffs())],
-            names=[*node.schema.names, TIME, DIFF],
-        )
-        return [Feed(Source(node.schema, table=table, rows=len(left)), until=self._upper)]
-
-    def _consolidated(self, node: Variable, feeds: Sequence[Feed]) -> Updates:
         table = pa.concat_tables(self._step.evaluation.tables(node, feeds))
-        records = [table[name].combine_chunks() for name in node.schema.names]
-        times = as_int64(table[TIME].combine_chunks()).to_numpy()
-        updates = node.schema.layout().encode(records, times, table[DIFF].to_numpy())
-        return consolidate(updates).updates
+        return [_added_up(Feed(Source(node.schema, table=table), until=self._upper), table)]
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
         (source,) = sources_of(node)
@@ -223,7 +208,8 @@ class Iteration:
     ) -> None:
         """A loop that has not come to rest when it should have is an error."""
         feeds = [*feeds, *self._back.get((node, at), ())]
-        left = self._consolidated(node, feeds)
+        table = pa.concat_tables(self._step.evaluation.tables(node, feeds))
+        left = _consolidated(node.schema, table)
         if not len(left):
             return
         few = left.between(0, min(len(left), SHOWN))
@@ -335,6 +321,29 @@ class Iteration:
             self._note(node.loop, at)
 
 
+def _consolidated(schema: Schema, table: pa.Table) -> Updates:
+    """Update rows in their smallest form."""
+    records = [joined([table[name]]) for name in schema.names]
+    times = as_int64(joined([table[TIME]])).to_numpy()
+    return consolidate(schema.layout().encode(records, times, table[DIFF].to_numpy())).updates
+
+
+def _added_up(feed: Feed, table: pa.Table) -> Feed:
+    """A feed with the rows of a table, those that are equal added up if they can be compared."""
+    schema = feed.source.schema
+    try:
+        layout = schema.layout()
+    except UnsupportedTypeError:
+        layout = None
+    if layout is not None and table.num_rows:
+        left = _consolidated(schema, table)
+        times = from_int64(pa.array(left.times()), table[TIME].type)
+        table = pa.table(
+            [*layout.decode(left), times, pa.array(left.diffs())], names=[*schema.names, TIME, DIFF]
+        )
+    return replace(feed, source=Source(schema, table=table, rows=table.num_rows))
+
+
 def _seen(at: Coordinate) -> int:
     """From how many loops on nodes give something: where all coordinates behind are zero."""
     depth = len(at)
@@ -344,7 +353,10 @@ def _seen(at: Coordinate) -> int:
 
 
 def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
-    """Feeds of many iterations, those that differ only in their tables as one."""
+    """Feeds of many iterations, those that differ only in their tables as one.
+
+    What came in one iteration often goes in the next, and is not worth telling anybody.
+    """
     chains: list[list[Feed]] = []
     for feed in feeds:
         for known in chains:
@@ -361,8 +373,6 @@ def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
     for known in chains:
         if len(known) > 1:
             tables = [feed.source.table for feed in known if feed.source.table is not None]
-            table = pa.concat_tables(tables)
-            source = Source(known[0].source.schema, table=table, rows=table.num_rows)
-            known = [replace(known[0], source=source)]
+            known = [_added_up(known[0], pa.concat_tables(tables))]
         found.append(known[0])
     return tuple(found)

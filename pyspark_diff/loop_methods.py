@@ -55,15 +55,21 @@ class Loop:
 
     Examples
     --------
+    Nodes at an even, and at an odd number of edges from 1, each made of the other:
+
     >>> from pyspark_diff import DiffFrame, Loop
     >>> edges = DiffFrame(spark.createDataFrame(
     ...     [(1, 2, 0, 1), (2, 3, 0, 1), (3, 4, 5, 1)], "src int, dst int, time int, diff int"))
+    >>> one = edges.where("src = 1").select(F.col("src").alias("node")).distinct()
+    >>> def beyond(nodes):
+    ...     return nodes.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
     >>> with Loop() as loop:
-    ...     even = loop.variable(edges.where("src = 1").select(F.col("src").alias("node")))
-    ...     odd = loop.variable(even.where(F.lit(False)))
-    Traceback (most recent call last):
-    ...
-    pyspark_diff.errors.SchemaError: a variable of loop-1 starts with a collection from outside ...
+    ...     even, odd = loop.variable(one), loop.variable(one.where(F.lit(False)))
+    ...     at_even = even.set(beyond(odd).union(one).distinct())
+    ...     at_odd = odd.set(beyond(even).distinct())
+    >>> found = at_odd.leave()
+    >>> [sorted(row.node for row in found.at(t).collect()) for t in (0, 5)]
+    [[2], [2, 4]]
     """
 
     def __init__(

@@ -138,9 +138,9 @@ def tree_of(column: Column) -> Tree | None:
     Returns
     -------
     Tree or None
-        None for everything that has a part of another kind: a window, a Python function, a value
-        of a type without a place here. A call of any other function is a `Call`, and what may be
-        a struct's field an `Attribute`.
+        None if a value or a cast has a type without a place here, or a name more than two parts.
+        A function that nobody here knows is a `Call` all the same, and a struct's field may look
+        like a column under an alias.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def tree_of(column: Column) -> Tree | None:
         Literal(value=1, kind=IntegerType()))), name='m')
     >>> tree_of(F.col("n") + 1) == tree_of(F.expr("n + 1"))
     True
-    >>> tree_of(F.udf(len)("s")) is None
+    >>> tree_of(F.lit(1.5)) is None
     True
     """
     text = bridge.expression_json(column)

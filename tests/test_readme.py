@@ -13,7 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, second, third = blocks("python")
+    first, second, third, fourth = blocks("python")
     scope = {}
     exec(first, scope)  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
@@ -26,6 +26,11 @@ def test_examples_run(spark, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert shown[:3] == ["('ada', 2) 0 1", "('ada', 2) 1 -1", "('ada', 1) 1 1"]
     assert shown[3].split()[:4] == ["name", "key", "rows", "batches"]
+    exec(fourth, scope)  # noqa: S102
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "('home', 0) 0 1", "('lake', 4) 0 1", "('lake', 4) 1 -1", "('lake', 9) 1 1",
+        "('mill', 2) 0 1",
+    ]
 
 
 def test_first_example_is_ten_lines():
