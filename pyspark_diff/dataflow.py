@@ -257,6 +257,7 @@ class Dataflow:
         The columns are the ``loop``'s name, the ``iteration`` (of the loops around it too, the
         outermost first), ``changes`` (updates that went round) and ``seconds``.
         """
+        self._check_open()
         return self.spark.createDataFrame(self.report.turns, catalog.TURNS)
 
     def close(self) -> None:

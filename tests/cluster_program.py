@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import pyspark_diff
-from pyspark_diff import Dataflow
+from pyspark_diff import Dataflow, graphs
 
 NODES, EDGES, CAP = 2_000, 200_000, 45
 
@@ -102,8 +102,34 @@ def main(folder):
         left = [path.name for path in Path(root).rglob("*.tmp")]
         assert len(left) <= 2, f"more scratch files than killed tasks: {left}"
     assert not os.path.exists(root), "the state was left behind"
+    loop(spark, folder, edges[:400])
     print("right after the loss of two executors")
     spark.stop()
+
+
+def loop(spark, folder, edges):
+    """A loop whose every iteration runs on the executors."""
+    with Dataflow(spark, runner="spark", root=folder) as flow:
+        given, session = flow.input("edges", "src long, dst long")
+        roots, roots_in = flow.input("roots", "node long")
+        found = graphs.bfs(given, roots).arrange_by_self()
+        roots_in.insert([(int(edges[0, 0]),)])
+        roots_in.close()
+        for change, left in ((session.insert, edges), (session.remove, edges[100:])):
+            change(table(edges if left is edges else edges[:100]))
+            session.advance_to(session.time() + 1)
+            session.flush()
+            flow.step()
+            assert {tuple(row) for row in found.at().collect()} == distances(left, edges[0, 0])
+
+
+def distances(edges, root):
+    known, near, distance = {int(root): 0}, {int(root)}, 0
+    while near:
+        distance += 1
+        near = {int(b) for a, b in edges if int(a) in near and int(b) not in known}
+        known.update(dict.fromkeys(near, distance))
+    return set(known.items())
 
 
 def table(edges):

@@ -1,0 +1,463 @@
+"""Expressions that need no Spark give what Spark gives, and all others still go to Spark.
+
+    formula(row) = Spark's value of the expression in that row, null where that is null,
+    and an error only where Spark raises one
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.errors import ArithmeticException
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError
+from pyspark_diff.computed import compiled
+from pyspark_diff.kernels.formula import column_of
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.schema import DIFF, TIME, Schema
+from pyspark_diff.trees import tree_of
+
+every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
+
+#: Small numbers, with which arithmetic seldom overflows, and large ones (``x..``).
+COLUMNS = {
+    "b": T.ByteType(), "h": T.ShortType(), "i": T.IntegerType(), "l": T.LongType(),
+    "xb": T.ByteType(), "xi": T.IntegerType(), "xl": T.LongType(),
+    "p": T.BooleanType(), "q": T.BooleanType(), "s": T.StringType(), "t": T.StringType(),
+    "d": T.DateType(), "e": T.DateType(), "u": T.TimestampType(), "v": T.TimestampType(),
+    "w": T.TimestampNTZType(), "f": T.DoubleType(), "g": T.ArrayType(T.IntegerType()),
+}
+STRUCT = T.StructType([T.StructField(name, kind) for name, kind in COLUMNS.items()])
+WIDTHS = {"xb": 7, "xi": 31, "xl": 63}
+
+
+def value(choice: random.Random, name: str):
+    if choice.random() < 0.2:
+        return None
+    if name in WIDTHS:
+        most = 2 ** WIDTHS[name]
+        return choice.choice([-most, 1 - most, -1, 0, 1, most - 1, choice.randrange(-most, most)])
+    day = datetime.date(2024, 2, 28) + datetime.timedelta(days=choice.randrange(3))
+    moment = datetime.datetime(2024, 3, 31, 0, 59, 59, choice.randrange(2))
+    return {
+        "p": choice.random() < 0.5,
+        "s": choice.choice(["", "a", "ab", "B", "ü", "\U0001f600", "\uffff", "a "]),
+        "d": choice.choice([day, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+        "u": moment + datetime.timedelta(minutes=choice.randrange(3)),
+        "f": choice.choice([0.0, -0.0, float("nan"), 1.5]),
+        "g": [choice.randrange(2)],
+    }.get({"q": "p", "t": "s", "e": "d", "v": "u", "w": "u"}.get(name, name),
+          choice.randrange(-4, 5))
+
+
+def rows(seed: int, number: int):
+    choice = random.Random(seed)
+    return [tuple(value(choice, name) for name in STRUCT.names) for _ in range(number)]
+
+
+ROWS = rows(0, 60)
+
+
+def with_updates(table: pa.Table) -> pa.Table:
+    """The rows with time and diff, and in chunks of uneven size."""
+    zeros = pa.array([0] * table.num_rows, pa.int64())
+    table = table.append_column(TIME, zeros).append_column(DIFF, zeros)
+    cut = table.num_rows // 3
+    return pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    return spark.createDataFrame(ROWS, STRUCT).coalesce(1)
+
+
+@pytest.fixture(scope="module")
+def table(frame):
+    found = frame.toArrow()
+    return with_updates(found.cast(Schema(STRUCT).arrow()))
+
+
+@pytest.fixture(scope="module")
+def updates(frame):
+    return DiffFrame(frame.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
+
+
+def formula_of(column, *, ansi: bool = True):
+    tree = tree_of(column)
+    return None if tree is None else compiled(tree, STRUCT, ansi=ansi)
+
+
+def by_spark(frame, columns):
+    result = frame.select(*[c.alias(f"c{n}") for n, c in enumerate(columns)])
+    kinds = Schema(result.schema).arrow()
+    # What several expressions share is otherwise evaluated in front of all, also in rows where
+    # none of them asks for it, and may overflow there.
+    frame.sparkSession.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+    try:
+        found = result.toArrow().cast(kinds)
+    finally:
+        frame.sparkSession.conf.unset("spark.sql.subexpressionElimination.enabled")
+    return result.schema.fields, found.columns
+
+
+def check(frame, table, columns):
+    """Types, values and nulls of expressions that nowhere overflow."""
+    fields, expected = by_spark(frame, columns)
+    for column, field, wanted in zip(columns, fields, expected):
+        formula = formula_of(column)
+        assert formula is not None, f"{column} is not understood"
+        assert formula.kind == field.dataType, column
+        found = column_of(formula.formula, table)
+        assert found.type == wanted.type, column
+        # As text, so that NaN is itself and 0.0 is not -0.0.
+        assert repr(found.to_pylist()) == repr(wanted.to_pylist()), column
+        for none in (table.slice(0, 0), table.schema.empty_table()):
+            assert len(column_of(formula.formula, none)) == 0
+
+
+#: SQL text that is understood; most of it is written in Python too.
+PORTABLE = """
+b + b; b + h; i + l; b + 1; i - 1L; h * b; l * -3; -b; -l; abs(h); (b + h) * i - l; 1 + i
+i % 3; i % -1; xi % -7; xl % 10L; mod(b, 2); xb % -128Y; pmod(xl, 7); pmod(b, 3); xi div 7
+b div 2L; xl div -3; xl % -9223372036854775808L; pmod(xi, 2147483647); xi div -2147483648L
+i = 1; i == l; b <> h; xi < xl; xl <= xi; b > -1; l >= i; i <=> h; i <=> NULL; NOT i <=> b
+s = 'a'; s != t; s < t; s <= 'a'; s > '\U0001f600'; s <=> t; s >= t; 'ü' = s; p = q; p < q
+d = e; d < e; d >= DATE'2024-02-28'; d <=> e; u < v; u = v; w > TIMESTAMP_NTZ'2024-03-31 01:00:00'
+p AND q; p OR q; NOT p; !q; p AND NULL; p OR NULL; i > 1 AND (l < 2 OR NOT p); p <=> TRUE
+i IS NULL; f IS NOT NULL; s IS NULL; g IS NULL; isnull(p); isnotnull(d); (i + 1) IS NULL
+coalesce(i, 0); coalesce(b, l); coalesce(s, t, 'none'); coalesce(NULL, i); coalesce(p, FALSE)
+coalesce(f, f); coalesce(u, v); nvl(d, e); ifnull(i, l); coalesce(xl, i, b, 7)
+least(i, l, 1); greatest(b, h); least(s, t); greatest(s, 'b'); least(d, e); greatest(u, v, NULL)
+least(NULL, xi, xl); greatest(w, w)
+CASE WHEN i > 1 THEN l WHEN p THEN b ELSE 7 END; CASE WHEN p THEN s END; if(p, d, e); if(q, f, f)
+CASE WHEN p THEN NULL WHEN q THEN i END; CASE i WHEN 1 THEN 'one' WHEN 2 THEN 'two' END
+i IN (1, 2, 3); i IN (1, NULL); i NOT IN (1L, 2L); s IN ('a', 'ü'); xb IN (1)
+i BETWEEN -1 AND 1; s BETWEEN 'a' AND 'b'; i IS DISTINCT FROM l
+CAST(b AS long); CAST(i AS int); CAST(NULL AS date); CAST(p AS int); CAST(xl AS string); i::bigint
+5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
+"""
+
+#: Operands that Spark does not evaluate everywhere, so that nothing overflows.
+LAZY = """
+CASE WHEN xi < 2147483647 THEN xi + 1 END
+CASE WHEN xi = 2147483647 THEN 0 WHEN xi + 1 > 5 THEN 1 ELSE 2 END
+xi = -2147483648 OR if(xl > 0, xl - 1, if(xl < 0, xl + 1, -xi + 0L)) IS NULL
+xi IS NULL OR xi = 2147483647 OR xi + 1 > 0
+xi < 2147483647 AND xi + 1 < 0
+coalesce(CASE WHEN xi > 0 THEN 1 END, if(xi <= 0, abs(xi + 1), 7))
+CASE WHEN xi BETWEEN -100 AND 100 THEN i END + xi * if(xi BETWEEN -100 AND 100, 1, 0)
+CASE WHEN xi BETWEEN -100 AND 100 THEN i END * (xi + xi)
+CASE WHEN xi BETWEEN -100 AND 100 THEN i END < xi * 3
+NOT (xl > -9223372036854775808L AND -xl > 0)
+"""
+
+
+def split(texts: str):
+    return [text.strip() for line in texts.split("\n") for text in line.split(";") if text.strip()]
+
+
+@pytest.mark.parametrize("texts", [PORTABLE, LAZY], ids=["portable", "lazy"])
+def test_text(frame, table, texts):
+    check(frame, table, [F.expr(text) for text in split(texts)])
+
+
+def columns_in_python(F):
+    """The same expressions as `IN_SQL`, by the functions of classic Spark or of Connect."""
+    c = F.col
+    return [
+        c("i") + 1, 1 - c("i"), -c("i"), c("b") * c("h"), c("i") % 3, F.pmod(c("i"), F.lit(3)),
+        c("i") == 1, c("i") != 1, ~(c("i") > 1), c("i").eqNullSafe(c("l")), c("i") >= 2**40,
+        c("p") & c("q") | (c("s") < "x"), c("i").isNull(), F.isnotnull("i"),
+        F.coalesce("i", F.lit(0)), F.nvl("i", "l"), F.least("i", "l"), F.greatest("i", F.lit(None)),
+        F.when(c("i") > 1, 2), F.when(c("p"), 1).when(c("q"), 2).otherwise(c("l")),
+        c("b").cast("long"), c("b").cast(T.IntegerType()), c("b").cast("INT"),
+        c("i").isin(1, 2), c("i").between(1, 2), F.abs("i"), (c("i") + 1).alias("j"), c("`i`"),
+        c("d") == datetime.date(2024, 2, 28), c("p").eqNullSafe(True), F.lit(None).cast("date"),
+        c("a.x"), c("`a.b`.`c``d`"), F.call_function("ABS", c("i")), F.upper("s"),
+    ]
+
+
+IN_SQL = """
+i + 1; 1 - i; -i; b * h; i % 3; pmod(i, 3); i = 1; i <> 1; NOT i > 1; i <=> l; i >= 1099511627776
+p AND q OR s < 'x'; i IS NULL; i IS NOT NULL; coalesce(i, 0); nvl(i, l); least(i, l)
+greatest(i, NULL); CASE WHEN i > 1 THEN 2 END; CASE WHEN p THEN 1 WHEN q THEN 2 ELSE l END
+CAST(b AS bigint); CAST(b AS int); CAST(b AS int); i IN (1, 2); i BETWEEN 1 AND 2; abs(i)
+i + 1 AS j; i; d = DATE'2024-02-28'; p <=> TRUE; CAST(NULL AS date); a.x; `a.b`.`c``d`; ABS(i)
+upper(s)
+"""
+
+
+def test_trees_do_not_tell_how_they_were_written(spark):
+    expected = [tree_of(F.expr(text)) for text in split(IN_SQL)]
+    assert None not in expected
+    assert [tree_of(column) for column in columns_in_python(F)] == expected
+
+
+def test_trees_of_connect(spark):
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.functions import builtin as functions
+
+    expected = [tree_of(F.expr(text)) for text in split(IN_SQL)]
+    assert [tree_of(column) for column in columns_in_python(functions)] == expected
+    for column in (functions.expr("i + 1"), functions.col("*"), functions.col("s").cast("char(3)")):
+        assert tree_of(column) is None
+
+
+#: Expressions that only Spark evaluates.
+OTHERS = """
+upper(s); s || t; s LIKE 'a%'; f + 1; f = 1; f > f; f IN (1.5); i / 2; i % l; i % 0; i div l
+xl div -1; pmod(i, -3); CAST(l AS int); CAST(s AS int); CAST(i AS double); CAST(d AS timestamp)
+i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; l = 1.0; g = g; g[0]; struct(i); 1 + 1; NULL
+s = 'A' COLLATE UTF8_LCASE; CAST(s AS string COLLATE UTF8_LCASE) = 'a'; least(p, q); least(f, f)
+u > TIMESTAMP'2024-03-31 01:00:00'; try_add(i, 1); i & 1; +i; hash(i); coalesce(i, 1.5); 1.5; I + 1
+coalesce(g, g); i IN (l); CASE WHEN p THEN 1 ELSE 'x' END; transform(g, x -> x + 1)
+d < DATE'1500-01-01'
+"""
+
+
+def test_others_stay_with_spark(frame):
+    texts = split(OTHERS)
+    frame.select(*[F.expr(text) for text in texts]).schema  # they are right in Spark
+    assert [text for text in texts if formula_of(F.expr(text)) is not None] == []
+    function = F.udf(lambda i: i, "int")
+    assert formula_of(function("i")) is None and formula_of(F.col("*")) is None
+
+
+def test_deep_expressions_stay_with_spark():
+    deep = cases = F.col("i")
+    for _ in range(150):
+        deep = deep + 1
+    for _ in range(20):
+        cases = F.when(F.col("p"), cases)
+    assert formula_of(deep) is None and formula_of(cases) is None
+
+
+def test_collations_and_padded_text_stay_with_spark():
+    struct = T.StructType([
+        T.StructField("c", T.StringType("UTF8_LCASE")),
+        T.StructField("k", T.StringType(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}),
+    ])
+    for name in struct.names:
+        assert compiled(tree_of(F.col(name) == "a"), struct, ansi=True) is None
+        assert compiled(tree_of(F.col(name) < F.col(name)), struct, ansi=True) is None
+
+
+def test_without_ansi_integers_wrap_round_in_spark(spark, updates):
+    assert formula_of(F.expr("i + 1"), ansi=False) is None
+    assert formula_of(F.expr("abs(i) > 0"), ansi=False) is None
+    for text in ("i > l", "i % 3", "coalesce(i, l)"):
+        assert formula_of(F.expr(text), ansi=False) is not None
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        assert not updates.withColumn("m", F.col("i") + 1)._node.stage.portable
+        assert updates.where("i > 1")._node.stage.portable
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+# Random expressions.
+
+
+INTEGERS = {"b": 0, "h": 1, "i": 2, "l": 3, "xb": 0, "xi": 2, "xl": 3}
+KINDS = {"text": ["s", "t"], "date": ["d", "e"], "moment": ["u", "v"], "truth": ["p", "q"]}
+
+
+class Writer:
+    """Writes random SQL text whose type is known."""
+
+    def __init__(self, seed: int):
+        self._choice = random.Random(seed)
+
+    def integer(self, depth: int) -> str:
+        pick = self._choice.choice
+        if depth == 0 or self._choice.random() < 0.2:
+            return pick([*INTEGERS, "b", "h", "i", "l", str(pick(range(-3, 4))), "5L", "2Y"])
+        a, b = self.integer(depth - 1), self.integer(depth - 1)
+        n = pick(["2", "3", "7L", "-5"])
+        return pick([
+            f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"(- {a})", f"abs({a})", f"({a} % {n})",
+            f"coalesce({a}, {b})", f"least({a}, {b})", f"greatest({a}, {b}, 1)", f"({a} div {n})",
+            f"CAST({a} AS long)", f"pmod({a}, 3)", f"if({self.truth(depth - 1)}, {a}, {b})",
+            f"CASE WHEN {self.truth(depth - 1)} THEN {a} WHEN {self.truth(0)} THEN {b} END",
+        ])
+
+    def any(self, kind: str, depth: int) -> str:
+        if kind == "integer":
+            return self.integer(depth)
+        if kind == "truth":
+            return self.truth(depth)
+        a, b = self._choice.choices(KINDS[kind], k=2)
+        return self._choice.choice([a, f"coalesce({a}, {b})", f"if({self.truth(0)}, {a}, {b})"])
+
+    def truth(self, depth: int) -> str:
+        pick = self._choice.choice
+        if depth == 0:
+            known = ["p", "q", "i > 0", "s < t", "(xl IS NULL)", "d = e", "TRUE"]
+            return pick([*known, "CAST(NULL AS boolean)"])
+        kind = pick(["integer", "integer", *KINDS])
+        a, b = self.any(kind, depth - 1), self.any(kind, depth - 1)
+        p, q = self.truth(depth - 1), self.truth(depth - 1)
+        return pick([
+            f"({a} {pick(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {b})", f"({p} AND {q})",
+            f"({p} OR {q})", f"(NOT {p})", f"({a} IS NULL)", f"({a} IS NOT NULL)",
+            f"({self.integer(depth - 1)} IN (0, 1L, {pick(['3', 'NULL'])}))",
+        ])
+
+
+@settings(max_examples=3)
+@given(seed=st.integers(0, 2**32))
+def test_random_expressions(spark, frame, table, seed):
+    """Those that overflow are left to the next test: one of them would fail the whole query."""
+    writer = Writer(seed)
+    texts = [writer.truth(4) if n % 2 else writer.integer(4) for n in range(60)]
+    kept = []
+    for text in texts:
+        formula = formula_of(F.expr(text))
+        try:
+            kept += [F.expr(text)] if formula and column_of(formula.formula, table) else []
+        except DiffOverflowError:
+            pass
+    assert len(kept) > 15
+    check(frame, table, kept)
+
+
+#: Expressions that overflow in Spark, and what the error calls them.
+OVERFLOWS = [
+    ("xi + 1", "(xi + 1)", "int"),
+    ("b + (xb - 1Y)", "(xb - 1)", "tinyint"),
+    ("xl * 2", "(xl * 2)", "bigint"),
+    ("-xl", "negative(xl)", "bigint"),
+    ("abs(xb) > 3", "abs(xb)", "tinyint"),
+    ("p OR xi + i > 3", "(xi + i)", "int"),
+    ("coalesce(i, xi * 4)", "(xi * 4)", "int"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown", "kind"), OVERFLOWS)
+def test_overflow(frame, table, text, shown, kind):
+    with pytest.raises(DiffOverflowError) as caught:
+        column_of(formula_of(F.expr(text)).formula, table)
+    assert f"{shown} leaves the range of {kind} " in str(caught.value)
+    assert "wider type" in str(caught.value)
+    with pytest.raises(ArithmeticException):
+        frame.select(F.expr(text)).collect()
+
+
+# Through DiffFrame.
+
+
+def test_arithmetic_needs_no_spark(updates):
+    stage = updates.withColumn("m", F.col("i") + 1)._node.stage
+    assert stage.portable
+    # It travels to the executors, and columns of the JVM could not.
+    travelled = cloudpickle.dumps(stage)
+    assert len(travelled) < 10_000
+    assert cloudpickle.loads(travelled) == stage
+
+
+def test_columns_that_nobody_wants(table, updates, frame):
+    node = updates.select("i", F.expr("b + h AS m"), F.lit(5).alias("five"), "s")._node
+    assert node.needs(frozenset({"m", "five"})) == {"b", "h"}
+    few = table.select(["b", "h", TIME, DIFF])
+    done = node.stage.on_table(few)
+    assert done.column_names == ["m", "five", TIME, DIFF]
+    again = node.stage.on_frame(frame.select("b", "h", F.lit(0).alias(TIME), F.lit(0).alias(DIFF)))
+    assert again.columns == done.column_names
+    assert again.toArrow().to_pylist() == done.to_pylist()
+    where = updates.where("b > h")._node
+    assert where.needs(frozenset({"i"})) == {"b", "h", "i"}
+    kept = where.stage.on_frame(frame.select("h", F.lit(0).alias(TIME), "b"
+                                             ).withColumn(DIFF, F.lit(0)))
+    assert sorted(kept.columns) == sorted(few.column_names)
+    assert kept.count() == where.stage.on_table(few).num_rows
+
+
+def test_names(spark, updates):
+    """A formula is made of the columns that Spark finds, or of none."""
+    joined = updates.alias("l").join(updates.alias("r"), F.col("l.i") == F.col("r.l"))
+    found = joined.where(F.col("l.h") < F.col("r.h"))._node
+    assert found.stage.portable and found.stage.condition.columns == {"h_1", "h_2"}
+    odd = spark.createDataFrame(
+        [((1,), 2, 3, 4, 0, 1)],
+        "r struct<x int>, `r.x` int, `r, x` int, `q``x` int, time int, diff int",
+    )
+    frame = DiffFrame(odd)
+    assert not frame.select(F.col("r.x") + 1)._node.stage.portable
+    assert frame.select(F.col("`r.x`") + 1, F.col("`q``x`") + 1)._node.stage.portable
+    assert not frame.select(F.col("`r, x`") + 1)._node.stage.portable
+    aliased = DiffFrame(odd.withColumnRenamed("r, x", "a").withColumnRenamed("r", "z")).alias("a")
+    assert aliased.where("a.a > 1")._node.stage.portable
+    assert not aliased.where("a > 1")._node.stage.portable
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """Fails if an expression is evaluated by Spark on the driver."""
+    def refuse(*arguments):
+        raise AssertionError("evaluated by Spark")
+
+    monkeypatch.setattr(SparkRunner, "evaluate", refuse)
+
+
+def program(frame):
+    made = frame.where("i IS NOT NULL AND (s <> 'B' OR d < e)").withColumn("n", F.col("i") * 2 + 1)
+    made = made.select("n", "s", (F.col("n") % 3 == 0).alias("third"), F.coalesce("b", "i"), "u")
+    return made.drop("u").filter(F.col("n") > -5).count()
+
+
+@every_runner
+def test_programs(spark, updates, runner, by_hand):
+    data = [tuple(row) for row in ROWS]
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows_in_flow, session = flow.input("rows", STRUCT)
+        result = program(rows_in_flow)
+        session.insert(data)
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        found = sorted(map(repr, result.at(0).collect()))
+    expected = spark.createDataFrame(ROWS, STRUCT).where("i IS NOT NULL AND (s <> 'B' OR d < e)")
+    expected = expected.selectExpr("i * 2 + 1 AS n", "s", "coalesce(b, i)").selectExpr(
+        "n", "s", "n % 3 = 0 AS third", "`coalesce(b, i)`"
+    ).where("n > -5").groupBy("n", "s", "third", "coalesce(b, i)").count()
+    assert found == sorted(map(repr, expected.collect()))
+    # Of a collection given as a whole, Spark does the same.
+    assert sorted(map(repr, program(updates).at(0).collect())) == found
+
+
+@every_runner
+def test_overflow_leaves_the_state_as_it_was(spark, runner):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        numbers, numbers_in = flow.input("numbers", "n int")
+        result = numbers.withColumn("m", F.col("n") + 1).count()
+        numbers_in.insert([(1,)])
+        numbers_in.advance_to(1)
+        numbers_in.flush()
+        flow.step()
+        numbers_in.insert([(2**31 - 1,)])
+        numbers_in.advance_to(2)
+        numbers_in.flush()
+        with pytest.raises(DiffOverflowError, match=r"\(n \+ 1\) leaves the range of int"):
+            flow.step()
+        assert [tuple(row) for row in result.at(0).collect()] == [(1, 2, 1)]
+
+
+@every_runner
+def test_what_is_not_understood_goes_to_spark(spark, runner):
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        words, words_in = flow.input("words", "w string, n int")
+        upper = words.withColumn("n", F.col("n") + 1).withColumn("u", F.upper("w"))
+        result = upper.where("n > 1").count()
+        words_in.insert([("a", 1), ("b", 0)])
+        words_in.advance_to(1)
+        words_in.flush()
+        flow.step()
+        assert [tuple(row) for row in result.at(0).collect()] == [("a", 2, "A", 1)]
