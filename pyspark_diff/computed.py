@@ -114,9 +114,12 @@ class _Compiler:
             return self.of(tree.child)
         if isinstance(tree, Cast):
             return _cast(self.of(tree.child), tree.kind)
-        if tree.name in CHECKED and not self._ansi or tree.name not in _RULES:
+        if tree.name not in _RULES:
             raise _Unknown
         found = _RULES[tree.name](tree.name, [self.of(argument) for argument in tree.arguments])
+        if isinstance(found.formula, Apply) and found.formula.function in CHECKED:
+            if not self._ansi:
+                raise _Unknown
         if not found.formula.columns:
             # Spark computes it once, and not at all for no rows.
             raise _Unknown
@@ -147,11 +150,13 @@ def _sign(name: str, arguments: Sequence[Computed]) -> Computed:
 
 
 def _division(name: str, arguments: Sequence[Computed]) -> Computed:
-    """Division by a constant that is never an error: all others have rules of their own."""
+    """Division by a constant that is never an error, and `div` by anything."""
     _count(arguments, 2)
     kind = _LONG if name == "div" and _widest(arguments) else _widest(arguments)
     value, divisor = arguments[0], arguments[1].formula
     by = divisor.content if isinstance(divisor, Constant) else None
+    if name == "div" and not isinstance(divisor, Constant):
+        return _apply("div by", [_as(a, _LONG) for a in arguments], _LONG)
     if name == "%" and by == -1:
         by = 1
     if by is None or by in (0, -1) or isinstance(by, str) or name == "pmod" and by < 0:

@@ -197,6 +197,7 @@ class LoopMethods(Frame):
         result : DiffFrame
             With the columns of the variable, matched by name.
         """
+        self._check_open()
         node = self._node
         if not isinstance(node, Variable):
             raise SchemaError("only a variable of a loop can be set: x = loop.variable(start)")
@@ -218,12 +219,17 @@ class LoopMethods(Frame):
 
     def leave(self) -> "DiffFrame":
         """A collection of a loop as it is at the end, for use outside of it."""
+        self._check_open()
         self._unambiguous("leave")
         if self._node.loop is None:
             raise NotReadableError(
                 "leave is for collections of a loop, and this one is in none: use it as it is"
             )
         return self._with(Leave(self._node), scope=self._scope)
+
+    def _check_open(self) -> None:
+        if self._flow is not None:
+            self._flow._check_open()
 
 
 def _stack() -> list[LoopScope]:

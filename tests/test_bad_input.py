@@ -635,6 +635,8 @@ FLOW_CALLS = {
     "step_while": lambda f: f.step_while(lambda: False),
     "arrangements": lambda f: f.arrangements(),
     "describe": lambda f: f.describe(),
+    "iterations": lambda f: f.iterations(),
+    "loop": lambda f: f.loop(),
 }
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
@@ -648,10 +650,13 @@ FRAME_CALLS = {
     "filter": lambda c: c.filter("n > 0"),
     "flat_map": lambda c: c.flat_map(lambda row: [], ONE),
     "inspect": lambda c: c.inspect(print),
+    "iterate": lambda c: c.iterate(lambda x: x),
+    "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),
     "negate": lambda c: c.negate(),
     "probe": lambda c: c.probe(),
     "select": lambda c: c.select("n"),
+    "set": lambda c: c.set(c),
     "threshold": lambda c: c.threshold(lambda n: n),
     "to_df": lambda c: c.to_df(),
     "transform": lambda c: c.transform(lambda df: df),

@@ -244,7 +244,7 @@ def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
 
 
 def three_coordinates(spark):
-    """What is given when something happens in iteration 1 of 1, and counts with 3 and 0, 0 and 3."""
+    """What is given when something happens in iteration 1 of 1, and counts with 3, 0 and 0, 3."""
     shown = []
     with Dataflow(spark, runner="local", buckets=1) as flow:
         zero, zero_in = flow.input("zero", "n long")

@@ -33,6 +33,7 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "<=": pc.less_equal,
     ">": pc.greater,
     ">=": pc.greater_equal,
+    "div by": pc.divide_checked,
     # The divisor is a number that is neither 0 nor -1, so that all quotients fit.
     "div": pc.divide,
     "%": lambda x, n: pc.subtract(x, pc.multiply(pc.divide(x, n), n)),
@@ -54,11 +55,11 @@ _PLAIN: dict[str, Callable[..., Value]] = {
 }
 
 #: Functions that fail where the result does not fit.
-CHECKED = frozenset({"+", "-", "*", "negative", "abs"})
+CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs"})
 #: All functions there are.
 FUNCTIONS = frozenset({*_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast"})
 
-_WORDS = frozenset({"and", "or", "div"})
+_WORDS = frozenset({"and", "or", "div", "div by"})
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,11 @@ class Apply:
         try:
             return function(first, *rest)
         except pa.ArrowInvalid as error:
+            if "zero" in str(error):
+                raise DiffOverflowError(
+                    f"{self} divides by zero in some row; leave such rows out, or divide by "
+                    "F.when(...) of what is not zero"
+                ) from error
             raise DiffOverflowError(
                 f"the result of {self} leaves the range of {_SQL[str(self.kind)]} in some row; "
                 "cast what it is computed from to a wider type, as in "
