@@ -363,6 +363,7 @@ def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
             same = len(known[0].chain) == len(feed.chain) and all(
                 a is b for a, b in zip(known[0].chain, feed.chain)
             )
+            same = same and (known[0].lower, known[0].upper) == (feed.lower, feed.upper)
             if same and known[0].source.table is not None and feed.source.table is not None:
                 if known[0].source.table.schema.equals(feed.source.table.schema):
                     known.append(feed)

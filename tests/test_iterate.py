@@ -146,6 +146,33 @@ def test_random_loops_in_a_whole_history(spark, data):
         assert accumulate(rows, time) == evaluate(program, now)[node]
 
 
+K = (("k", "bigint"),)
+#: The first input goes ahead of the second, which follows.
+LAGGING = (
+    ((0, "insert", ("rows", [(1,)])), (0, "advance", 5), (0, "flush", None),
+     (1, "insert", ("rows", [(1,), (2,)])), (1, "advance", 2), (1, "flush", None)),
+    ((0, "insert", ("rows", [(2,)])), (0, "advance", 2), (0, "flush", None),
+     (1, "advance", 1), (1, "flush", None)),
+    ((1, "insert", ("rows", [(3,)])), (1, "advance", 1), (1, "flush", None)),
+)
+
+
+@pytest.mark.parametrize("of", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("ops", [
+    [Op("concat", (0, 1))],
+    [Op("join", (0, 1), (("k",), "left_semi")), Op("concat", (2, 0)),
+     Op("threshold", (3,), ("cap",))],
+])
+def test_inputs_that_lag(spark, of, ops):
+    """What is ahead of the loop's frontier waits, and is taken in once."""
+    body = Program((K, K), tuple(ops), (len(ops) + 1,))
+    program = Program((K, K), (Op("iterate", of, (2, "iterate", body)),), (2,))
+    with Run(spark, program, runner="local", buckets=1) as run:
+        for actions in LAGGING:
+            run.step(actions)
+        run.finish()
+
+
 # Graphs, by hand.
 
 WORKED = [((0, 3), 0, 1), ((0, 2), 5, 1), ((2, 3), 10, 1), ((0, 3), 11, -1)]
