@@ -98,12 +98,13 @@ def ordering(name: str, ascending: bool) -> Column:
 
 def _renamed(left: DiffFrame, right: DiffFrame, using: tuple[str, ...]) -> DiffFrame:
     """The right side without names of the left one."""
-    found = list(left.columns)
+    found, names = list(left.columns), []
     for name in right.columns:
         if name not in using:
             found.append(free(name, found))
-            right = right.withColumnRenamed(name, found[-1]) if found[-1] != name else right
-    return right
+        names.append(name if name in using else found[-1])
+    # All at once: a new name may be that of another one of its columns.
+    return right if names == right.columns else right.toDF(*names)
 
 
 def _join(left: DiffFrame, right: DiffFrame, using: tuple[str, ...], how: str) -> DiffFrame:

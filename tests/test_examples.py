@@ -1,11 +1,14 @@
 """The examples run as their users run them: with python, and with spark-submit."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import networkx as nx
 import pyspark
 import pytest
 
@@ -121,3 +124,172 @@ def test_skip_level_takes_changes_that_are_typed(tmp_path):
     answers = re.findall(r"^  (\w+) \([\d.]+ ms\)$", out, flags=re.MULTILINE)
     assert answers == ["1", "0", "1", "nobody"]
     assert out.count("updates in") == 4 and out.count("error:") == 8
+
+
+# Those of loops run in this process, with the session of the tests.
+
+
+@pytest.fixture
+def example(spark, monkeypatch, capsys):
+    """The module of an example, and what its `main` prints."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+
+    def call(name, *arguments):
+        module = importlib.import_module(name)
+        module.main([str(argument) for argument in arguments])
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("# a comment\n\n1 2\n 1\t3 0.5\n3 4\n#5 6\n4 1\n7 8\n")
+    return path
+
+
+SMALL_GRAPH = ("--nodes", 20, "--edges-count", 40, "--changes", 8, "--seed", 1)
+
+
+def graphs_over_time(spark, *arguments):
+    """The graph at each time, as the examples load and change it."""
+    module = importlib.import_module("reachability")
+    options = module.graph_parser("").parse_args([str(argument) for argument in arguments])
+    loaded, changes = module.changing_graph(spark, options)
+    edges = Counter(tuple(edge) for edge in loaded.collect())
+    for rows in [[], *changes]:
+        for *edge, _, diff in rows:
+            edges[tuple(edge)] += diff
+        yield nx.DiGraph((+edges).keys())
+
+
+def at_changes(values):
+    """Values with the time of each, at the times at which they change."""
+    return [
+        (*value, at) for at, value in enumerate(values) if at == 0 or value != values[at - 1]
+    ]
+
+
+def table(text, header):
+    """The rows of numbers below the header of a table."""
+    rows = text.split(header + "\n")[1].splitlines()
+    numbers = [tuple(map(int, row.replace(",", "").split())) for row in rows if row[-1].isdigit()]
+    assert numbers
+    return numbers
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_bfs_shows_the_updates_of_the_worked_history(example, batch):
+    out = example("bfs", *(() if batch is None else ("--batch", batch)))
+    assert f"(median of {4 if batch else 1})" in out
+    assert out.endswith("""\
+updates of the number of nodes at each distance:
+  distance 0: +1 at 0
+  distance 1: +1 at 0, +1 at 5, -1 at 11
+  distance 2: +1 at 11
+""")
+
+
+@pytest.mark.slow
+def test_bfs_with_spark_submit(tmp_path, text_file):
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    script = str(ROOT / "examples" / "bfs.py")
+    out = run(submit, "--master", "local[2]", script, "--edges", str(text_file), "--root", "1",
+              "--changes", "1", cwd=tmp_path)
+    assert "nodes:\n         1 at distance 0\n         2 at distance 1\n" in out
+
+
+def test_bfs_of_a_graph(spark, example, text_file):
+    out = example("bfs", "--edges", text_file, "--root", 1, "--changes", 0)
+    loaded = re.findall(r"(\d+) at distance (\d+)", out.split("nodes at the end:")[0])
+    assert loaded == [("1", "0"), ("2", "1"), ("1", "2")]
+    out = example("bfs", *SMALL_GRAPH, "--batch", 3)
+    shown = re.findall(r"(\d+) at distance (\d+)", out.split("nodes at the end:")[1])
+    *_, last = graphs_over_time(spark, *SMALL_GRAPH)
+    expected = Counter(nx.single_source_shortest_path_length(last, 0).values())
+    assert {int(distance): int(nodes) for nodes, distance in shown} == expected
+
+
+def test_reachability(spark, example, tmp_path, text_file):
+    out = example("reachability", "--edges", text_file, "--roots", 3, 7, "--changes", 0)
+    assert table(out, "reachable  from time") == [(6, 0)]
+    picture = tmp_path / "reachable.png"
+    out = example("reachability", *SMALL_GRAPH, "--batch", 3, "--picture", picture)
+    numbers = [(len(nx.descendants(graph, 0) | {0}),)
+               for graph in graphs_over_time(spark, *SMALL_GRAPH)]
+    assert len(set(numbers)) > 1
+    assert table(out, "reachable  from time") == at_changes(numbers)
+    assert re.search(r"^reachability +\[0\] +\d+ +[\d.]+$", out, flags=re.MULTILINE)
+    assert picture.stat().st_size > 5000
+
+
+def test_k_core(spark, example, tmp_path):
+    picture = tmp_path / "core.png"
+    out = example("k_core", *SMALL_GRAPH, "--batch", 3, "--picture", picture)
+    cores = [
+        nx.k_core(nx.Graph(edge for edge in graph.edges if edge[0] != edge[1]), 3)
+        for graph in graphs_over_time(spark, *SMALL_GRAPH)
+    ]
+    sizes = [(core.number_of_edges(), core.number_of_nodes()) for core in cores]
+    assert len(set(sizes)) > 1
+    assert table(out, "    edges      nodes  from time") == at_changes(sizes)
+    assert picture.stat().st_size > 5000
+
+
+def test_components(spark, example, tmp_path):
+    picture = tmp_path / "components.png"
+    sparse = (*SMALL_GRAPH, "--edges-count", 14)
+    out = example("components", *sparse, "--batch", 3, "--picture", picture)
+    found = [list(nx.weakly_connected_components(graph))
+             for graph in graphs_over_time(spark, *sparse)]
+    sizes = [(len(parts), max(map(len, parts))) for parts in found]
+    assert len(set(sizes)) > 1
+    header = "components  nodes of the largest  from time"
+    assert table(out, header) == at_changes(sizes)
+    assert picture.stat().st_size > 5000
+
+
+def everyone_below(company):
+    """For each manager the salaries and the number of all below, by recursion."""
+    reports = {}
+    for person, (manager, _) in company.items():
+        reports.setdefault(manager, []).append(person)
+
+    def add_up(person):
+        parts = [(company[who][1], 1, *add_up(who)) for who in reports.get(person, ())]
+        return sum(s + t for s, _, t, _ in parts), sum(n + m for _, n, _, m in parts)
+
+    return {person: add_up(person) for person in company if person in reports}
+
+
+@pytest.mark.parametrize("people, levels, changes, batch", [(12, 4, 6, 1), (170, 150, 3, 3)])
+def test_org_chart_against_a_recursion(example, monkeypatch, people, levels, changes, batch):
+    module = importlib.import_module("org_chart")
+    monkeypatch.setattr(module, "SMALL", 1000)
+    out = example("org_chart", "--nodes", people, "--levels", levels, "--changes", changes,
+                  "--batch", batch)
+    rows = re.findall(r"^  \((\d+), (\d+), (\d+)\) (\d+) ([+-]1)$", out, flags=re.MULTILINE)
+    updates = [tuple(map(int, row)) for row in rows]
+    company = module.random_company(people, levels, 0)
+    now = dict(company)
+    moves = 0
+    for at, change in enumerate([[], *module.changed(company, changes, 0)]):
+        for person, manager, salary, _, diff in change:
+            if diff > 0:
+                moves += now[person][0] != manager
+                now[person] = (manager, salary)
+        found = Counter()
+        for manager, total, heads, time, diff in updates:
+            found[manager, total, heads] += diff if time <= at else 0
+        expected = {(manager, *below): 1 for manager, below in everyone_below(now).items()}
+        assert {record: diff for record, diff in found.items() if diff} == expected
+    assert moves > 0
+
+
+def test_org_chart_of_a_file(example, tmp_path):
+    path = tmp_path / "company.txt"
+    path.write_text("# manager person salary\n1 2 10\n2 3 20\n2 4 30\n5 6 7\n")
+    out = example("org_chart", "--edges", path, "--changes", 0)
+    assert "loaded 6 people" in out
+    assert "  1 is above 3, who earn 60\n  5 is above 1, who earn 7\n" in out

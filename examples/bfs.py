@@ -1,0 +1,86 @@
+"""How many nodes are how far away from a root, in a graph whose edges come and go?
+
+Without a graph this is a worked example: an edge from 0 to 3, later a way from 0 over 2 to 3, and
+then the edge is gone, so that 3 is farther away. At time 10 no distance changes, and no number.
+
+    python examples/bfs.py                      # the worked example, all changes in one step
+    python examples/bfs.py --batch 1            # and a step for each: the same updates
+    python examples/bfs.py --nodes 100000 --edges-count 500000 --changes 1000 --batch 100
+    spark-submit examples/bfs.py --edges edges.txt --root 3 --picture distances.png
+
+A file has lines "src dst"; those that begin with # are comments. In a graph of a file, or a random
+one, each change replaces one edge by a random one at a logical time of its own; ``--batch`` changes
+are processed in one physical step. The batch size changes the cost and never the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+import pyspark_diff
+from pyspark_diff import Dataflow
+from pyspark_diff.graphs import bfs
+from reachability import changing_graph, draw, graph_parser, make_changes, show_iterations, step
+
+#: Changes of the worked example, each of them a list of update rows: src, dst, time, diff.
+WORKED = [[(0, 3, 0, 1)], [(0, 2, 5, 1)], [(2, 3, 10, 1)], [(0, 3, 11, -1)]]
+
+
+def show_updates(updates: Counter) -> None:
+    """How the number of nodes at each distance changes, and when."""
+    there = sorted(key for key in updates if updates[key])
+    for distance, keys in groupby(there, lambda key: key[0]):
+        told = (f"{updates[key]:+d} at {key[1]}" for key in keys)
+        print(f"  distance {distance}: " + ", ".join(told))
+
+
+def show_numbers(updates: Counter) -> None:
+    """How many nodes there are at each distance after all updates."""
+    numbers: Counter = Counter()
+    for (distance, _), diff in updates.items():
+        numbers[distance] += diff
+    for distance in sorted(+numbers):
+        print(f"  {numbers[distance]:>8,} at distance {distance}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the example from the command line."""
+    parser = graph_parser(__doc__.splitlines()[0])
+    parser.add_argument("--history", choices=["worked", "random"], help="worked without a graph")
+    parser.add_argument("--root", type=int, default=0, help="where to start")
+    parser.set_defaults(nodes=None)
+    options = parser.parse_args(arguments)
+    given = options.edges or options.nodes is not None
+    worked = (options.history or ("random" if given else "worked")) == "worked"
+    options.nodes = 50 if options.nodes is None else options.nodes
+    spark = pyspark_diff.session("bfs")
+    spark.sparkContext.setLogLevel("ERROR")
+    loaded, changes = (None, WORKED) if worked else changing_graph(spark, options)
+    updates: Counter = Counter()  # from distance and time to the change of the number of nodes
+    with Dataflow(spark) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        roots, roots_in = flow.input("roots", "node long")
+        # A record for each node, of its distance only: how many are alike is the sum of diffs.
+        distances = bfs(edges, roots).select("distance").consolidate()
+        distances.inspect(lambda distance, at, diff: updates.update({(*distance, at): diff}))
+        roots_in.insert([(options.root,)])
+        roots_in.close()
+        if loaded is not None:
+            edges_in.insert(loaded)
+            print(f"loaded in {step(flow, edges_in, 1):.2f} s; nodes:")
+            show_numbers(updates)
+            show_iterations(flow)
+        make_changes(flow, edges_in, changes, options.batch)
+    if worked:
+        print("updates of the number of nodes at each distance:")
+        show_updates(updates)
+    else:
+        print("nodes at the end:")
+        show_numbers(updates)
+    if options.picture:
+        draw(updates, "Nodes at each distance from the root", options.picture)
+
+
+if __name__ == "__main__":
+    main()
