@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Sequence
 
+import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.graph import Graph
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.schema import TimeType
-from pyspark_diff.state import State, only
-
-
-#: Spark schema of the list of iterations.
-TURNS = "loop string, iteration array<bigint>, changes bigint, seconds double"
+from pyspark_diff.state import State, Turn, only
 
 
 class Entry(NamedTuple):
@@ -28,6 +25,15 @@ class Entry(NamedTuple):
     upper: Any
     since: Any
     readers: list[str]
+
+
+def turns(report: Sequence[Turn]) -> pa.Table:
+    """The iterations of loops, a row each."""
+    fields = [("loop", pa.string()), ("iteration", pa.list_(pa.int64())), ("changes", pa.int64()),
+              ("seconds", pa.float64())]
+    columns = zip(*report) if report else [()] * len(fields)
+    return pa.table([pa.array(c, kind) for c, (_, kind) in zip(columns, fields)],
+                    schema=pa.schema(fields))
 
 
 def schema(time_type: TimeType) -> T.StructType:

@@ -258,7 +258,7 @@ class Dataflow:
         outermost first), ``changes`` (updates that went round) and ``seconds``.
         """
         self._check_open()
-        return self.spark.createDataFrame(self.report.turns, catalog.TURNS)
+        return self.spark.createDataFrame(catalog.turns(self.report.turns))
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""

@@ -180,7 +180,10 @@ class Iteration:
         evaluated = all(feed.source.frame is None for feed in feeds)
         if not self._step.settings.few(rows) or not evaluated:
             return feeds  # the arrangement that takes it in will see to that
-        table = pa.concat_tables(self._step.evaluation.tables(node, feeds))
+        tables = self._step.evaluation.tables(node, feeds)
+        if not tables:
+            return []
+        table = pa.concat_tables(tables)
         return [_added_up(Feed(Source(node.schema, table=table), until=self._upper), table)]
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
@@ -208,8 +211,10 @@ class Iteration:
     ) -> None:
         """A loop that has not come to rest when it should have is an error."""
         feeds = [*feeds, *self._back.get((node, at), ())]
-        table = pa.concat_tables(self._step.evaluation.tables(node, feeds))
-        left = _consolidated(node.schema, table)
+        tables = self._step.evaluation.tables(node, feeds)
+        if not tables:
+            return
+        left = _consolidated(node.schema, pa.concat_tables(tables))
         if not len(left):
             return
         few = left.between(0, min(len(left), SHOWN))

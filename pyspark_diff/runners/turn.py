@@ -109,10 +109,12 @@ def _replayed(
     given, rows = recent(keys, own.new, limit)
     nothing = Grouped(empty(), np.empty(0, np.int64))
     recalled = Side(own.old, nothing, layout, read.own.names, read.lower, limit)
-    (columns, time, diff), rows_old = read.kernel(sides, recalled, read.stored)
-    if isinstance(diff, np.ndarray):
-        time = spread(time, diff.size)  # records without columns are counted by their times
-    made = layout.encode(columns, time, diff)
+    made, rows_old = empty(), 0
+    if any(len(side.new.updates) for side in sides):  # else all that was new has cancelled out
+        (columns, time, diff), rows_old = read.kernel(sides, recalled, read.stored)
+        if isinstance(diff, np.ndarray):
+            time = spread(time, diff.size)  # records without columns are counted by their times
+        made = layout.encode(columns, time, diff)
     if len(given.updates):
         made = concat([made, given.updates.at(given.updates.time, -given.updates.diffs())])
     change = consolidate(made).updates
