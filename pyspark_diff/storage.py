@@ -169,10 +169,11 @@ def remove_files(paths: list[str]) -> None:
 
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
-    for folder in paths:
-        for known in (_opened, _held):
-            for path in [path for path in known if os.path.dirname(path) == folder]:
-                del known[path]
+    folders = set(paths)
+    for known in (_opened, _held):
+        for path in [path for path in known if os.path.dirname(path) in folders]:
+            del known[path]
+    for folder in filter(os.path.exists, paths):
         for _ in range(5):  # a task that still runs may add a file while others are removed
             shutil.rmtree(folder, ignore_errors=True)
             if not os.path.exists(folder):

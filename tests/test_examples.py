@@ -61,6 +61,7 @@ def test_degrees_with_spark_submit_on_a_file(tmp_path, edge_list):
     assert updates(out) == {(2, 1, 0): 1, (1, 2, 0): 1}
 
 
+@pytest.mark.slow
 def test_degrees_with_progress_on_a_larger_graph(tmp_path):
     script = str(ROOT / "examples" / "degrees.py")
     out = run(sys.executable, script, "--nodes", "1000", "--edges", "5000", "--rounds", "2000",

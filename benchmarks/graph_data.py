@@ -1,0 +1,109 @@
+"""Random graphs, and replacements of their edges, for the benchmarks of graph programs.
+
+All edges come from one random stream. A graph of ``m`` edges begins with the first ``m``; round
+``r`` removes edge ``r`` of the stream and inserts edge ``m + r``, at a logical time of its own:
+
+    the graph at time t  =  edges t, ..., m + t - 1 of the stream
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FILES = 8
+#: With some others node 0 of the smallest graph has no edge to follow at the start or at the end.
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph on disk, and its replacements.
+
+    Parameters
+    ----------
+    path : str
+        Folder of Parquet files with columns ``src`` and ``dst``.
+    nodes, edges : int
+    gone, come : pyarrow.Table
+        The edge that each round removes, and the one that it inserts.
+    """
+
+    path: str
+    nodes: int
+    edges: int
+    gone: pa.Table
+    come: pa.Table
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+        return self.come.num_rows
+
+    def updates(self, first: int, end: int) -> pa.Table:
+        """Update rows of some rounds: round ``r`` happens at time ``r + 1``."""
+        times = np.arange(first + 1, end + 1)
+        both = [edges.slice(first, end - first) for edges in (self.gone, self.come)]
+        updates = pa.concat_tables(both)
+        updates = updates.append_column("time", pa.array(np.concatenate((times, times))))
+        return updates.append_column("diff", pa.array(np.repeat([-1, 1], end - first)))
+
+    def after(self, rounds: int) -> pa.Table:
+        """All edges once some rounds have happened."""
+        old = pq.read_table(self.path).slice(rounds)
+        first = max(rounds - self.edges, 0)
+        return pa.concat_tables([old, self.come.slice(first, rounds - first)])
+
+    def write_after(self, rounds: int) -> str:
+        """The same as Parquet files; returns their folder."""
+        if rounds == 0:
+            return self.path
+        path = f"{self.path}-after-{rounds}"
+        if not os.path.exists(path):
+            os.makedirs(path)
+            _write(path, self.after(rounds))
+        return path
+
+
+def write_graph(folder: str, nodes: int, edges: int, rounds: int) -> Graph:
+    """A random graph as Parquet files, and a number of rounds."""
+    path = os.path.join(folder, f"edges-{nodes}-{edges}")
+    os.makedirs(path)
+    old = []
+    for number, (first, end) in enumerate(_pieces(edges)):
+        part = _random_edges(number, nodes, end - first)
+        _write_file(path, number, part)
+        old.append(part.slice(0, max(rounds - first, 0)))
+    come = _random_edges(FILES, nodes, rounds)
+    gone = pa.concat_tables([*old, come]).slice(0, rounds).combine_chunks()
+    return Graph(path, nodes, edges, gone, come)
+
+
+def size(text: str) -> tuple[int, int]:
+    """Nodes and edges from ``"1000:2000"``."""
+    nodes, edges = (int(part) for part in text.split(":"))
+    return nodes, edges
+
+
+def _random_edges(part: int, nodes: int, count: int) -> pa.Table:
+    random = np.random.default_rng([SEED, part])
+    return pa.table({name: random.integers(0, nodes, count) for name in ("src", "dst")})
+
+
+def _pieces(rows: int) -> list[tuple[int, int]]:
+    ends = [rows * number // FILES for number in range(FILES + 1)]
+    return list(zip(ends, ends[1:]))
+
+
+def _write(path: str, edges: pa.Table) -> None:
+    for number, (first, end) in enumerate(_pieces(edges.num_rows)):
+        _write_file(path, number, edges.slice(first, end - first))
+
+
+def _write_file(path: str, number: int, edges: pa.Table) -> None:
+    name = f"{path}/{number}.parquet"
+    pq.write_table(edges, name, use_dictionary=False, compression="none")

@@ -1,0 +1,275 @@
+"""Graph algorithms without the library, from scratch: plain Spark loops, and GraphX.
+
+    python benchmarks/plain_graphs.py bfs 1000:2000 1000000:10000000 --graphx
+    python benchmarks/plain_graphs.py k_core 1000000:5000000
+
+GraphX is reached through Scala, which is compiled with the compiler that Spark brings. It runs in
+a process of its own with the same settings, so that it may run out of memory or of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import pyspark_diff
+from graph_data import size, write_graph
+from measure import Memory, seconds, table
+
+ROOT = 0
+K = 5
+#: Up to this many nodes are sent to all edges. That halves the processor time, and takes memory.
+BROADCAST = 2_000_000
+#: Seconds after which GraphX is stopped.
+LIMIT = 600
+SCALA = Path(__file__).parent / "graphx" / "GraphXBaseline.scala"
+
+
+def bfs(edges: DataFrame, root: int = ROOT) -> DataFrame:
+    """Distances from a root: columns ``node`` and ``distance``."""
+    spark = edges.sparkSession
+    cores = spark.sparkContext.defaultParallelism
+    frontier = spark.range(root, root + 1).toDF("node")
+    reached = frontier.select("node", F.lit(0).cast("long").alias("distance"))
+    distance = 0
+    while True:
+        distance += 1
+        on = F.col("node") == F.col("src")
+        # Edges that stay where they are halve the processor time on a large graph.
+        further = F.broadcast(frontier).join(edges, on)
+        targets = further.select(F.col("dst").alias("node")).distinct()
+        found = targets.join(reached, "node", "left_anti")
+        found = found.withColumn("distance", F.lit(distance).cast("long")).localCheckpoint()
+        if found.count() == 0:
+            return reached
+        # Without this the loop takes twice as long on a small graph, and no less on a large one.
+        reached = reached.union(found).coalesce(cores).localCheckpoint()
+        frontier = found.select("node")
+
+
+def simple(edges: DataFrame) -> DataFrame:
+    """The edges of a simple undirected graph, each once, the smaller end first."""
+    small, large = F.least("src", "dst").alias("src"), F.greatest("src", "dst").alias("dst")
+    return edges.where("src != dst").select(small, large).distinct()
+
+
+def k_core(edges: DataFrame, k: int = K) -> DataFrame:
+    """Edges of the k-core of a simple graph: columns ``src`` and ``dst``."""
+    core, before, now = edges, -1, edges.count()
+    while now != before:
+        ends = core.select(F.col("src").alias("node")).union(core.select("dst"))
+        degrees = ends.groupBy("node").count()
+        nodes = degrees.where(F.col("count") >= k).select("node").localCheckpoint()
+        if nodes.count() <= BROADCAST:
+            nodes = F.broadcast(nodes)
+        for end in ("src", "dst"):
+            core = core.join(nodes.withColumnRenamed("node", end), end, "left_semi")
+        core = core.select("src", "dst").localCheckpoint()
+        before, now = now, core.count()
+    return core
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a collection holds, whatever the order: its number of records, and a sum of hashes."""
+
+    records: int
+    hashes: int
+
+    @classmethod
+    def of(cls, frame: DataFrame) -> "Digest":
+        """The digest of a frame whose columns are integers."""
+        columns = ", ".join(f"CAST(`{name}` AS BIGINT)" for name in frame.columns)
+        row = frame.selectExpr(
+            "count(*) records", f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0))) hashes"
+        ).first()
+        assert row is not None  # an aggregate without keys has one row
+        return cls(row.records, int(row.hashes or 0))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An algorithm from scratch.
+
+    Parameters
+    ----------
+    loop : callable
+        From edges to the answer, with plain Spark.
+    prepare : callable
+        What is done to the edges before; it is not part of the loop's time.
+    graphx : str
+        Function of `GraphXBaseline`.
+    argument : int
+        Its second argument.
+    """
+
+    loop: Callable[[DataFrame], DataFrame]
+    prepare: Callable[[DataFrame], DataFrame]
+    graphx: str
+    argument: int
+
+    def answer(self, edges: DataFrame) -> DataFrame:
+        """The answer, whatever it takes."""
+        return self.loop(self.prepare(edges))
+
+    def measure(self, spark: SparkSession, path: str) -> tuple[float, float, DataFrame]:
+        """Seconds to read and cache the edges, seconds of the loop over them, and its answer."""
+        edges = self.prepare(spark.read.parquet(path)).cache()
+        try:
+            before, _ = seconds(edges.count)
+            took, answer = seconds(lambda: self.loop(edges))
+            return before, took, answer
+        finally:
+            edges.unpersist()
+
+
+BASELINES = {
+    "bfs": Baseline(bfs, lambda edges: edges, "bfs", ROOT),
+    "k_core": Baseline(k_core, simple, "kCore", K),
+}
+
+
+class GraphX:
+    """GraphX, ready to run. It holds state: a folder with what was compiled.
+
+    Parameters
+    ----------
+    folder : str
+        Where to put what is compiled.
+    limit : float
+        Seconds after which a run is stopped.
+    """
+
+    def __init__(self, folder: str, limit: float = LIMIT):
+        self._limit = limit
+        self._jar = os.path.join(folder, "graphx-baseline.jar")
+        home = os.environ.get("JAVA_HOME")
+        java = os.path.join(home, "bin", "java") if home else "java"
+        jars = os.path.join(os.path.dirname(pyspark.__file__), "jars")
+        arguments = ["-usejavacp", "-nowarn", "-d", self._jar, str(SCALA)]
+        if not glob.glob(os.path.join(jars, "spark-graphx_*.jar")):
+            jars = os.path.join(os.environ.get("SPARK_HOME", ""), "jars")
+        subprocess.run(
+            [java, "-cp", os.path.join(jars, "*"), "scala.tools.nsc.Main", *arguments], check=True
+        )
+
+    def run(self, baseline: Baseline, path: str, warm: str) -> dict[str, Any]:
+        """Run a function of `GraphXBaseline` in a process of its own.
+
+        Parameters
+        ----------
+        baseline : Baseline
+        path : str
+            The edges.
+        warm : str
+            Edges of a small graph, to warm the JVM.
+
+        Returns
+        -------
+        dict
+            Seconds and sums, or why there are none: the benchmark goes on then.
+        """
+        job = [baseline.graphx, str(baseline.argument), self._jar, warm, path]
+        child = subprocess.Popen(
+            [sys.executable, __file__, "in-this-process", *job],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # its JVM goes with it
+        )
+        try:
+            out, err = child.communicate(timeout=self._limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            return {"failed": f"stopped after {self._limit:g} s"}
+        if child.returncode:
+            lines = [line for line in err.splitlines() if "Error" in line or "Exception" in line]
+            return {"failed": (lines or err.splitlines() or ["no message"])[0].strip()}
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+
+def graphx_here(function: str, argument: int, jar: str, warm: str, path: str) -> dict[str, Any]:
+    """Run a function of `GraphXBaseline` in a session of this process."""
+    spark = pyspark_diff.session("GraphX", conf={"spark.jars": jar})
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm: Any = spark._jvm
+    baseline = getattr(jvm.benchmarks.GraphXBaseline, function)
+    baseline(warm, argument)
+    with Memory() as memory:
+        build, run, records, total = baseline(path, argument)
+    spark.stop()
+    return {
+        "build_seconds": round(build, 2),
+        "seconds": round(run, 2),
+        "records": int(records),
+        "sum": int(total),
+        "peak_gib": memory.gigabytes(),
+    }
+
+
+def sums(answer: DataFrame) -> dict[str, int]:
+    """What GraphX gives of an answer: number of records, and sum of the columns that count."""
+    total = "sum(distance)" if "distance" in answer.columns else "sum(src + dst)"
+    row = answer.selectExpr("count(*) records", f"{total} total").first()
+    assert row is not None  # an aggregate without keys has one row
+    return {"records": row.records, "sum": row.total or 0}
+
+
+def main() -> None:
+    """Run the baselines alone from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("baseline", choices=sorted(BASELINES))
+    parser.add_argument("sizes", nargs="+", type=size, metavar="NODES:EDGES")
+    parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of GraphX")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of the plain loop")
+    parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
+    options = parser.parse_args()
+    baseline = BASELINES[options.baseline]
+    spark = pyspark_diff.session(f"plain {options.baseline}")
+    spark.sparkContext.setLogLevel("ERROR")
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        graphx = GraphX(folder, options.limit) if options.graphx else None
+        warm = write_graph(os.path.join(folder, "warm"), 100, 1000, 0)
+        baseline.measure(spark, warm.path)
+        for nodes, edges in options.sizes:
+            graph = write_graph(folder, nodes, edges, 0)
+            with Memory() as memory:
+                found = [baseline.measure(spark, graph.path) for _ in range(options.repeats)]
+            row = {
+                "nodes": nodes,
+                "edges": edges,
+                "cache_seconds": [round(before, 2) for before, _, _ in found],
+                "plain_seconds": [round(took, 2) for _, took, _ in found],
+                **sums(found[-1][2]),
+                "peak_gib": memory.gigabytes()["total"],
+            }
+            if graphx is not None:
+                row["graphx"] = graphx.run(baseline, graph.path, warm.path)
+            print(row, flush=True)
+            rows.append(row)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["in-this-process"]:
+        name, number, *paths = sys.argv[2:]
+        print(json.dumps(graphx_here(name, int(number), *paths)))
+    else:
+        main()
