@@ -197,7 +197,7 @@ class LoopMethods(Frame):
         result : DiffFrame
             With the columns of the variable, matched by name.
         """
-        self._check_open()
+        self._check_building("set")
         node = self._node
         if not isinstance(node, Variable):
             raise SchemaError("only a variable of a loop can be set: x = loop.variable(start)")
@@ -219,7 +219,7 @@ class LoopMethods(Frame):
 
     def leave(self) -> "DiffFrame":
         """A collection of a loop as it is at the end, for use outside of it."""
-        self._check_open()
+        self._check_building("leave")
         self._unambiguous("leave")
         if self._node.loop is None:
             raise NotReadableError(
@@ -227,9 +227,10 @@ class LoopMethods(Frame):
             )
         return self._with(Leave(self._node), scope=self._scope)
 
-    def _check_open(self) -> None:
+    def _check_building(self, kind: str) -> None:
         if self._flow is not None:
             self._flow._check_open()
+            self._flow._check_building(kind)
 
 
 def _stack() -> list[LoopScope]:
