@@ -320,6 +320,5 @@ def parallelism(spark: SparkSession) -> int:
     """The cluster's default parallelism."""
     if is_remote():
         # Connect has no context to ask; a range without a number of partitions gets that many.
-        row = spark.range(1 << 16).agg(F.count_distinct(F.spark_partition_id())).first()
-        return int(row[0]) if row is not None else 1
+        return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
     return int(spark.sparkContext.defaultParallelism)

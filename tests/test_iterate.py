@@ -470,13 +470,14 @@ def test_a_body_that_forgets_to_consolidate_ends(spark):
 def test_what_cancels_out_at_a_coordinate_is_taken_back(spark, several):
     """A key whose new updates are there in one iteration and gone in the next has none left."""
     aggregates = [F.count("*"), F.max("n"), F.collect_list("n")][: 3 if several else 1]
-    frame = whole(spark, [("a", 1), ("b", 2), ("b", 3)], "s string, n long")
+    # Lists, as an empty column of numbers would pass for one of most other types.
+    frame = whole(spark, [([1], 1), ([2], 2), ([2], 3)], "s array<int>, n long")
     with Loop() as loop:
         x = loop.variable(frame)
         found = x.groupBy("s").agg(*[f.alias(f"f{i}") for i, f in enumerate(aggregates)])
-        x.set(x.where("s = 'b' and n = 2"))
+        x.set(x.where("n = 2"))
     left = [tuple(row) for row in found.leave().at(0).collect()]
-    assert left == [("b", 1, 2, [2])[: 1 + len(aggregates)]]
+    assert left == [([2], 1, 2, [2])[: 1 + len(aggregates)]]
 
 
 def test_mutual_recursion(spark):
