@@ -26,6 +26,8 @@ from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.state import Frontier, least
 
 
+#: What has no work of its own: its readers evaluate what it is made of.
+_PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)
 #: Nodes that give what they have emitted, and nothing else.
 _SOURCES = (Input, Arranged, Variable, Enter, Leave)
 
@@ -134,10 +136,6 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
     return Graph(
         order, tuple(nodes), wanted, readings, readers, frozenset(sinks), frozenset(shared)
     )
-
-
-#: What has no work of its own: its readers evaluate what it is made of.
-_PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)
 
 
 def starts_of(

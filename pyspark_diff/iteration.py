@@ -67,7 +67,8 @@ class Iteration:
         #: Files with the updates of the coordinate whose turn it is, and how many there are.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
-        self._lagging: dict[Node, View] = {}
+        #: Arrangements outside of all loops, as they are in this step.
+        self._outside: dict[Node, View] = {}
 
     def run(self) -> None:
         """Run the loop to rest."""
@@ -218,6 +219,7 @@ class Iteration:
         if not len(left):
             return
         few = left.between(0, min(len(left), SHOWN))
+        # A handful of rows, for the message.
         rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
         told = ", ".join(
             f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
@@ -250,10 +252,10 @@ class Iteration:
 
     def _outer(self, node: Arranged) -> View:
         """An arrangement outside of all loops: it does not change while they run."""
-        if node not in self._lagging:
+        if node not in self._outside:
             trace = self._step.traces[node]
-            self._lagging[node] = self._step.upkeep.view(node, trace, self._lower, self._upper)
-        return self._lagging[node]
+            self._outside[node] = self._step.upkeep.view(node, trace, self._lower, self._upper)
+        return self._outside[node]
 
     def _view(self, node: Arranged, at: Coordinate) -> View:
         """An arrangement as its readers see it when a coordinate has its turn."""

@@ -56,11 +56,9 @@ def sources_of(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Keyed) and node.loop is not None and node.kernel is not None:
         if node.kernel.stateful:
             return (_stand_in(node),)
-    if node.loop is not None and not isinstance(node, (Enter, Leave, Variable, Reader)):
-        return tuple(_entered(node.loop, source) for source in node.inputs)
-    if isinstance(node, Variable):
-        return tuple(_entered(node.loop, source) for source in node.inputs)
-    return node.inputs
+    if isinstance(node, (Enter, Leave, Reader)):
+        return node.inputs
+    return tuple(_entered(node.loop, source) for source in node.inputs)
 
 
 def result_of(node: Variable) -> Node:
