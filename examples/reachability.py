@@ -19,6 +19,7 @@ import statistics
 import time
 from collections import Counter
 from itertools import accumulate
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -72,11 +73,17 @@ def changing_graph(spark: SparkSession, options: argparse.Namespace) -> tuple[Da
 
 
 def step(flow: Dataflow, session: InputSession, then: int) -> float:
-    """Process everything before a time; returns the seconds that it took."""
+    """Process everything before a time, iterations shown meanwhile; returns seconds."""
     started = time.perf_counter()
     session.advance_to(then)
     session.flush()
-    flow.step()
+    with tqdm(unit=" iterations", leave=False, disable=None) as bar:
+
+        def show(turn: Any) -> None:
+            bar.set_postfix(changes=turn.changes, refresh=False)
+            bar.update()
+
+        flow.step(show)
     return time.perf_counter() - started
 
 

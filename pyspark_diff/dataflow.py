@@ -24,14 +24,9 @@ from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.probe import Probe
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.schema import (
-    check_data_names,
-    check_names,
-    parse_schema,
-    parse_time_type,
-)
+from pyspark_diff.schema import check_data_names, check_names, parse_schema, parse_time_type
 from pyspark_diff.session import driver_rows, parallelism
-from pyspark_diff.state import Arrival, Frontier, Report, Settings, State
+from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, Watch
 from pyspark_diff.step import Step
 from pyspark_diff.storage import Storage
 
@@ -170,10 +165,17 @@ class Dataflow:
         self._state = State({**self._state.frontiers, node: begin}, {}, {}, {})
         return Dataflow._wrap(self, node), session
 
-    def step(self) -> bool:
+    def step(self, on_iteration: Watch | None = None) -> bool:
         """Process everything that was flushed, up to the frontiers of the inputs.
 
         All or nothing: if it raises, nothing has changed and it can be called again.
+
+        Parameters
+        ----------
+        on_iteration : callable, optional
+            Called in this thread after each iteration of a loop, while the step runs, with its
+            ``loop``, ``iteration``, ``changes`` and ``seconds`` as `iterations` has them after the
+            step. What it raises undoes the step.
 
         Returns
         -------
@@ -191,16 +193,20 @@ class Dataflow:
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if not moved and not any(arrivals.values()):
             return False
-        self._advance(graph, arrivals, upper)
+        self._advance(graph, arrivals, upper, on_iteration)
         return True
 
-    def step_while(self, condition: Callable[[], bool]) -> None:
+    def step_while(
+        self, condition: Callable[[], bool], on_iteration: Watch | None = None
+    ) -> None:
         """Step while a condition holds, usually that a probe lags behind an input.
 
         Parameters
         ----------
         condition : callable
             For example ``lambda: probe.less_than(session.time())``.
+        on_iteration : callable, optional
+            As of `step`.
 
         Raises
         ------
@@ -209,7 +215,7 @@ class Dataflow:
         """
         self._check_open()
         while condition():
-            if not self.step():
+            if not self.step(on_iteration):
                 raise StalledError(
                     "the condition still holds, but there is nothing left to do: "
                     f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
@@ -338,11 +344,13 @@ class Dataflow:
         begin = node.time_type.start if start == BEGINNING else start
         return (constant_arrival(node, begin),)
 
-    def _advance(self, graph: Graph, arrivals: Any, upper: Any) -> None:
+    def _advance(
+        self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
+    ) -> None:
         settings = Settings(
             self._buckets, self.runner, self.local_rows, self._keep_history, self._kept.holds()
         )
-        step = Step(graph, self._state, settings, self._storage, self._spark_runner)
+        step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
         state = step.run(arrivals, upper)
         old, self._state = self._state, state
         for node, taken in arrivals.items():

@@ -130,7 +130,10 @@ class Iteration:
                 self._step.traces[node] = self._step.merged(node, trace, fences)
         changes = sum(self._feed_back(variable, at) for variable in region.loop.variables)
         seconds = time.perf_counter() - started
-        self._step.report.turns.append(Turn(region.loop.name, at, changes, seconds))
+        turn = Turn(region.loop.name, at, changes, seconds)
+        self._step.report.turns.append(turn)
+        if self._step.on_iteration is not None:
+            self._step.on_iteration(turn)
 
     def _visit(self, node: Node, at: Coordinate) -> None:
         step = self._step

@@ -6,7 +6,7 @@ States are values: a step makes a new one, and until it has, the old one stands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, NamedTuple, Sequence
+from typing import Callable, Mapping, NamedTuple, Sequence
 
 from pyspark_diff.arrange.spine import Trace
 from pyspark_diff.kernels.coordinates import Coordinate
@@ -73,6 +73,10 @@ class Turn(NamedTuple):
     iteration: Coordinate
     changes: int
     seconds: float
+
+
+#: Told of each iteration when it is over.
+Watch = Callable[[Turn], object]
 
 
 @dataclass

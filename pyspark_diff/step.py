@@ -27,7 +27,7 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, below, least, only
+from pyspark_diff.state import Arrival, Frontier, Report, Settings, State, Watch, below, least, only
 from pyspark_diff.storage import Storage
 from pyspark_diff.times import Antichain
 from pyspark_diff.upkeep import Upkeep, antichain
@@ -45,6 +45,8 @@ class Step:
     settings : Settings
     storage : Storage
     spark_runner : SparkRunner
+    on_iteration : callable, optional
+        Called with each `Turn` when it is over.
     """
 
     graph: Graph
@@ -52,6 +54,7 @@ class Step:
     settings: Settings
     storage: Storage
     spark_runner: SparkRunner
+    on_iteration: Watch | None = None
     report: Report = field(default_factory=Report)
 
     def __post_init__(self) -> None:

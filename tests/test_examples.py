@@ -1,6 +1,7 @@
 """The examples run as their users run them: with python, and with spark-submit."""
 
 import importlib
+import io
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import networkx as nx
 import pyspark
 import pytest
+from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
 
@@ -223,6 +225,20 @@ def test_reachability(spark, example, tmp_path, text_file):
     assert table(out, "reachable  from time") == at_changes(numbers)
     assert re.search(r"^reachability +\[0\] +\d+ +[\d.]+$", out, flags=re.MULTILINE)
     assert picture.stat().st_size > 5000
+
+
+def test_iterations_are_shown_while_a_step_runs(example, monkeypatch, text_file):
+    screen = io.StringIO()
+
+    class Bar(tqdm):
+        def __init__(self, **options):
+            always = {"disable": False, "file": screen, "ncols": 80, "mininterval": 0}
+            super().__init__(**{**options, **always})
+
+    monkeypatch.setattr(importlib.import_module("reachability"), "tqdm", Bar)
+    example("bfs", "--edges", text_file, "--root", 1, "--changes", 0)
+    assert "\r1 iterations [" in screen.getvalue()
+    assert re.search(r"\r3 iterations \[.*, changes=0\]", screen.getvalue())
 
 
 def test_k_core(spark, example, tmp_path):

@@ -1,15 +1,19 @@
-"""Graph algorithms against GraphX, which comes with Spark, at two times of a history; and a chain.
+"""Graph algorithms against GraphX, which comes with Spark, at every time of a history; and a chain.
 
     at(algorithm(updates), t) = GraphX on the graph as it stands at t
 
-GraphX is called through py4j, with the class tags that Scala would find by itself.
+Histories are a graph that changes much at once, graphs of awkward shape, and a stream of random
+insertions and deletions. GraphX is called through py4j, with the class tags that Scala would find by
+itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from py4j.java_gateway import JavaPackage
@@ -20,13 +24,73 @@ from pyspark_diff import Dataflow, DiffFrame, graphs
 
 #: Ids begin here. What py4j hands over as a long, and not as an int, has to be as large as this.
 FIRST = 2**40
-NODES, EDGES, REPLACED = 300, 600, 250
+#: More rounds than any of the graphs needs.
+MOST = 300
 #: Where ways end, and the distances to them are asked for.
 LANDMARKS = [FIRST, FIRST + 1, FIRST + 2]
 
 
+@dataclass(frozen=True)
+class Standing:
+    """A graph as it stands at one time: edges, as often as they are there, and other nodes."""
+
+    edges: Counter[tuple[int, int]]
+    alone: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, edges, alone=()):
+        """Small numbers as ids."""
+        moved = Counter((FIRST + src, FIRST + dst) for src, dst in edges)
+        return cls(moved, frozenset(FIRST + node for node in alone))
+
+
+def replaced():
+    """Some edges of a graph are gone at a second time, and others have come.
+
+    Parallel edges, opposite ones and self-loops are among them.
+    """
+    choice = random.Random(5)
+
+    def some(count):
+        return [(choice.randrange(300), choice.randrange(300)) for _ in range(count)]
+
+    first = some(600)
+    first += [first[0], first[1][::-1], (7, 7)]
+    return [Standing.of(first), Standing.of(first[250:] + some(250))]
+
+
+def shapes():
+    """Each at once in the place of the one before."""
+    chain = [(node + 1, node) for node in range(25)]
+    grid = [(6 * i + j, 6 * i + j + 1) for i in range(6) for j in range(5)]
+    grid += [(6 * i + j, 6 * i + j + 6) for i in range(5) for j in range(6)]
+    loops = [(0, 0), (0, 0), (3, 4), (3, 4), (4, 3), (5, 5), (2, 5), (1, 2), (1, 2)]
+    return [
+        Standing.of([(0, node) for node in range(1, 30)], [40, 41]),
+        Standing.of(chain),
+        Standing.of(loops, [0, 8, 9]),
+        Standing.of([*chain, (0, 25)], [61]),
+        Standing.of(grid),
+        Standing.of(itertools.permutations(range(7), 2), range(5, 12)),
+    ]
+
+
+def stream():
+    """Random insertions and deletions, a few of them at each time."""
+    choice = random.Random(11)
+    now, found = Standing.of([]), []
+    for _ in range(6):
+        edges = Counter(now.edges)
+        edges.subtract(choice.sample(sorted(edges.elements()), edges.total() // 4))
+        nodes = [FIRST + choice.randrange(25) for _ in range(28)]
+        edges.update(zip(nodes[::2], nodes[1::2]))
+        now = Standing(+edges, now.alone ^ {FIRST + choice.randrange(40)})
+        found.append(now)
+    return found
+
+
 class GraphX:
-    """Its algorithms, each on a graph that was read from a file."""
+    """Its algorithms, each on a graph whose edges were read from a file."""
 
     def __init__(self, spark):
         self._jvm = spark.sparkContext._jvm
@@ -34,17 +98,24 @@ class GraphX:
         self._int = self._jvm.scala.reflect.ClassTag.Int()
         self._lib = self._jvm.org.apache.spark.graphx.lib
 
-    def read(self, path):
+    def read(self, path, alone):
+        """A graph of the edges in a file, and further nodes."""
         level = self._jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK()
-        load = self._jvm.org.apache.spark.graphx.GraphLoader.edgeListFile
-        return load(self._context, str(path), False, 1, level, level)
+        graphx = self._jvm.org.apache.spark.graphx
+        edges = graphx.GraphLoader.edgeListFile(self._context, str(path), False, 1, level, level)
+        nodes = self._jvm.PythonUtils.toSeq([self._jvm.scala.Tuple2(node, 1) for node in alone])
+        pair = self._jvm.scala.reflect.ClassTag.AnyRef()
+        vertices = self._context.parallelize(nodes, 1, pair)
+        return graphx.Graph.apply(
+            vertices, edges.edges(), 1, level, level, self._int, self._int
+        )
 
     def connected_components(self, graph):
         return self._labels(self._lib.ConnectedComponents.run(graph, self._int, self._int))
 
     def strongly_connected_components(self, graph):
         run = self._lib.StronglyConnectedComponents.run
-        return self._labels(run(graph, NODES, self._int, self._int))
+        return self._labels(run(graph, MOST, self._int, self._int))
 
     def triangles(self, graph):
         return self._labels(self._lib.TriangleCount.run(graph, self._int, self._int))
@@ -77,84 +148,93 @@ def graphx(spark):
     return GraphX(spark)
 
 
-@pytest.fixture(scope="module")
-def history():
-    """Edges at two times: some of the first ones are gone at the second, and others have come.
+@dataclass(frozen=True)
+class Case:
+    """A history, as GraphX has it at each time, and as collections of edges and of other nodes."""
 
-    Parallel edges, opposite ones and self-loops are among them.
-    """
-    choice = random.Random(5)
-    first = [(FIRST + choice.randrange(NODES), FIRST + choice.randrange(NODES))
-             for _ in range(EDGES)]
-    first += [first[0], first[1][::-1], (FIRST + 7, FIRST + 7)]
-    come = [(FIRST + choice.randrange(NODES), FIRST + choice.randrange(NODES))
-            for _ in range(REPLACED)]
-    return [first, first[REPLACED:] + come]
+    graphs: list
+    edges: DiffFrame
+    alone: DiffFrame
 
 
-@pytest.fixture(scope="module")
-def edges(spark, history):
-    rows = [(*edge, at, diff) for at, diff, there in
-            ((0, 1, history[0]), (5, -1, history[0]), (5, 1, history[1])) for edge in there]
-    return DiffFrame(spark.createDataFrame(rows, "src long, dst long, time int, diff int"))
-
-
-@pytest.fixture(scope="module")
-def read(graphx, history, tmp_path_factory):
-    """The graph at each of the two times, as GraphX has it."""
+@pytest.fixture(scope="module", params=[replaced, shapes, stream], ids=lambda make: make.__name__)
+def case(request, spark, graphx, tmp_path_factory):
+    history = request.param()
     folder = tmp_path_factory.mktemp("graphx")
     found = []
-    for at, there in enumerate(history):
+    rows = {"edges": [], "alone": []}
+    before = Standing.of([])
+    for at, now in enumerate(history):
         path = folder / f"{at}.txt"
-        path.write_text("".join(f"{src} {dst}\n" for src, dst in there))
-        found.append(graphx.read(path))
-    yield found
+        path.write_text("".join(f"{src} {dst}\n" for src, dst in now.edges.elements()))
+        found.append(graphx.read(path, now.alone))
+        for part in ("edges", "alone"):
+            change = Counter(getattr(now, part))
+            change.subtract(Counter(getattr(before, part)))
+            rows[part] += [(record, at, diff) for record, diff in change.items() if diff]
+        before = now
+    edges = spark.createDataFrame(
+        [(*edge, *when) for edge, *when in rows["edges"]], "src long, dst long, time int, diff int"
+    )
+    alone = spark.createDataFrame(rows["alone"], "node long, time int, diff int")
+    yield Case(found, DiffFrame(edges), DiffFrame(alone))
     for graph in found:
         graph.unpersist(True)
 
 
-def both_times(result):
-    return [result.at(time).collect() for time in (0, 5)]
+def at_each_time(result, case):
+    updates = [tuple(row) for row in result.to_df().collect()]
+    found, now = [], Counter()
+    for at in range(len(case.graphs)):
+        for *row, time, diff in updates:
+            now[tuple(row)] += diff if time == at else 0
+        assert min(now.values()) >= 0
+        found.append(sorted((+now).elements()))
+    return found
 
 
-def check_labels(algorithm, read, result):
-    """The same nodes with the same labels, at both times, between which something has changed."""
-    expected = [algorithm(graph) for graph in read]
-    assert expected[0] != expected[1]
-    for rows, labels in zip(both_times(result), expected):
-        assert len(rows) == len(labels)
-        assert {node: label for node, label in rows} == labels
+def check_labels(algorithm, case, result):
+    """The same nodes with the same labels at every time, and something has changed."""
+    expected = [algorithm(graph) for graph in case.graphs]
+    assert all(a != b for a, b in zip(expected, expected[1:]))
+    for at, (rows, labels) in enumerate(zip(at_each_time(result, case), expected)):
+        assert rows == sorted(labels.items()), at
 
 
-def test_connected_components(graphx, read, edges):
-    check_labels(graphx.connected_components, read, graphs.connected_components(edges))
+def test_connected_components(graphx, case):
+    result = graphs.connected_components(case.edges, case.alone)
+    check_labels(graphx.connected_components, case, result)
 
 
-def test_strongly_connected_components(graphx, read, edges):
-    result = graphs.strongly_connected_components(edges)
-    check_labels(graphx.strongly_connected_components, read, result)
+def test_strongly_connected_components(graphx, case):
+    result = graphs.strongly_connected_components(case.edges, case.alone)
+    check_labels(graphx.strongly_connected_components, case, result)
 
 
-def test_triangles_of_each_node(graphx, read, edges):
-    result = graphs.local_clustering(edges).select("node", "triangles")
-    check_labels(graphx.triangles, read, result)
+def test_triangles_of_each_node(graphx, case):
+    result = graphs.local_clustering(case.edges, case.alone).select("node", "triangles")
+    check_labels(graphx.triangles, case, result)
 
 
-def test_shortest_paths_and_bfs(spark, graphx, read, edges):
+def test_distances_and_what_is_reached(spark, graphx, case):
     landmarks = spark.createDataFrame([(node,) for node in LANDMARKS], "node long")
     # GraphX asks how far it is to a landmark, so ways are turned around.
-    turned = edges.toDF("dst", "src").withColumn("weight", F.lit(1))
+    turned = case.edges.toDF("dst", "src").withColumn("weight", F.lit(1))
     paths = graphs.shortest_paths(turned, landmarks, per_source=True)
     nearest = graphs.bfs(turned, landmarks)
-    expected = [graphx.distances(graph) for graph in read]
-    assert expected[0] != expected[1]
-    for rows, found, distances in zip(both_times(paths), both_times(nearest), expected):
-        assert {(source, node): distance for source, node, distance in rows} == distances
-        assert len(rows) == len(distances)
-        least = {}
+    reached = graphs.reachability(turned, landmarks)
+    expected = [graphx.distances(graph) for graph in case.graphs]
+    assert all(a != b for a, b in zip(expected, expected[1:]))
+    ours = zip(*(at_each_time(result, case) for result in (paths, nearest, reached)), expected)
+    for at, (each, least, there, distances) in enumerate(ours):
+        # A landmark without an edge is 0 from itself; GraphX does not know it.
+        distances |= {(node, node): 0 for node in LANDMARKS}
+        assert each == sorted((*pair, distance) for pair, distance in distances.items()), at
+        shortest = {}
         for (_, node), distance in distances.items():
-            least[node] = min(distance, least.get(node, distance))
-        assert sorted(found) == sorted(least.items())
+            shortest[node] = min(distance, shortest.get(node, distance))
+        assert least == sorted(shortest.items()), at
+        assert there == sorted((node,) for node in shortest), at
 
 
 @pytest.mark.slow

@@ -205,12 +205,12 @@ class Distances:
         self.found.select("distance").inspect(lambda r, t, d: self.levels.append((r, t, d)))
         self.roots_in.insert([(0,)])
 
-    def step(self, edges, upper):
+    def step(self, edges, upper, on_iteration=None):
         self.edges_in.update([(*edge, time, diff) for edge, time, diff in edges])
         for session in (self.edges_in, self.roots_in):
             session.advance_to(upper)
             session.flush()
-        self.flow.step()
+        self.flow.step(on_iteration)
 
 
 def expected_distances(edges, time):
@@ -390,6 +390,27 @@ def test_a_chain_of_many_iterations(spark):
 # What a user sees of a loop.
 
 
+def test_a_start_without_rows(spark):
+    """It is taken back in the second iteration, and there is no table to do that with."""
+    with Dataflow(spark, runner="local") as flow:
+        numbers, numbers_in = flow.input("numbers", "n long")
+        none = numbers.where(F.col("n").cast("string").rlike("x"))
+        few = numbers.where("n < 2")
+        found = []
+        with flow.loop() as loop:
+            x, y = loop.variable(none), loop.variable(few)
+            both = x.concat(y).distinct()
+            x.set(both.where("n > 7").distinct())
+            y.set(both)
+            loop.leave(both).inspect(lambda r, t, d: found.append((r, t, d)))
+        none.concat(few).inspect(lambda *_: None)
+        numbers_in.insert([(1,), (3,)])
+        numbers_in.advance_to(1)
+        numbers_in.flush()
+        flow.step()
+        assert found == [((1,), 0, 1)]
+
+
 def test_iterations_can_be_watched(spark):
     run = Distances(spark, runner="local")
     seen = []
@@ -404,7 +425,21 @@ def test_iterations_can_be_watched(spark):
                 "node", (F.col("distance") + 1).alias("distance"))).distinct()
 
         run.start.iterate(body, name="up").inspect(lambda *_: None)
-        run.step([], 1)
+        live = []
+
+        def stop(turn):
+            live.append(turn.iteration)
+            if turn.loop == "up" and turn.iteration == (1,):
+                raise KeyError("seen enough")
+
+        with pytest.raises(KeyError, match="seen enough"):
+            run.step([], 1, stop)
+        assert live[-2:] == [(0,), (1,)] and not seen
+        live.clear()
+        assert flow.step(live.append)
+        up = [turn for turn in live if turn.loop == "up"]
+        assert [(turn.iteration, turn.changes) for turn in up] == [((0,), 2), ((1,), 1), ((2,), 0)]
+        assert all(turn.seconds > 0 for turn in live)
         assert seen == [((0, 0), (0, 0), 1), ((0, 1), (0, 1), 1), ((0, 2), (0, 2), 1)]
         assert [table["iteration"].to_pylist() for table in tables] == [[[0]], [[1]], [[2]]]
         rows = flow.iterations().where("loop = 'up'").select("iteration", "changes").collect()
