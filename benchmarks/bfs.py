@@ -32,7 +32,7 @@ from graph_rows import (
     run_graph,
     run_graphx,
     shapes,
-    shown,
+    show_rows,
     verify,
 )
 from measure import save, table
@@ -125,7 +125,9 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=50,
                         help="steps of the row with single replacements; 0 for none")
     parser.add_argument("--limit", type=float, default=LIMIT,
-                        help="seconds after which a row, or GraphX, is stopped")
+                        help="seconds after which a row, or a run of GraphX, is stopped")
+    parser.add_argument("--recompute", type=float, default=LIMIT, metavar="SECONDS",
+                        help="the same for a row of plain Spark or GraphX; 0 for none of these")
     parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
     parser.add_argument("--json", default="benchmarks/results/bfs.json")
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
@@ -144,17 +146,20 @@ def main() -> None:
             graph = write_graph(folder, nodes, edges, max(options.changes, options.singles))
             print(f"{nodes:,} nodes, {edges:,} edges", flush=True)
             wanted = shapes(options.changes, options.rows, options.singles)
-            result = run_graph(spark, Distances, baseline, graph, wanted, options.limit)
+            result = run_graph(
+                spark, Distances, baseline, graph, wanted, options.limit, options.recompute
+            )
             if graphx is not None:
-                result["graphx"] = run_graphx(graphx, baseline, graph, warm, result)
+                result["graphx"] = run_graphx(
+                    graphx, baseline, graph, warm, result, wanted, options.recompute
+                )
             result["ratios"] = ratios(result, options.changes)
             results.append(result)
             save(options.json, {"changes": options.changes, "runs": results})
     for result in results:
         print(f"\n{result['nodes']:,} nodes, {result['edges']:,} edges")
         print(f"plain Spark {result['plain_seconds']} s\n")
-        if result["rows"]:
-            print(table([shown(row) for row in result["rows"]]) + "\n")
+        show_rows(result)
         print(table(result["ratios"]))
     if not all_right(results):
         raise SystemExit("a row differs from plain Spark's answer")

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tqdm.auto import tqdm
 
 from graph_data import Graph, write_graph
-from measure import Memory, seconds
-from plain_graphs import Baseline, Digest, GraphX, sums
+from measure import Memory, seconds, table
+from plain_graphs import Baseline, Digest, Failed, GraphX, recomputed, sums
 from pyspark_diff import Dataflow, DiffFrame, InputSession
 
 #: In a small graph the answers are compared one by one, at every time, cut into steps at these
@@ -229,8 +229,9 @@ def run_graph(
     graph: Graph,
     shapes: list[tuple[int, int]],
     limit: float,
+    plain_limit: float = 0,
 ) -> dict[str, Any]:
-    """All rows over one graph, between two runs of the plain loop.
+    """All rows over one graph, between two runs of the plain loop, and then the loop's own rows.
 
     Returns
     -------
@@ -254,7 +255,9 @@ def run_graph(
     truth.known[0], found = Digest.of(answer), sums(answer)
     del answer
     rows = run_rows(spark, make, graph, truth, shapes, limit)
-    plain()
+    if looped[0] < limit / 4:
+        plain()
+    plain_rows = run_plain(spark, baseline, graph, shapes, plain_limit)
     return {
         "nodes": graph.nodes,
         "edges": graph.edges,
@@ -264,6 +267,7 @@ def run_graph(
         "plain_peak_gib": memory.gigabytes(),
         "sums": found,
         "rows": rows,
+        "plain_rows": plain_rows,
     }
 
 
@@ -273,15 +277,39 @@ def shapes(changes: int, batches: list[int], singles: int) -> list[tuple[int, in
     return found + [(batch, changes) for batch in sorted({min(b, changes) for b in batches})]
 
 
+def run_plain(
+    spark: SparkSession, baseline: Baseline, graph: Graph, shapes: list[tuple[int, int]],
+    limit: float,
+) -> list[dict[str, Any]]:
+    """The same rows for the plain loop, which computes everything anew after each batch."""
+
+    def measured(path: str) -> tuple[float, float]:
+        before, took, _ = baseline.measure(spark, path)
+        return before, took
+
+    return recomputed("plain Spark", measured, graph, shapes, limit)
+
+
 def run_graphx(
-    graphx: GraphX, baseline: Baseline, graph: Graph, warm: Graph, result: dict[str, Any]
+    graphx: GraphX, baseline: Baseline, graph: Graph, warm: Graph, result: dict[str, Any],
+    shapes: list[tuple[int, int]], limit: float,
 ) -> dict[str, Any]:
-    """What GraphX takes, and whether it agrees."""
-    found = graphx.run(baseline, graph.path, warm.path)
-    if "failed" not in found:
-        same = all(found[name] == value for name, value in result["sums"].items())
-        found["agrees_with_plain"] = same
-    print(f"  GraphX: {found}", flush=True)
+    """What GraphX takes, whether it agrees, and the same rows, everything computed anew."""
+    with graphx.started(baseline, warm.path) as run:
+        try:
+            found = run(graph.path)
+            same = all(found[name] == value for name, value in result["sums"].items())
+            found["agrees_with_plain"] = same
+            print(f"  GraphX: {found}", flush=True)
+
+            def measured(path: str) -> tuple[float, float]:
+                one = run(path)
+                return one["build_seconds"], one["seconds"]
+
+            found["rows"] = recomputed("GraphX", measured, graph, shapes, limit)
+        except Failed as failed:
+            found = {"failed": str(failed)}
+            print(f"  GraphX: {failed}", flush=True)
     return found
 
 
@@ -290,6 +318,18 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     names = ("rounds_per_batch", "batches", "load_seconds", "seconds", "median_ms", "max_ms",
              "us_per_round", "rows_read", "state_bytes", "agrees_with_plain")
     return {**{name: row[name] for name in names}, "peak_gib": row["peak_gib"].get("total")}
+
+
+def show_rows(result: dict[str, Any]) -> None:
+    """Tables of all rows over a graph."""
+    ours = [shown(row) for row in result["rows"]]
+    tables = {
+        "": ours, "plain Spark": result["plain_rows"],
+        "GraphX": result.get("graphx", {}).get("rows"),
+    }
+    for name, rows in tables.items():
+        if rows:
+            print(f"{name}\n{table(rows)}\n")
 
 
 def load_seconds(result: dict[str, Any]) -> float | None:

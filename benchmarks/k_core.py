@@ -1,7 +1,7 @@
 """The 5-core of a graph under changes, beside a plain Spark loop in the same session, and GraphX.
 
     python benchmarks/k_core.py                           # 1M nodes / 5M edges
-    python benchmarks/k_core.py --large --graphx          # and the load of 10M / 50M
+    python benchmarks/k_core.py --large --graphx          # and 10M / 50M, with fewer changes
 
 Load a random graph from Parquet, then replace edges: each replacement is one removal and one
 insertion at a logical time of its own, and a number of them is processed in one physical step.
@@ -32,15 +32,15 @@ from graph_rows import (
     run_graph,
     run_graphx,
     shapes,
-    shown,
+    show_rows,
     verify,
 )
 from measure import save, table
 from plain_graphs import BASELINES, LIMIT, GraphX, K
 from pyspark_diff import DiffFrame, graphs
 
-#: The graph of ``--large``; only its load is measured.
-LARGE = (10_000_000, 50_000_000)
+#: The graph of ``--large``, and its one row.
+LARGE = (10_000_000, 50_000_000, [(1_000, 10_000)])
 
 
 class Core(Program):
@@ -89,13 +89,16 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=size, metavar="NODES:EDGES",
                         default=[(1_000_000, 5_000_000)])
     parser.add_argument("--large", action="store_true", help="load 10M nodes, 50M edges as well")
-    parser.add_argument("--changes", type=int, default=10_000, help="replacements in each row")
-    parser.add_argument("--rows", nargs="*", type=int, metavar="ROUNDS", default=[1_000, 10_000],
+    parser.add_argument("--changes", type=int, default=1_000_000, help="replacements in each row")
+    parser.add_argument("--rows", nargs="*", type=int, metavar="ROUNDS",
+                        default=[1_000, 10_000, 100_000, 1_000_000],
                         help="replacements in a batch, one row each")
     parser.add_argument("--singles", type=int, default=50,
                         help="steps of the row with single replacements; 0 for none")
     parser.add_argument("--limit", type=float, default=LIMIT,
-                        help="seconds after which a row, or GraphX, is stopped")
+                        help="seconds after which a row, or a run of GraphX, is stopped")
+    parser.add_argument("--recompute", type=float, default=LIMIT, metavar="SECONDS",
+                        help="the same for a row of plain Spark or GraphX; 0 for none of these")
     parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
     parser.add_argument("--json", default="benchmarks/results/k_core.json")
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
@@ -106,7 +109,7 @@ def main() -> None:
     wanted = shapes(options.changes, options.rows, options.singles)
     todo = [(*found, wanted) for found in options.sizes]
     if options.large:
-        todo.append((*LARGE, [(1, 0)]))
+        todo.append(LARGE)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         graphx = GraphX(folder, options.limit) if options.graphx else None
@@ -115,19 +118,22 @@ def main() -> None:
         warm = write_graph(os.path.join(folder, "warm"), 100, 500, 200)
         run_graph(spark, Core, baseline, warm, shapes(200, [20, 200], 20), options.limit)
         for nodes, edges, rows in todo:
-            graph = write_graph(folder, nodes, edges, max(end for _, end in rows or [(1, 0)]))
+            graph = write_graph(folder, nodes, edges, max(end for _, end in rows))
             print(f"{nodes:,} nodes, {edges:,} edges", flush=True)
-            result = run_graph(spark, Core, baseline, graph, rows, options.limit)
+            result = run_graph(
+                spark, Core, baseline, graph, rows, options.limit, options.recompute
+            )
             if graphx is not None:
-                result["graphx"] = run_graphx(graphx, baseline, graph, warm, result)
+                result["graphx"] = run_graphx(
+                    graphx, baseline, graph, warm, result, rows, options.recompute
+                )
             result["ratios"] = ratios(result)
             results.append(result)
             save(options.json, {"k": K, "changes": options.changes, "runs": results})
     for result in results:
         print(f"\n{result['nodes']:,} nodes, {result['edges']:,} edges")
         print(f"plain Spark {result['plain_seconds']} s\n")
-        if result["rows"]:
-            print(table([shown(row) for row in result["rows"]]) + "\n")
+        show_rows(result)
         print(table(result["ratios"]))
     if not all_right(results):
         raise SystemExit("a row differs from plain Spark's answer")

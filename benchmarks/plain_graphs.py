@@ -10,23 +10,27 @@ a process of its own with the same settings, so that it may run out of memory or
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import json
 import os
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pyspark_diff
-from graph_data import size, write_graph
+from graph_data import Graph, size, write_graph
 from measure import Memory, seconds, table
 
 ROOT = 0
@@ -142,6 +146,10 @@ BASELINES = {
 }
 
 
+class Failed(Exception):
+    """GraphX gave no answer; the message says why."""
+
+
 class GraphX:
     """GraphX, ready to run. It holds state: a folder with what was compiled.
 
@@ -166,60 +174,139 @@ class GraphX:
             [java, "-cp", os.path.join(jars, "*"), "scala.tools.nsc.Main", *arguments], check=True
         )
 
-    def run(self, baseline: Baseline, path: str, warm: str) -> dict[str, Any]:
-        """Run a function of `GraphXBaseline` in a process of its own.
+    @contextlib.contextmanager
+    def started(
+        self, baseline: Baseline, warm: str
+    ) -> Iterator[Callable[[str], dict[str, Any]]]:
+        """A function of `GraphXBaseline` in a process of its own.
 
         Parameters
         ----------
         baseline : Baseline
-        path : str
-            The edges.
         warm : str
             Edges of a small graph, to warm the JVM.
 
-        Returns
-        -------
-        dict
-            Seconds and sums, or why there are none: the benchmark goes on then.
+        Yields
+        ------
+        callable
+            Takes the path of edges; gives seconds and sums, or raises `Failed`. The process is
+            not used again then.
         """
-        job = [baseline.graphx, str(baseline.argument), self._jar, warm, path]
-        child = subprocess.Popen(
-            [sys.executable, __file__, "in-this-process", *job],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # its JVM goes with it
-        )
-        try:
-            out, err = child.communicate(timeout=self._limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            return {"failed": f"stopped after {self._limit:g} s"}
-        if child.returncode:
-            lines = [line for line in err.splitlines() if "Error" in line or "Exception" in line]
-            return {"failed": (lines or err.splitlines() or ["no message"])[0].strip()}
-        found: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return found
+        job = [baseline.graphx, str(baseline.argument), self._jar, warm]
+        with tempfile.TemporaryFile("w+") as told:
+            child = subprocess.Popen(
+                [sys.executable, __file__, "in-this-process", *job],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=told,
+                text=True,
+                start_new_session=True,  # its JVM goes with it
+            )
+
+            def stop() -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+
+            def run(path: str) -> dict[str, Any]:
+                overrun = threading.Timer(self._limit, stop)
+                overrun.start()
+                answer = _asked(child, path)
+                if overrun.finished.is_set() and not answer:
+                    raise Failed(f"stopped after {self._limit:g} s")
+                overrun.cancel()
+                if not answer:
+                    told.seek(0)
+                    lines = told.read().splitlines()
+                    errors = [line for line in lines if "Error" in line or "Exception" in line]
+                    raise Failed((errors or lines or ["no message"])[0].strip())
+                found: dict[str, Any] = json.loads(answer)
+                return found
+
+            try:
+                yield run
+            finally:
+                stop()
+                child.communicate()
 
 
-def graphx_here(function: str, argument: int, jar: str, warm: str, path: str) -> dict[str, Any]:
-    """Run a function of `GraphXBaseline` in a session of this process."""
+def _asked(child: subprocess.Popen[str], path: str) -> str:
+    """The answer of a process about a path; empty if it has come to an end."""
+    assert child.stdin is not None and child.stdout is not None  # both are pipes
+    try:
+        child.stdin.write(path + "\n")
+        child.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    # A JVM may say something too.
+    return next((line for line in child.stdout if line.startswith("{")), "")
+
+
+def graphx_here(function: str, argument: int, jar: str, warm: str) -> None:
+    """Answer about each path on standard input, in a session of this process."""
     spark = pyspark_diff.session("GraphX", conf={"spark.jars": jar})
     spark.sparkContext.setLogLevel("ERROR")
     jvm: Any = spark._jvm
     baseline = getattr(jvm.benchmarks.GraphXBaseline, function)
     baseline(warm, argument)
-    with Memory() as memory:
-        build, run, records, total = baseline(path, argument)
-    spark.stop()
-    return {
-        "build_seconds": round(build, 2),
-        "seconds": round(run, 2),
-        "records": int(records),
-        "sum": int(total),
-        "peak_gib": memory.gigabytes(),
-    }
+    for line in sys.stdin:
+        with Memory() as memory:
+            build, run, records, total = baseline(line.rstrip("\n"), argument)
+        answer = {
+            "build_seconds": round(build, 2),
+            "seconds": round(run, 2),
+            "records": int(records),
+            "sum": int(total),
+            "peak_gib": memory.gigabytes(),
+        }
+        print(json.dumps(answer), flush=True)
+
+
+def recomputed(
+    name: str,
+    measured: Callable[[str], tuple[float, float]],
+    graph: Graph,
+    shapes: list[tuple[int, int]],
+    limit: float,
+) -> list[dict[str, Any]]:
+    """Rows of something that knows no changes, and has to compute everything after each batch.
+
+    Parameters
+    ----------
+    name : str
+    measured : callable
+        From a path to the seconds that it takes to read the edges, and to compute on them.
+    graph : Graph
+    shapes : list of (int, int)
+        Rounds in a batch, and in all.
+    limit : float
+        A row is stopped after so many seconds, those of reading and of computing.
+    """
+    rows = []
+    for batch, changes in shapes if limit else []:
+        reading: list[float] = []
+        took: list[float] = []
+        for first in range(0, changes, batch):
+            if sum(reading) + sum(took) >= limit:
+                break
+            path = graph.write_after(min(first + batch, changes))
+            before, one = measured(path)
+            shutil.rmtree(path)
+            reading.append(before)
+            took.append(one)
+        rounds = min(len(took) * batch, changes)
+        row = {
+            "rounds_per_batch": batch,
+            "batches": f"{len(took):,} of {len(range(0, changes, batch)):,}",
+            "rounds": rounds,
+            "complete": rounds == changes,
+            "read_seconds": round(sum(reading), 2),
+            "seconds": round(sum(took), 2),
+            "median_ms": round(statistics.median(took) * 1e3, 1) if took else None,
+            "us_per_round": round(sum(took) / rounds * 1e6, 1) if rounds else None,
+        }
+        print(f"  {name} {batch:>9,} x {row['batches']}: {row['seconds']} s", flush=True)
+        rows.append(row)
+    return rows
 
 
 def sums(answer: DataFrame) -> dict[str, int]:
@@ -261,7 +348,8 @@ def main() -> None:
                 "peak_gib": memory.gigabytes()["total"],
             }
             if graphx is not None:
-                row["graphx"] = graphx.run(baseline, graph.path, warm.path)
+                with graphx.started(baseline, warm.path) as run:
+                    row["graphx"] = run(graph.path)
             print(row, flush=True)
             rows.append(row)
     print(table(rows))
@@ -269,7 +357,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["in-this-process"]:
-        name, number, *paths = sys.argv[2:]
-        print(json.dumps(graphx_here(name, int(number), *paths)))
+        name, number, library, small = sys.argv[2:]
+        graphx_here(name, int(number), library, small)
     else:
         main()

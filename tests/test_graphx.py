@@ -1,10 +1,10 @@
-"""Graph algorithms against GraphX, which comes with Spark, at every time of a history; and a chain.
+"""Graph algorithms against GraphX, which comes with Spark, at every time of a history.
 
     at(algorithm(updates), t) = GraphX on the graph as it stands at t
 
 Histories are a graph that changes much at once, graphs of awkward shape, and a stream of random
-insertions and deletions. GraphX is called through py4j, with the class tags that Scala would find by
-itself.
+insertions and deletions. GraphX is called through py4j, with the class tags that Scala would find
+by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from py4j.java_gateway import JavaPackage
 from pyspark.sql import functions as F
 from pyspark.sql import is_remote
 
-from pyspark_diff import Dataflow, DiffFrame, graphs
+from pyspark_diff import DiffFrame, graphs
 
 #: Ids begin here. What py4j hands over as a long, and not as an int, has to be as large as this.
 FIRST = 2**40
@@ -235,34 +235,3 @@ def test_distances_and_what_is_reached(spark, graphx, case):
             shortest[node] = min(distance, shortest.get(node, distance))
         assert least == sorted(shortest.items()), at
         assert there == sorted((node,) for node in shortest), at
-
-
-@pytest.mark.slow
-def test_bfs_of_a_long_chain_that_breaks(spark):
-    """As many iterations as nodes, and half of them again; node n is n away from the beginning."""
-    length, middle = 10_000, 5_000
-    found = Counter()
-
-    def take(updates):
-        for *record, at, diff in zip(*(column.to_pylist() for column in updates.columns)):
-            found[(*record, at)] += diff
-
-    with Dataflow(spark, runner="local") as flow:
-        edges, edges_in = flow.input("edges", "src long, dst long")
-        roots, roots_in = flow.input("roots", "node long")
-        graphs.bfs(edges, roots).inspect(take, by_table=True)
-        roots_in.insert([(0,)])
-        roots_in.close()
-        edges_in.insert([(node, node + 1) for node in range(length - 1)])
-        edges_in.advance_to(1)
-        edges_in.flush()
-        flow.step()
-        assert +found == Counter({(node, node, 0): 1 for node in range(length)})
-        found.clear()
-        edges_in.remove([(middle - 1, middle)])
-        edges_in.advance_to(2)
-        edges_in.flush()
-        flow.step()
-        assert {update: diff for update, diff in found.items() if diff} == {
-            (node, node, 1): -1 for node in range(middle, length)
-        }
