@@ -174,12 +174,14 @@ def test_sums_by_code(codes, diff, data):
 
 #: How far keys, times and diffs lie apart decides between tables, packed sorts and ranks.
 RANGES = [(3, 1, 3), (2**13, 1, 1), (2**13, 50, 3), (2**40, 1, 2**30), (2**40, 2**30, 1),
-          (2**63, 1, 1), (2**63, 2**63, 2**40), (2**20, 2**20, 2**20), (2**50, 5, 2**48)]
+          (2**63, 1, 1), (2**63, 50, 3), (3 * 2**61, 50, 3), (2**63, 2**63, 2**40),
+          (2**20, 2**20, 2**20), (2**50, 5, 2**48)]
 
 
 @pytest.mark.parametrize(("keys", "times", "diffs"), RANGES)
-@pytest.mark.parametrize("rows", [1, 5_000])
-def test_many_rows_are_consolidated(rows, keys, times, diffs):
+@pytest.mark.parametrize(("rows", "partitioned"), [(1, 2**60), (5_000, 2**60), (5_000, 1)])
+def test_many_rows_are_consolidated(monkeypatch, rows, partitioned, keys, times, diffs):
+    monkeypatch.setattr(sums, "PARTITIONED", partitioned)
     random = np.random.default_rng(rows)
     # Some rows occur again, and some of these cancel.
     key = random.integers(-keys, keys, rows)

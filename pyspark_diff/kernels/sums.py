@@ -183,8 +183,10 @@ def _partition(  # type: ignore[no-untyped-def]
     key, low, shift, time, first, time_bits, diff, low_diff, diff_bits, parts
 ):
     at = np.zeros(parts, np.int64)
+    # Keys may lie farther apart than a signed difference tells: without its sign it is right.
+    number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
     for i in range(key.size):
-        at[(key[i] - low) >> shift] += 1
+        at[((key[i] - low) >> shift) & number] += 1
     total = 0
     for p in range(parts):
         count = at[p]
@@ -194,7 +196,7 @@ def _partition(  # type: ignore[no-untyped-def]
     mask = (np.int64(1) << shift) - 1
     for i in range(key.size):
         code = key[i] - low
-        p = code >> shift
+        p = (code >> shift) & number
         rows[at[p]] = (
             ((((code & mask) << time_bits) | (time[i] - first)) << diff_bits) | (diff[i] - low_diff)
         )
