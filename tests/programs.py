@@ -13,6 +13,7 @@ from typing import Any, Iterator
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
@@ -31,8 +32,11 @@ from oracle import (
 )
 from program_ops import apply_op, ddl, quoted, relational
 from pyspark_diff import Dataflow, DiffFrame, Loop, storage
-from pyspark_diff.runners import work
+from pyspark_diff.kernels import join, sums
+from pyspark_diff.runners import local, work
 
+#: How many rows are many: from there on they are treated in another way.
+MANY = [(sums, "PARTITIONED"), (sums, "DENSE"), (join, "LONG"), (local, "THREADED")]
 #: Few values of each type, so that updates meet; those at the edges of the type among them.
 DOMAINS: dict[str, list[Any]] = {
     "array<int>": [[], [1], [None], [1, 2], None],
@@ -333,7 +337,8 @@ class Output:
 class Run:
     """A program in a dataflow, and everything that was handed in so far.
 
-    Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files.
+    Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files; and
+    rows are treated then as many rows are.
     """
 
     def __init__(
@@ -347,6 +352,7 @@ class Run:
     ):
         self.spark, self.program = spark, program
         self._held = held
+        self._limits = pytest.MonkeyPatch()
         self.flow = Dataflow(spark, **options)
         made = [self.flow.input(f"in{i}", ddl(c)) for i, c in enumerate(program.inputs)]
         self.sessions = [session for _, session in made]
@@ -363,11 +369,14 @@ class Run:
         self._expected: dict[int, list[Any]] = {}
 
     def __enter__(self) -> "Run":
-        self._held, work.HELD_ROWS = work.HELD_ROWS, self._held
+        self._limits.setattr(work, "HELD_ROWS", self._held)
+        if not self._held:
+            for module, limit in MANY:
+                self._limits.setattr(module, limit, 0)
         return self
 
     def __exit__(self, *_: object) -> None:
-        work.HELD_ROWS = self._held
+        self._limits.undo()
         self.flow.close()
 
     def step(self, actions: Actions) -> None:
