@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
@@ -59,6 +60,27 @@ class LinearMethods(Frame):
                 wide.append(column(c) if isinstance(c, str) and c in self.columns else c)
                 given.append(c)
         return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF), made=given)
+
+    def selectExpr(self, *expr: str) -> "DiffFrame":  # noqa: N802
+        """Expressions of SQL text, as PySpark's `selectExpr`.
+
+        Raises
+        ------
+        NonDeterministicError
+            If an expression may give another value when the record is retracted.
+
+        Examples
+        --------
+        >>> words = DiffFrame(spark.createDataFrame([("a", 0, 1)], "w string, time int, diff int"))
+        >>> words.selectExpr("w", "upper(w) AS u").at(0).collect()
+        [Row(w='a', u='A')]
+        """
+        if len(expr) == 1 and isinstance(expr[0], (list, tuple)):
+            expr = tuple(expr[0])
+        # A bare name stays one, so that it is known without asking Spark.
+        return self.select(*(
+            text if text == "*" or self._scope.internal(text) else F.expr(text) for text in expr
+        ))
 
     def where(self, condition: str | Column) -> "DiffFrame":
         """The records for which a condition is true, as PySpark's `where`.

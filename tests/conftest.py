@@ -53,3 +53,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def another(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session beside the shared one, with settings of its own."""
+    yield spark.newSession()
+    # Whoever makes a frame makes its session the active one, which other tests ask for.
+    spark.createDataFrame([], "a int")

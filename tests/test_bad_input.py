@@ -582,10 +582,9 @@ BIG = 2**62
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_sums_of_diffs_do_not_wrap(spark, runner):
-    session = spark.newSession()
-    session.conf.set("spark.sql.ansi.enabled", "false")
-    with Dataflow(session, runner=runner, buckets=2) as flow:
+def test_sums_of_diffs_do_not_wrap(another, runner):
+    another.conf.set("spark.sql.ansi.enabled", "false")
+    with Dataflow(another, runner=runner, buckets=2) as flow:
         rows, feed = flow.input("rows", ONE)
         counts, kinds = rows.count(), rows.distinct()
         feed.update([(1, 0, BIG), (1, 0, BIG - 1), (2, 0, 1)])
@@ -604,14 +603,13 @@ def test_sums_of_diffs_do_not_wrap(spark, runner):
 
 @pytest.mark.parametrize("make", [near, lambda *args: far(near(*args))], ids=["near", "far"])
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_diffs_of_one_set_of_updates_do_not_wrap(spark, ansi, make):
-    session = spark.newSession()
-    session.conf.set("spark.sql.ansi.enabled", ansi)
-    whole = DiffFrame(make(session, [(1, 0, BIG), (1, 0, BIG)], COLUMNS))
+def test_diffs_of_one_set_of_updates_do_not_wrap(another, ansi, make):
+    another.conf.set("spark.sql.ansi.enabled", ansi)
+    whole = DiffFrame(make(another, [(1, 0, BIG), (1, 0, BIG)], COLUMNS))
     for collection in (whole, whole.count(), whole.distinct())[: 3 if make is near else 1]:
         with refused(DiffOverflowError, "64-bit", "check the diffs"):
             collection.to_df()
-    least = DiffFrame(make(session, [(1, 0, -(2**63)), (2, 0, 3)], COLUMNS))
+    least = DiffFrame(make(another, [(1, 0, -(2**63)), (2, 0, 3)], COLUMNS))
     assert least.distinct().at(0).collect() == [Row(n=2)]
     for collection in (least.negate(), least.negate().where("n < 2").count()):
         with refused(DiffOverflowError, "cannot be negated"):
@@ -656,6 +654,7 @@ FRAME_CALLS = {
     "negate": lambda c: c.negate(),
     "probe": lambda c: c.probe(),
     "select": lambda c: c.select("n"),
+    "selectExpr": lambda c: c.selectExpr("n"),
     "set": lambda c: c.set(c),
     "threshold": lambda c: c.threshold(lambda n: n),
     "to_df": lambda c: c.to_df(),
@@ -1127,12 +1126,11 @@ def usual(spark):
     ("name", "runner"),
     [*((name, "local") for name in CONF), ("all of them", "spark")],
 )
-def test_settings_of_a_session_change_no_answer(spark, usual, name, runner):
-    session = spark.newSession()
+def test_settings_of_a_session_change_no_answer(another, usual, name, runner):
     for key, value in CONF[name].items():
-        session.conf.set(key, value)
-    before = dict(session.conf.getAll)
-    found = answer(session, runner)
+        another.conf.set(key, value)
+    before = dict(another.conf.getAll)
+    found = answer(another, runner)
     assert found == usual
     assert any(found) and all(found)
-    assert dict(session.conf.getAll) == before
+    assert dict(another.conf.getAll) == before

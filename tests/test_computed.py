@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -437,6 +438,31 @@ def test_programs(spark, updates, runner, by_hand):
     assert found == sorted(map(repr, expected.collect()))
     # Of a collection given as a whole, Spark does the same.
     assert sorted(map(repr, program(updates).at(0).collect())) == found
+
+
+@every_runner
+def test_select_expr(spark, runner):
+    """What PySpark's selectExpr gives, in any form it is called, also after a join."""
+    rows = [(1, "a"), (2, "b"), (None, "c"), (2, "b")]
+    frame = spark.createDataFrame(rows, "n int, s string")
+    pair = F.col("l.n") == F.col("r.n")
+    ways = {
+        "expressions": lambda f: f.selectExpr("n + 1 AS m", "upper(s) t", "n", "CAST(n AS string)"),
+        "all": lambda f: f.selectExpr("*", "n IS NULL AS gone"),
+        "list": lambda f: f.selectExpr(["s", "length(s) * 2 AS wide"]),
+        "name": lambda f: f.selectExpr("s"),
+        "join": lambda f: f.alias("l").join(f.alias("r"), pair).selectExpr("l.s", "r.n - 1 AS m"),
+    }
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        collection, session = flow.input("rows", "n int, s string")
+        found = {name: way(collection) for name, way in ways.items()}
+        session.insert(rows)
+        session.close()
+        flow.step()
+        for name, way in ways.items():
+            expected = way(frame)
+            assert found[name].columns == expected.columns, name
+            assert Counter(found[name].at().collect()) == Counter(expected.collect()), name
 
 
 @every_runner

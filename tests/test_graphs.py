@@ -178,7 +178,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 #: Those with a hundred rounds at every time are shown the beginning of a history.
 LONG = {"pagerank_to_rest"}
 #: Those whose answer, or whose oracle, is not for ten thousand nodes.
-NOT_LINEAR = {"transitive_closure", "triangles"}
+NOT_LINEAR = {"transitive_closure"}
 #: Those that go along a chain again and again: ten thousand nodes take a quarter of an hour.
 NESTED = {"strongly_connected_components"}
 

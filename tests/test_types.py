@@ -327,17 +327,15 @@ def fold_stays_two_keys(session, runner: str) -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_instants_of_a_fold_stay_two_keys(spark, runner, zone):
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", zone)
-    fold_stays_two_keys(session, runner)
+def test_instants_of_a_fold_stay_two_keys(another, runner, zone):
+    another.conf.set("spark.sql.session.timeZone", zone)
+    fold_stays_two_keys(another, runner)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_instants_of_a_fold_stay_two_keys_where_the_process_has_it(spark, new_york, runner):
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    fold_stays_two_keys(session, runner)
+def test_instants_of_a_fold_stay_two_keys_where_the_process_has_it(another, new_york, runner):
+    another.conf.set("spark.sql.session.timeZone", "America/New_York")
+    fold_stays_two_keys(another, runner)
 
 
 def test_naive_datetimes_are_local_time(spark, new_york):
