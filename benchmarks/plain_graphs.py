@@ -4,7 +4,7 @@
     python benchmarks/plain_graphs.py k_core 1000000:5000000
 
 GraphX is reached through Scala, which is compiled with the compiler that Spark brings. It runs in
-a process of its own with the same settings, so that it may run out of memory or of time.
+a process of its own, which has half of the machine's memory and may run out of it, or of time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -31,7 +32,7 @@ from pyspark.sql import functions as F
 
 import pyspark_diff
 from graph_data import Graph, size, write_graph
-from measure import Memory, seconds, table
+from measure import Memory, machine, seconds, table
 
 ROOT = 0
 K = 5
@@ -217,7 +218,8 @@ class GraphX:
                 if not answer:
                     told.seek(0)
                     lines = told.read().splitlines()
-                    errors = [line for line in lines if "Error" in line or "Exception" in line]
+                    thrown = re.compile(r"(Caused by: )?[\w.]+(Error|Exception)\b")
+                    errors = [line for line in lines if thrown.match(line)]
                     raise Failed((errors or lines or ["no message"])[0].strip())
                 found: dict[str, Any] = json.loads(answer)
                 return found
@@ -243,7 +245,9 @@ def _asked(child: subprocess.Popen[str], path: str) -> str:
 
 def graphx_here(function: str, argument: int, jar: str, warm: str) -> None:
     """Answer about each path on standard input, in a session of this process."""
-    spark = pyspark_diff.session("GraphX", conf={"spark.jars": jar})
+    # Graphs are held in the heap, which is small otherwise: our own work is outside of it.
+    heap = f"{machine()['memory_gib'] / 2:.0f}g"
+    spark = pyspark_diff.session("GraphX", memory=heap, conf={"spark.jars": jar})
     spark.sparkContext.setLogLevel("ERROR")
     jvm: Any = spark._jvm
     baseline = getattr(jvm.benchmarks.GraphXBaseline, function)
