@@ -77,10 +77,11 @@ class LinearMethods(Frame):
         """
         if len(expr) == 1 and isinstance(expr[0], (list, tuple)):
             expr = tuple(expr[0])
-        # A bare name stays one, so that it is known without asking Spark.
-        return self.select(*(
-            text if text == "*" or self._scope.internal(text) else F.expr(text) for text in expr
-        ))
+        # All is SQL, also what is a column's name: that of `1` or `upper(s)` needs backticks. Names
+        # that a join has given twice are left to `select`, which tells how to tell them apart.
+        names = {"*", *self._scope.ambiguous}
+        texts = [text.strip() for text in expr]
+        return self.select(*(text if text in names else F.expr(text) for text in texts))
 
     def where(self, condition: str | Column) -> "DiffFrame":
         """The records for which a condition is true, as PySpark's `where`.

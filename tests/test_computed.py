@@ -19,7 +19,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError
+from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
 from pyspark_diff.computed import compiled
 from pyspark_diff.kernels.formula import column_of
 from pyspark_diff.runners.spark import SparkRunner
@@ -463,6 +463,22 @@ def test_select_expr(spark, runner):
             expected = way(frame)
             assert found[name].columns == expected.columns, name
             assert Counter(found[name].at().collect()) == Counter(expected.collect()), name
+
+
+@pytest.mark.parametrize("text", ["1", "`1`", "upper(s)", "`upper(s)`", "a.b", "`a.b`", "N", " * "])
+def test_select_expr_reads_sql_and_not_names(spark, text):
+    """A column whose name is an expression does not hide the expression."""
+    odd = "`1` int, s string, `upper(s)` string, a struct<b: int>, `a.b` int, n int"
+    frame = spark.createDataFrame([(7, "x", "y", (3,), 4, 5, 0, 1)], f"{odd}, time int, diff int")
+    found = DiffFrame(frame).selectExpr(text).at(0)
+    expected = frame.drop("time", "diff").selectExpr(text)
+    assert (found.columns, found.collect()) == (expected.columns, expected.collect())
+
+
+def test_select_expr_names_what_is_ambiguous(updates):
+    joined = updates.alias("l").join(updates.alias("r"), F.col("l.i") == F.col("r.l"))
+    with pytest.raises(SchemaError, match="i"):
+        joined.selectExpr("i")
 
 
 @every_runner
