@@ -1,8 +1,8 @@
 """Differential dataflow for Spark: incremental DataFrame operators that are exact at every time."""
 
 from pyspark_diff import graphs
-from pyspark_diff.dataflow import Dataflow
-from pyspark_diff.diffframe import DiffFrame
+from pyspark_diff.dataflow.dataflow import Dataflow
+from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.errors import (
     ClosedError,
     DiffError,
@@ -19,12 +19,12 @@ from pyspark_diff.errors import (
     TimeRegressionError,
     UnsupportedTypeError,
 )
-from pyspark_diff.grouped import GroupedDiff
-from pyspark_diff.hold import Hold
-from pyspark_diff.inputs import InputSession
-from pyspark_diff.loop_methods import Loop
-from pyspark_diff.probe import Probe
-from pyspark_diff.session import configure, session
+from pyspark_diff.frame.grouped import GroupedDiff
+from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.frame.loop_methods import Loop
+from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.spark.session import configure, session
 from pyspark_diff.times import Antichain
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from pyspark_diff.session import session
+from pyspark_diff.spark.session import session
 
 settings.register_profile(
     "ci",

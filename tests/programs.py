@@ -31,7 +31,8 @@ from oracle import (
     normal,
 )
 from program_ops import apply_op, ddl, quoted, relational
-from pyspark_diff import Dataflow, DiffFrame, Loop, storage
+from pyspark_diff import Dataflow, DiffFrame, Loop
+from pyspark_diff.trace import storage
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
 

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
-from pyspark_diff.bridge import call_of
-from pyspark_diff.columns import parse_aggregates, parse_condition
+from pyspark_diff.spark.jvm import call_of
+from pyspark_diff.expressions.columns import parse_aggregates, parse_condition
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 
 SCHEMA = "k string, x int, y long, d decimal(10,2), b boolean, `a.b` double, arr array<int>"

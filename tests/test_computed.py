@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
-from pyspark_diff.computed import compiled
-from pyspark_diff.kernels.formula import column_of
+from pyspark_diff.expressions.compiled import compiled
+from pyspark_diff.kernels.arrow_expression import column_of
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.schema import DIFF, TIME, Schema
-from pyspark_diff.trees import tree_of
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.expressions.tree import tree_of
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 

@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oracle import accumulate, normal
-from pyspark_diff import DiffOverflowError, storage
+from pyspark_diff import DiffOverflowError
+from pyspark_diff.trace import storage
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.gather import accumulated
+from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import accumulators
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
-from pyspark_diff.kernels.lanes import Lanes, add_at, concat_lanes, running, sum_lanes
+from pyspark_diff.kernels.diff_vectors import Lanes, add_at, concat_lanes, running, sum_lanes
 from pyspark_diff.kernels.results import result
 
 many = settings(max_examples=8 * settings().max_examples)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracle import Op, Program, accumulate, evaluate, normal, total
 from programs import Run, build, formed, programs, schedules, whole_histories
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
-from pyspark_diff.schema import Schema
+from pyspark_diff.spark.schema import Schema
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]

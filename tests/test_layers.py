@@ -187,7 +187,7 @@ CASES = [
     ("kernels", "from .merge import merge", None),
     ("schema", "import pyspark.sql.types as T, pandas", None),
     ("schema", "import requests", "not for level 2"),
-    ("schema", "from pyspark_diff.arrange.batch import Batch", "above level 2"),
+    ("schema", "from pyspark_diff.trace.batch import Batch", "above level 2"),
     ("schema", "if TYPE_CHECKING:\n    from .dataflow import Dataflow", "above level 2"),
     ("schema", "from py4j.java_gateway import JavaObject", "only bridge"),
     ("schema", "frame._jdf.queryExecution()", "uses _jdf"),

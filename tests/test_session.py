@@ -15,12 +15,12 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 import pyspark_diff
-from pyspark_diff.session import ARROW_BATCH_ROWS, configure, session
+from pyspark_diff.spark.session import ARROW_BATCH_ROWS, configure, session
 
 GIB = 2**30
 
 #: The module, whose name the package gives to its function.
-module = importlib.import_module("pyspark_diff.session")
+module = importlib.import_module("pyspark_diff.spark.session")
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_workers_run_this_python(spark):
 SCRIPT = """
 import importlib
 import json
-from pyspark_diff.session import session
+from pyspark_diff.spark.session import session
 
 spark = session()
 kept = (

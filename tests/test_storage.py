@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff import Dataflow, DiffOverflowError, storage
+from pyspark_diff import Dataflow, DiffOverflowError
+from pyspark_diff.trace import storage
 from pyspark_diff.arrange import arrangement
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.storage import Storage
+from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
 HOLD = """
 import os, sys, time
-from pyspark_diff.storage import Storage
+from pyspark_diff.trace.storage import Storage
 storage = Storage(sys.argv[1])
 os.mkdir(os.path.join(storage.root, "batch"))
 print(storage.root, flush=True)

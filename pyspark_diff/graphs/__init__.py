@@ -5,13 +5,13 @@ Each is a short program of `DiffFrame` operators and gives a `DiffFrame`. At eve
     at(algorithm(edges), t) = the algorithm, from scratch, on the graph as it stands at t
 
 Edges are a collection with columns ``src`` and ``dst``, or anything with ``vertices`` and ``edges``
-(see `pyspark_diff.graphs.inputs`). There is nothing in here that could not be written outside.
+(see `pyspark_diff.graphs.edges`). There is nothing in here that could not be written outside.
 """
 
 from pyspark_diff.graphs.bfs import bfs
 from pyspark_diff.graphs.clustering import local_clustering
 from pyspark_diff.graphs.connected_components import connected_components
-from pyspark_diff.graphs.inputs import edges_of, nodes_of
+from pyspark_diff.graphs.edges import edges_of, nodes_of
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank

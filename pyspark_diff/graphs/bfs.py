@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from pyspark_diff.diffframe import DiffFrame
-from pyspark_diff.graphs.inputs import edges_of, ids_of
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import edges_of, ids_of
 
 
 def bfs(edges: Any, roots: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from pyspark_diff.diffframe import DiffFrame
-from pyspark_diff.graphs.inputs import graph_of
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import graph_of
 from pyspark_diff.graphs.neighbours import ends, simple
 from pyspark_diff.graphs.triangles import triangles_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark_diff.diffframe import DiffFrame
-from pyspark_diff.graphs.inputs import graph_of
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import graph_of
 from pyspark_diff.graphs.neighbours import both_ways
 from pyspark_diff.graphs.propagation import own_labels, smallest_labels
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from pyspark_diff.diffframe import DiffFrame
-from pyspark_diff.graphs.inputs import at_least_one, graph_of
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import at_least_one, graph_of
 
 #: Surfers that start anew at each node in every round.
 RESET = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import functions as F
 
-from pyspark_diff.diffframe import DiffFrame
+from pyspark_diff.frame.diffframe import DiffFrame
 
 
 def own_labels(nodes: DiffFrame) -> DiffFrame:

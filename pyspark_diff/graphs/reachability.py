@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark_diff.diffframe import DiffFrame
-from pyspark_diff.graphs.inputs import edges_of, ids_of
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import edges_of, ids_of
 
 
 def reachability(

@@ -6,7 +6,7 @@ Each kind of accumulator is a function ``f`` from a value to a vector, summed wi
     tally(U + V) = tally(U) + tally(V)          so whatever is retracted cancels
 
 Integers are cut into limbs of 32 bits, which leaves room for 2**31 rows or diffs of that size
-before a lane overflows. Floats are summed as double-words (see `pyspark_diff.kernels.lanes`), or
+before a lane overflows. Floats are summed as double-words (see `pyspark_diff.kernels.diff_vectors`), or
 exactly as digits of a fixed-point number that covers every double (the small superaccumulator of
 Neal, *Fast exact summation using small and large superaccumulators*, arXiv:1505.05571).
 """
@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.lanes import COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY, Lanes, check
+from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY, Lanes, check
 from pyspark_diff.kernels.updates import Int64, PerRow
 
 #: Rows that all accumulators see before the next ones, so that their groups are still in the cache.
@@ -289,7 +289,7 @@ def _two_product_of_moderate(a, b):  # type: ignore[no-untyped-def]
 
 @jit
 def double_add(a_high, a_low, b_high, b_low):  # type: ignore[no-untyped-def]
-    """The addition of `pyspark_diff.kernels.lanes`; numba keeps its cache for each file apart."""
+    """The addition of `pyspark_diff.kernels.diff_vectors`; numba keeps its cache for each file apart."""
     high, rest = two_sum(a_high, b_high)
     low, last = two_sum(a_low, b_low)
     rest += low

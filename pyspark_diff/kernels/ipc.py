@@ -14,7 +14,7 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.lanes import Lanes
+from pyspark_diff.kernels.diff_vectors import Lanes
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import PerRow, Updates
 

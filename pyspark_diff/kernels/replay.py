@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.lanes import Lanes
+from pyspark_diff.kernels.diff_vectors import Lanes
 from pyspark_diff.kernels.updates import Int64, Updates, advanced
 
 

@@ -293,7 +293,7 @@ def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.
 def _ranges(needles, hay):  # type: ignore[no-untyped-def]
     """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
 
-    As `pyspark_diff.kernels.gather` does it, but the end of a range is searched for as well: ranges
+    As `pyspark_diff.kernels.lookup` does it, but the end of a range is searched for as well: ranges
     may be long, and are not going to be read.
     """
     low = np.empty(needles.size, np.int64)

@@ -15,7 +15,7 @@ from typing import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.lanes import Lanes, concat_lanes
+from pyspark_diff.kernels.diff_vectors import Lanes, concat_lanes
 
 Int64 = np.ndarray
 #: One value for each row, or one value that all rows share: constants are never stored per row.

@@ -20,13 +20,13 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.gather import accumulated_lanes
-from pyspark_diff.kernels.lanes import Lanes, running
+from pyspark_diff.kernels.lookup import accumulated_lanes
+from pyspark_diff.kernels.diff_vectors import Lanes, running
 from pyspark_diff.kernels.results import result
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes, Weights
-from pyspark_diff.schema import Schema, arrow_type
+from pyspark_diff.spark.schema import Schema, arrow_type
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.updates import Int64, pick
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.runners.work import Changes
-from pyspark_diff.schema import Schema
+from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)

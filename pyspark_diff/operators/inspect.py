@@ -12,7 +12,7 @@ from typing import Callable, Sequence
 import pyarrow as pa
 
 from pyspark_diff.operators.node import Node
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME
 
 
 class Inspect(Node):

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.expressions import column
+from pyspark_diff.spark.frames import column
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack
 from pyspark_diff.kernels.join import Pairs, join as join_core, join_at
@@ -29,7 +29,7 @@ from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes
-from pyspark_diff.schema import DIFF, TIME, Schema, arrow_type
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from pyspark_diff.errors import (
     SchemaError,
     to_text,
 )
-from pyspark_diff.expressions import column, map_in_arrow
+from pyspark_diff.spark.frames import column, map_in_arrow
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.runners.tasks import errors_to_text
-from pyspark_diff.schema import DIFF, TIME, Schema
-from pyspark_diff.values import to_array
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.spark.values import to_array
 
 _NOT_WEIGHED = "a diff multiplied by its weight leaves the range of 64-bit integers"
 _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"

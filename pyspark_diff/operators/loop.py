@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.operators.node import LoopScope, Node
-from pyspark_diff.schema import Schema, without_nullability
+from pyspark_diff.spark.schema import Schema, without_nullability
 
 
 class Variable(Node):

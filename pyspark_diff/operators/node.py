@@ -18,7 +18,7 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
 from pyspark_diff.runners.work import Kernel, Weights
-from pyspark_diff.schema import Schema, TimeType, without_nullability
+from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
 
@@ -277,7 +277,7 @@ class Keyed(Arranged):
         self.kernel = kernel
         self.ordering = None if ordering is None else tuple(ordering)
         self.weights = weights
-        #: In a loop, the operator that takes its place: see `pyspark_diff.graph`.
+        #: In a loop, the operator that takes its place: see `pyspark_diff.engine.graph`.
         self.stand_in: Reader | None = None
         # Refuses records that cannot be compared here, where the operator is written down.
         whole = source.schema.layout()

@@ -33,8 +33,8 @@ from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes
-from pyspark_diff.schema import Schema, TimeType
-from pyspark_diff.values import to_array
+from pyspark_diff.spark.schema import Schema, TimeType
+from pyspark_diff.spark.values import to_array
 
 #: The forms in which values are handed to a function.
 FORMS = ("rows", "pandas", "arrow")

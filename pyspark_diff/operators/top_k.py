@@ -22,7 +22,7 @@ from pyspark_diff.kernels import top_k as kernel
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.runners.read import Side
 from pyspark_diff.runners.work import Changes
-from pyspark_diff.schema import Schema
+from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.schema import TIME, Schema
+from pyspark_diff.spark.schema import TIME, Schema
 
 
 class Stage(Protocol):

@@ -13,16 +13,16 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff import storage
-from pyspark_diff.arrange.batch import BatchFile
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.turn import take_turn
+from pyspark_diff.runners.coordinate import take_turn
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
-from pyspark_diff.schema import Schema
+from pyspark_diff.spark.schema import Schema
 
 #: From this many rows on, buckets are done side by side.
 THREADED = 50_000

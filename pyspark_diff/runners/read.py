@@ -16,7 +16,7 @@ from typing import Mapping, Protocol, Sequence
 
 import numpy as np
 
-from pyspark_diff import storage
+from pyspark_diff.trace import storage
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Coordinate, Limit
 from pyspark_diff.kernels.join import Reached

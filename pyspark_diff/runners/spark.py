@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
-from pyspark_diff import storage
-from pyspark_diff.arrange.batch import BatchFile
-from pyspark_diff.expressions import column, map_in_arrow, update_struct
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source, Stage
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
-from pyspark_diff.schema import (
+from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
     Schema,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pyspark_diff import storage
+from pyspark_diff.trace import storage
 from pyspark_diff.errors import (
     DiffError,
     InvalidDiffError,
@@ -33,12 +33,12 @@ from pyspark_diff.kernels.layout import Layout, as_int64
 from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import PerRow, Updates, joined
-from pyspark_diff.kernels.weigh import weigh
+from pyspark_diff.kernels.into_diff import weigh
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.turn import take_turn
+from pyspark_diff.runners.coordinate import take_turn
 from pyspark_diff.runners.work import BucketResult, Weights, Work, merge_bucket, run_bucket
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME
 
 BLOBS = "bucket int, part long, blob binary, error string"
 RESULTS = "bucket int, result string, output binary, error string"

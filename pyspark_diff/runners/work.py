@@ -15,17 +15,17 @@ from typing import Mapping, Protocol, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff import storage
-from pyspark_diff.arrange.batch import BatchFile
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.accumulators import Accumulator
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.gather import accumulated
+from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, spread
-from pyspark_diff.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 HELD_ROWS = 4096

@@ -1,0 +1,165 @@
+"""What a user hands in, brought into the columns of an input: by name, and without loss.
+
+For data ``D`` that is accepted, ``conform(D)`` has the schema's names, types and order, and the
+values of ``D``; whatever would have to change a value is refused, with names and types in the
+message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Sequence, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import Schema, without_nullability
+from pyspark_diff.spark.values import to_array
+
+#: What a user may hand in: a Spark, Arrow or pandas table, or rows (tuples, Rows or dicts).
+Data: TypeAlias = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
+
+
+def conform(
+    data: Data, struct: T.StructType, name: str, widen: Sequence[str] = ()
+) -> DataFrame | pa.Table:
+    """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table."""
+    if isinstance(data, DataFrame):
+        frame = _conform_frame(data, struct, name, widen)
+        # A frame over local rows needs no job to be read.
+        return _cast(frame.toArrow(), struct, name) if data.isLocal() else frame
+    if isinstance(data, pd.DataFrame):
+        _check_columns(list(map(str, data.columns)), struct, name)
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except pa.ArrowException as error:
+            raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
+    if isinstance(data, pa.Table):
+        _check_columns(data.column_names, struct, name)
+        return _cast(data.select(struct.names), struct, name)
+    return _rows_to_table(data, struct, name)
+
+
+def _conform_frame(
+    frame: DataFrame, struct: T.StructType, name: str, widen: Sequence[str]
+) -> DataFrame:
+    _check_columns(frame.columns, struct, name)
+    given = {field.name: field.dataType for field in frame.schema.fields}
+    wrong = []
+    columns = []
+    for field in struct.fields:
+        kind = given[field.name]
+        if field.name in widen and isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType)):
+            columns.append(column(field.name).cast(field.dataType))
+            continue
+        columns.append(column(field.name))
+        if without_nullability(kind) != without_nullability(field.dataType):
+            wrong.append(
+                f"{field.name} is {kind.simpleString()}, expected {field.dataType.simpleString()}"
+            )
+    if wrong:
+        raise SchemaError(f"the rows for input {name!r} do not fit: {'; '.join(wrong)}; cast them")
+    return frame.select(*columns)
+
+
+def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> None:
+    missing = [n for n in struct.names if n not in names]
+    extra = [n for n in names if n not in struct.names]
+    twice = [n for n in struct.names if names.count(n) > 1]
+    if missing or extra or twice:
+        told = [f"missing {', '.join(missing)}"] if missing else []
+        told += [f"unknown {', '.join(extra)}"] if extra else []
+        told += [f"more than once {', '.join(twice)}"] if twice else []
+        raise SchemaError(
+            f"the columns for input {name!r} do not fit: {'; '.join(told)}; given "
+            f"({', '.join(names)}), expected ({', '.join(struct.names)})"
+        )
+
+
+def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
+    """A table in exactly the Arrow types of the schema; only lossless integer widening is done."""
+    expected = Schema(struct).arrow()
+    arrays = []
+    for column_, field, declared in zip(table.columns, expected, struct.fields):
+        try:
+            if not _alike(column_.type, field.type):
+                raise pa.ArrowInvalid(f"it is {column_.type}")
+            arrays.append(column_.cast(field.type))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"column {field.name!r} for input {name!r} does not fit: expected "
+                f"{declared.dataType.simpleString()}, but {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=expected)
+
+
+def _alike(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast can lose nothing that it would not report."""
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        ours, theirs = ([kind.field(i) for i in range(kind.num_fields)] for kind in (given, wanted))
+        types = {field.name: field.type for field in ours}
+        return (
+            sorted(field.name for field in ours) == sorted(field.name for field in theirs)
+            and all(_alike(types[field.name], field.type) for field in theirs)
+        )
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return (
+            _alike(given.key_type, wanted.key_type) and _alike(given.item_type, wanted.item_type)
+        )
+    if _is_list(given) and _is_list(wanted):
+        return _alike(given.value_type, wanted.value_type)
+    return (
+        given == wanted
+        or pa.types.is_null(given)
+        or (pa.types.is_integer(given) and pa.types.is_integer(wanted))
+        or (pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted)
+            and (given.tz is None) == (wanted.tz is None))
+        or (pa.types.is_large_string(given) and pa.types.is_string(wanted))
+        or (pa.types.is_large_binary(given) and pa.types.is_binary(wanted))
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.Table:
+    if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
+        raise SchemaError(
+            f"input {name!r} takes a DataFrame, a pyarrow or pandas table, or an iterable of rows, "
+            f"not {type(rows).__name__}"
+        )
+    expected = Schema(struct).arrow()
+    names = struct.names
+    records = []
+    for row in rows:  # rows that a user typed: few, and checked one by one for a good message
+        if isinstance(row, dict):
+            _check_columns(list(row), struct, name)
+            row = tuple(row[n] for n in names)
+        elif isinstance(row, T.Row) and getattr(row, "__fields__", None):
+            _check_columns(row.__fields__, struct, name)
+            row = tuple(row[n] for n in names)
+        if not isinstance(row, (tuple, list)) or len(row) != len(names):
+            raise SchemaError(
+                f"{row!r} is not a row for input {name!r}, which has the columns "
+                f"({', '.join(names)})"
+            )
+        records.append(row)
+    arrays = []
+    values: Sequence[Any]
+    for values, field, declared in zip(
+        zip(*records) if records else [()] * len(names), expected, struct.fields
+    ):
+        try:
+            arrays.append(to_array(values, field.type))
+        except TypeError as error:
+            raise SchemaError(
+                f"a value for column {field.name!r} of input {name!r} is not a "
+                f"{declared.dataType.simpleString()}: {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=expected)

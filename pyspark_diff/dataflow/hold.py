@@ -1,0 +1,77 @@
+"""Read holds: promises of a dataflow to keep the history of a collection from a time on.
+
+While a hold at ``t`` is not released, the collection can be read at every complete time from ``t``
+on: compaction does not advance times beyond it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark_diff.errors import ClosedError, TimeRegressionError
+from pyspark_diff.spark.schema import TimeType
+
+
+class Hold:
+    """Keeps the history of one collection. Made by `DiffFrame.hold`; it holds state, a time.
+
+    Use it as a context manager, or release it: history is kept as long as it stands.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     words, words_in = flow.input("words", "word string")
+    ...     counts = words.count()
+    ...     hold = counts.hold(0)
+    ...     for time in range(3):
+    ...         words_in.insert([("a",)])
+    ...         words_in.advance_to(time + 1)
+    ...         words_in.flush()
+    ...         _ = flow.step()
+    ...     [counts.at(time).collect()[0]["count"] for time in range(3)]
+    [1, 2, 3]
+    """
+
+    def __init__(self, time_type: TimeType, at: int):
+        self._time_type = time_type
+        #: The time in the kernels' numbers; None when released.
+        self._at: int | None = at
+
+    def time(self) -> Any:
+        """The time from which on history is kept."""
+        return self._time_type.decode(self._standing())
+
+    def advance_to(self, time: Any) -> None:
+        """Let go of what lies before a later time.
+
+        Raises
+        ------
+        TimeRegressionError
+            If it is earlier than the hold's time: that history may be gone.
+        """
+        at = self._time_type.encode(time)
+        if at < self._standing():
+            raise TimeRegressionError(
+                f"a hold at {self.time()!r} cannot go back to {time!r}: what lies before may have "
+                "been compacted away"
+            )
+        self._at = at
+
+    def release(self) -> None:
+        """Let all history go, from the next step on. A second call does nothing."""
+        self._at = None
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return "Hold(released)" if self._at is None else f"Hold({self.time()!r})"
+
+    def _standing(self) -> int:
+        if self._at is None:
+            raise ClosedError("this hold was released; take a new one with DiffFrame.hold")
+        return self._at

@@ -1,0 +1,265 @@
+"""Input sessions: handles that give updates a time, and move the frontier of an input.
+
+For a session whose time is ``now``: every update that it still accepts has a time ``t >= now``, and
+``now`` never goes back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.coercion import Data, conform
+from pyspark_diff.errors import (
+    ClosedError,
+    InvalidDiffError,
+    InvalidTimeError,
+    TimeRegressionError,
+)
+from pyspark_diff.spark.frames import check_deterministic, column
+from pyspark_diff.kernels.layout import as_int64, from_int64
+from pyspark_diff.operators.node import Constant, Input
+from pyspark_diff.runners.feed import Source
+from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.engine.state import Arrival
+from pyspark_diff.spark.values import to_array
+
+
+class InputSession:
+    """Feeds one input of a dataflow. It holds state: a time, and updates that wait for `flush`.
+
+    Made by `Dataflow.input`. Updates enter at the session's time, unless they bring their own
+    (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
+    up to the time that the session has advanced to.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     degrees = edges.select("src").count()
+    ...     edges_in.insert([(1, 2), (1, 3)])
+    ...     edges_in.advance_to(1)
+    ...     edges_in.remove([(1, 2)])
+    ...     edges_in.advance_to(2)
+    ...     edges_in.flush()
+    ...     _ = flow.step()
+    ...     degrees.at(1).collect()
+    [Row(src=1, count=1)]
+    """
+
+    def __init__(self, node: Input, time: str, diff: str, start: int):
+        self._node = node
+        self._names = (time, diff)
+        self._time: int | None = start
+        self._waiting: list[Arrival] = []
+        self._rows: list[pa.Table] = []
+        self._flushed: list[Arrival] = []
+        self._frontier: int | None = start
+        self._flow_closed = False
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+        return self._node.name
+
+    @property
+    def schema(self) -> T.StructType:
+        """Spark schema of the records."""
+        return self._node.schema.struct
+
+    def time(self) -> Any:
+        """The session's time: that of the next insertion."""
+        return self._node.time_type.decode(self._open())
+
+    def insert(self, data: Data) -> None:
+        """Add records at the session's time.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The records; columns are matched by name, tuples by position.
+
+        Raises
+        ------
+        SchemaError
+            If names or types differ from the input's.
+        ClosedError
+            If the session or its dataflow was closed.
+        """
+        self._put(data, 1)
+
+    def remove(self, data: Data) -> None:
+        """Take records away at the session's time. See `insert`."""
+        self._put(data, -1)
+
+    def update(self, data: Data) -> None:
+        """Add update rows that bring their own time and diff columns.
+
+        A Spark frame is read once here, to check its times and diffs.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The input's columns, then time and diff.
+
+        Raises
+        ------
+        TimeRegressionError
+            If a time lies before the session's; nothing of ``data`` is taken then.
+        InvalidTimeError, InvalidDiffError
+            If a time or a diff is null.
+        SchemaError
+            If names or types differ from the input's.
+        """
+        now = self._open()
+        struct = T.StructType(
+            [
+                *self._node.schema.struct.fields,
+                T.StructField(self._names[0], self._node.time_type.kind),
+                T.StructField(self._names[1], T.LongType()),
+            ]
+        )
+        found = conform(data, struct, self.name, widen=(self._names[1],))
+        names = [*self._node.schema.names, TIME, DIFF]
+        if isinstance(found, DataFrame):
+            renamed = found.toDF(*names)
+            check_deterministic(renamed)
+            self._update_frame(renamed, now)
+            return
+        table = found.rename_columns(names)
+        time, diff = table[TIME], table[DIFF]
+        if time.null_count:
+            raise InvalidTimeError(_nulls(time.null_count, "time", self.name))
+        if diff.null_count:
+            raise InvalidDiffError(_nulls(diff.null_count, "diff", self.name))
+        if table.num_rows:
+            encoded = as_int64(time.combine_chunks()).to_numpy()
+            self._check_times(int(encoded.min()), now)
+            source = Source(self._node.schema, table=table, rows=table.num_rows)
+            self._waiting.append(Arrival(source, int(encoded.max())))
+
+    def advance_to(self, time: Any) -> None:
+        """Move the session's time forward: no update before it will come any more.
+
+        Raises
+        ------
+        TimeRegressionError
+            If ``time`` lies before the session's time.
+        """
+        now = self._open()
+        to = self._node.time_type.encode(time)
+        if to < now:
+            raise TimeRegressionError(
+                f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
+            )
+        self._time = to
+
+    def flush(self) -> None:
+        """Hand everything over to the dataflow, which processes it in its next step."""
+        self._open()
+        self._flush()
+
+    def close(self) -> None:
+        """Declare the input complete, and flush. A second call does nothing."""
+        if self._time is not None:
+            self._time = None
+            self._flush()
+
+    def __enter__(self) -> "InputSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        self._gather()
+        self._flushed.extend(self._waiting)
+        self._waiting = []
+        self._frontier = self._time
+
+    def _open(self) -> int:
+        if self._flow_closed:
+            raise ClosedError(f"the dataflow of input {self.name!r} was closed; make a new one")
+        if self._time is None:
+            raise ClosedError(f"input {self.name!r} was closed: it takes no more updates")
+        return self._time
+
+    def _put(self, data: Data, diff: int) -> None:
+        now = self._open()
+        found = conform(data, self._node.schema.struct, self.name)
+        if isinstance(found, DataFrame):
+            check_deterministic(found)
+            source = Source(self._node.schema, frame=found, time=now, diff=diff)
+            self._waiting.append(Arrival(source, now))
+        elif found.num_rows:
+            rows = found.num_rows
+            time = from_int64(pa.array(np.full(rows, now)), self._node.time_type.arrow)
+            table = found.append_column(TIME, time).append_column(
+                DIFF, pa.array(np.full(rows, diff))
+            )
+            self._rows.append(table)
+
+    def _gather(self) -> None:
+        """Make one source of the many small tables that insert and remove left."""
+        if self._rows:
+            table = pa.concat_tables(self._rows).combine_chunks()
+            self._rows = []
+            encoded = as_int64(table[TIME].combine_chunks()).to_numpy()
+            source = Source(self._node.schema, table=table, rows=table.num_rows)
+            self._waiting.append(Arrival(source, int(encoded.max())))
+
+    def _update_frame(self, frame: DataFrame, now: int) -> None:
+        time, diff = column(TIME), column(DIFF)
+        row = frame.agg(
+            F.min(time).alias("first"),
+            F.max(time).alias("last"),
+            F.count_if(time.isNull()).alias("no_time"),
+            F.count_if(diff.isNull()).alias("no_diff"),
+            F.count(F.lit(1)).alias("rows"),
+        ).first()
+        assert row is not None  # an aggregate without keys has one row
+        if row.no_time:
+            raise InvalidTimeError(_nulls(row.no_time, "time", self.name))
+        if row.no_diff:
+            raise InvalidDiffError(_nulls(row.no_diff, "diff", self.name))
+        if not row.rows:
+            return
+        encode = self._node.time_type.encode
+        self._check_times(encode(row["first"]), now)
+        source = Source(self._node.schema, frame=frame, rows=row["rows"])
+        self._waiting.append(Arrival(source, encode(row["last"])))
+
+    def _check_times(self, first: int, now: int) -> None:
+        if first < now:
+            decode = self._node.time_type.decode
+            raise TimeRegressionError(
+                f"an update at time {decode(first)!r} lies behind the frontier of input "
+                f"{self.name!r}, which is at {decode(now)!r}; nothing was taken. Give late updates "
+                "a time that is not before the frontier"
+            )
+
+
+def _nulls(count: int, what: str, name: str) -> str:
+    return (
+        f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
+        "or filter these rows out"
+    )
+
+
+def constant_arrival(node: Constant, start: int) -> Arrival:
+    """The rows of a constant, at the time at which everything begins."""
+    columns = [
+        to_array([row[i] for row in node.rows], field.type)
+        for i, field in enumerate(node.schema.arrow())
+    ]
+    times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
+    diffs = pa.array([1] * len(node.rows), pa.int64())
+    names = [*node.schema.names, TIME, DIFF]
+    table = pa.Table.from_arrays([*columns, times, diffs], names=names)
+    return Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start)

@@ -1,0 +1,61 @@
+"""Probes: where the frontier of a collection is.
+
+``less_than(t)`` is true while updates at a time before ``t`` may still appear in the collection;
+the empty frontier means that it is complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
+
+
+class Probe:
+    """Reports the frontier of one collection of a dataflow.
+
+    Made by `DiffFrame.probe`.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     words, session = flow.input("words", "word string")
+    ...     probe = words.count().probe()
+    ...     session.insert([("a",)])
+    ...     session.advance_to(1)
+    ...     session.flush()
+    ...     before = probe.less_than(1)
+    ...     flow.step_while(lambda: probe.less_than(session.time()))
+    ...     before, probe.less_than(1), probe.frontier()
+    (True, False, Antichain([1]))
+    """
+
+    def __init__(self, time_type: TimeType, read: Callable[[], int | None]):
+        self._time_type = time_type
+        self._read = read
+
+    def less_than(self, time: Any) -> bool:
+        """Whether updates at times before ``time`` may still appear."""
+        at = self._read()
+        return at is not None and at < self._time_type.encode(time)
+
+    def less_equal(self, time: Any) -> bool:
+        """Whether updates at times up to and including ``time`` may still appear."""
+        at = self._read()
+        return at is not None and at <= self._time_type.encode(time)
+
+    def done(self) -> bool:
+        """Whether the collection is complete."""
+        return self._read() is None
+
+    def frontier(self) -> Antichain:
+        """The least times that may still appear, as encoded integers; empty when complete."""
+        at = self._read()
+        return Antichain([] if at is None else [at])
+
+    def time(self) -> Any:
+        """The one time of the frontier as the user's type, or None when complete."""
+        at = self._read()
+        return None if at is None else self._time_type.decode(at)

@@ -1,0 +1,80 @@
+"""Evaluation of feeds: into files, once for all that read them, or into tables to be shown.
+
+For a source ``S`` and a chain of linear operators ``f``, all give the updates ``f(S)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Callable, Sequence
+
+import pyarrow as pa
+
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.operators.node import Node
+from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.local import LocalRunner
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.engine.state import Settings
+
+
+class Evaluation:
+    """Evaluates feeds within one step.
+
+    Parameters
+    ----------
+    graph : Graph
+    settings : Settings
+    spark : SparkRunner
+    local : LocalRunner
+    directory : callable
+        Gives a new directory of the step.
+    written : list of str
+        Where the files that are written are noted.
+    """
+
+    def __init__(
+        self, graph: Graph, settings: Settings, spark: SparkRunner, local: LocalRunner,
+        directory: Callable[[str], str], written: list[str],
+    ):
+        self._graph, self._settings = graph, settings
+        self._spark, self._local = spark, local
+        self._directory, self._written = directory, written
+
+    def materialised(self, source: Source) -> Source:
+        """A source as files, evaluated once."""
+        return self._written_out(Feed(source), source.schema)
+
+    def _written_out(self, feed: Feed, schema: Schema) -> Source:
+        """The rows of a feed, its chain applied, in files."""
+        made = self._spark.materialise(feed, schema, self._directory("rows"))
+        self._written.extend(made.paths)
+        return made
+
+    def evaluated(self, node: Node, feed: Feed) -> Feed:
+        """A feed with its chain applied once, for all that read it."""
+        wanted = self._graph.wanted[node]
+        schema = node.schema.only(n for n in node.schema.names if n in wanted)
+        source = feed.source
+        if source.table is None or not self._settings.few(source.table.num_rows):
+            return replace(feed, source=self._written_out(feed, schema), chain=())
+        tables = [t.select([*schema.names, TIME, DIFF]) for t in self._local.tables(feed)]
+        if not tables:
+            empty = pa.schema([
+                *schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())
+            ]).empty_table()
+            tables = [empty]
+        table = pa.concat_tables(tables)
+        return replace(feed, source=Source(schema, table=table, rows=table.num_rows), chain=())
+
+    def tables(self, node: Node, feeds: Sequence[Feed]) -> list[pa.Table]:
+        """The rows of feeds, all in one schema: Spark and Arrow differ in nullability."""
+        fields = [*node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())]
+        schema = pa.schema(fields)
+        tables: list[pa.Table] = []
+        for feed in feeds:
+            if feed.source.frame is not None:
+                feed = replace(feed, source=self.materialised(feed.source))
+            tables.extend(feed.within(table) for table in self._local.tables(feed))
+        return [table.select(schema.names).cast(schema) for table in tables]

@@ -1,0 +1,389 @@
+"""One loop in one step: coordinate after coordinate has its turn, until nothing is left to do.
+
+The agenda of a loop is the set of its iterations with something to do: updates that go round, pairs
+of a join that belong there, keys that have to be visited again. The smallest has its turn, and is
+done for all times of the step at once; a loop inside of it runs to rest meanwhile. An iteration
+that nothing reaches costs nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Sequence
+
+import pyarrow as pa
+
+from pyspark_diff.trace.spine import Trace
+from pyspark_diff.errors import StalledError, UnsupportedTypeError
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
+from pyspark_diff.kernels.layout import as_int64, from_int64
+from pyspark_diff.kernels.updates import Updates, joined
+from pyspark_diff.operators.linear import Negate
+from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
+from pyspark_diff.engine.subgraph import Region, arranged_in, result_of, sources_of
+from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.local import rows_of
+from pyspark_diff.runners.read import View
+from pyspark_diff.runners.work import BucketResult
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.engine.state import Frontier, Turn
+from pyspark_diff.engine.compaction import antichain
+
+if TYPE_CHECKING:
+    from pyspark_diff.engine.step import Step
+
+#: How many of the rows that still change are shown when a loop does not come to rest.
+SHOWN = 5
+
+
+class Iteration:
+    """The run of an outermost loop, and of the loops inside of it, in one step.
+
+    Parameters
+    ----------
+    step : Step
+    region : Region
+    lower, upper : int or None
+        The interval of the step.
+    """
+
+    def __init__(self, step: "Step", region: Region, lower: Frontier, upper: Frontier):
+        self._step, self._graph = step, step.graph
+        self._region = region
+        self._lower, self._upper = lower, upper
+        #: Iterations with something to do, by the loop and the coordinate around it.
+        self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
+        #: The coordinate whose turn it is, of each loop that runs.
+        self._now: dict[LoopScope, Coordinate] = {}
+        self._back: dict[tuple[Variable, Coordinate], list[Feed]] = {}
+        self._later: dict[tuple[Reader, Coordinate], list[Feed]] = {}
+        #: By bucket, files of keys that are due, and how many there are.
+        self._due: dict[tuple[Reader, Coordinate], dict[int, tuple[list[str], int]]] = {}
+        #: Files with the updates of the coordinate whose turn it is, and how many there are.
+        self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
+        self._rows: dict[Node, int] = {}
+        #: Arrangements outside of all loops, as they are in this step.
+        self._outside: dict[Node, View] = {}
+
+    def run(self) -> None:
+        """Run the loop to rest."""
+        self._loop(self._region, ())
+        start = antichain(self._lower)
+        for node in arranged_in(self._region):
+            if node.keeps:
+                trace = self._step.traces.get(node) or Trace(start, start, start)
+                since = self._step.upkeep.since(node, trace, self._step.state.frontiers,
+                                                self._upper)
+                self._step.traces[node] = replace(
+                    trace, upper=antichain(self._upper), since=antichain(since)
+                )
+
+    def _loop(self, region: Region, base: Coordinate) -> None:
+        """Run one loop to rest, inside of one iteration of the loops around it."""
+        loop = region.loop
+        left: dict[Leave, list[Feed]] = {leave: [] for leave in region.leaves}
+        if any(self._reached(node, base) for node in region.outside):
+            self._note(loop, (*base, 0))
+        agenda = self._agenda.get((loop, base), [])
+        while agenda:
+            at = (*base, heapq.heappop(agenda))
+            self._turn(region, at)
+            for leave in region.leaves:
+                left[leave].extend(self._feeds(leave.inputs[0], at))
+            agenda = self._agenda.get((loop, base), [])
+        self._now.pop(loop, None)
+        self._agenda.pop((loop, base), None)
+        for leave, feeds in left.items():
+            self._step.emitted[leave] = _together(feeds)
+
+    def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
+        """Put a coordinate on the agenda of its loop, and of those around."""
+        while loop is not None and self._now.get(loop) != coordinate:
+            agenda = self._agenda.setdefault((loop, coordinate[:-1]), [])
+            if coordinate[-1] not in agenda:
+                heapq.heappush(agenda, coordinate[-1])
+            loop, coordinate = loop.parent, coordinate[:-1]
+
+    def _turn(self, region: Region, at: Coordinate) -> None:
+        started = time.perf_counter()
+        self._now[region.loop] = at
+        own = [item for item in region.items if not isinstance(item, Region)]
+        for node in own:
+            self._step.emitted.pop(node, None)
+            self._fresh.pop(node, None)
+            self._rows.pop(node, None)
+        for item in region.items:
+            if isinstance(item, Region):
+                self._loop(item, at)
+            else:
+                self._visit(item, at)
+        for node in own:
+            if node in self._fresh and isinstance(node, Arranged):
+                # Not across what stood before the step: readers tell it from what is new.
+                trace = self._step.traces[node]
+                fences = [antichain(self._lower)]
+                self._step.traces[node] = self._step.merged(node, trace, fences)
+        changes = sum(self._feed_back(variable, at) for variable in region.loop.variables)
+        seconds = time.perf_counter() - started
+        turn = Turn(region.loop.name, at, changes, seconds)
+        self._step.report.turns.append(turn)
+        if self._step.on_iteration is not None:
+            self._step.on_iteration(turn)
+
+    def _visit(self, node: Node, at: Coordinate) -> None:
+        step = self._step
+        if isinstance(node, Enter):
+            if not any(at):
+                reached = self._graph.feeds(node.inputs[0], step.emitted)
+                step.emitted[node] = tuple(step.gated(node, reached, self._upper))
+        elif isinstance(node, Variable):
+            self._variable(node, at)
+        elif isinstance(node, Keyed) and node.stand_in is not None:
+            step.emitted[node] = step.emitted.get(node.stand_in, ())
+        elif isinstance(node, Keyed):
+            feeds = list(self._feeds(node.inputs[0], at))
+            if feeds:
+                trace = step.trace(node, self._lower)
+                results = step.run_node(
+                    node, trace, self._lower, self._upper, feeds, pack(at)
+                )
+                self._take(node, results)
+        elif isinstance(node, Reader):
+            self._reader(node, at)
+        elif node in self._graph.shared:
+            step.share(node, _seen(at))
+        elif isinstance(node, Inspect):
+            step.shows.append((node, self._feeds(node, at), at))
+
+    def _feeds(self, node: Node, at: Coordinate) -> tuple[Feed, ...]:
+        """What a node of the loop gives at a coordinate."""
+        return self._graph.feeds(node, self._step.emitted, _seen(at))
+
+    def _variable(self, node: Variable, at: Coordinate) -> None:
+        feeds = self._back.pop((node, at), [])
+        if at[-1] == 0:
+            start = self._start(node, at)
+            if start and node.loop is not None and node.loop.max_iterations > 1:
+                back = (*at[:-1], 1)
+                taken = [feed.then(Negate()) for feed in start]
+                self._back.setdefault((node, back), []).extend(taken)
+                self._note(node.loop, back)
+            feeds = [*start, *feeds]
+        elif at[-1] == 1 and feeds:
+            feeds = self._settled(node, feeds)
+        self._step.emitted[node] = tuple(feeds)
+
+    def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
+        """What goes round first, less what the variable started with: most of it, often."""
+        rows = rows_of(feeds)
+        evaluated = all(feed.source.frame is None for feed in feeds)
+        if not self._step.settings.few(rows) or not evaluated:
+            return feeds  # the arrangement that takes it in will see to that
+        tables = self._step.evaluation.tables(node, feeds)
+        if not tables:
+            return []
+        table = pa.concat_tables(tables)
+        return [_added_up(Feed(Source(node.schema, table=table), until=self._upper), table)]
+
+    def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
+        (source,) = sources_of(node)
+        return self._feeds(source, at)
+
+    def _feed_back(self, node: Variable, at: Coordinate) -> int:
+        """Send a variable's result round; gives the number of updates that go."""
+        if node.loop is None or node not in self._graph.wanted:
+            return 0  # nobody reads it
+        feeds = [feed for feed in self._feeds(result_of(node), at) if feed.source.rows != 0]
+        if not feeds:
+            return 0
+        following = (*at[:-1], at[-1] + 1)
+        if following[-1] >= node.loop.max_iterations:
+            if not node.loop.stops:
+                self._refuse(node, node.loop, feeds, following)
+            return 0
+        self._back.setdefault((node, following), []).extend(feeds)
+        self._note(node.loop, following)
+        return sum(feed.source.rows or 0 for feed in feeds)
+
+    def _refuse(
+        self, node: Variable, loop: LoopScope, feeds: Sequence[Feed], at: Coordinate
+    ) -> None:
+        """A loop that has not come to rest when it should have is an error."""
+        feeds = [*feeds, *self._back.get((node, at), ())]
+        tables = self._step.evaluation.tables(node, feeds)
+        if not tables:
+            return
+        left = _consolidated(node.schema, pa.concat_tables(tables))
+        if not len(left):
+            return
+        few = left.between(0, min(len(left), SHOWN))
+        # A handful of rows, for the message.
+        rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
+        told = ", ".join(
+            f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
+            for row, moment, diff in zip(rows, few.times(), few.diffs())
+        )
+        where = f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
+        raise StalledError(
+            f"{loop.name} has not come to rest after {loop.max_iterations} iterations{where}: "
+            f"{len(left)} updates still go round, such as {told}. If it would with more of them, "
+            "give a larger max_iterations; to take what it has reached by then, "
+            "on_limit=\"return\"; else its body makes new records in each iteration, or brings "
+            "old ones back"
+        )
+
+    def _reached(self, node: Node, at: Coordinate) -> bool:
+        """Whether something new comes from a node outside of a loop that begins."""
+        if isinstance(node, Arranged) and node.loop is None and node in self._step.traces:
+            view = self._outer(node)
+            if view.new or view.both:
+                return True
+        elif node in self._fresh:
+            return True
+        if node.loop is None:
+            # Streams pass a gate, behind which some may be waiting.
+            return bool(self._graph.feeds(node, self._step.emitted)) or any(
+                self._step.state.pending.get(enter)
+                for enter in self._region.loop.entered.values()
+            )
+        return bool(self._feeds(node, at))
+
+    def _outer(self, node: Arranged) -> View:
+        """An arrangement outside of all loops: it does not change while they run."""
+        if node not in self._outside:
+            trace = self._step.traces[node]
+            self._outside[node] = self._step.upkeep.view(node, trace, self._lower, self._upper)
+        return self._outside[node]
+
+    def _view(self, node: Arranged, at: Coordinate) -> View:
+        """An arrangement as its readers see it when a coordinate has its turn."""
+        first = not any(at[node.depth:])
+        if node.loop is None:
+            view = self._outer(node)
+            return replace(view, fresh=view.new if first else {}, first=first)
+        trace = self._step.trace(node, self._lower)
+        view = self._step.upkeep.view(node, trace, self._lower, self._upper)
+        return replace(view, fresh=self._fresh.get(node, {}) if first else {})
+
+    def _reader(self, node: Reader, at: Coordinate) -> None:
+        step = self._step
+        first = {source: not any(at[source.depth:]) for source in node.arranged}
+        due = self._due.pop((node, at), {})
+        later = self._later.pop((node, at), [])
+        fresh = any(
+            first[source] and (source in self._fresh or source.loop is None)
+            for source in node.arranged
+        )
+        if not (due or fresh):
+            step.emitted[node] = tuple(later)
+            return
+        views = tuple(self._view(source, at) for source in node.arranged)
+        read = replace(
+            step.read_of(node, views, self._lower, self._upper),
+            at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
+            # What it gives at one coordinate it has to know at others.
+            keeps=node.keeps, since=None,
+        )
+        results: list[BucketResult] = []
+        if read.buckets():
+            rows = sum(held for _, held in due.values())
+            for source, view in zip(node.arranged, views):
+                if first[source]:
+                    rows += view.rows if source.loop is None else self._rows.get(source, 0)
+            results = step.read(read, rows)
+        self._take(node, results, later)
+
+    def _take(
+        self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = ()
+    ) -> None:
+        """What a node gave at this coordinate, and what it left for others."""
+        step = self._step
+        step.emit(node, results, self._upper)
+        step.emitted[node] = (*step.emitted[node], *more)
+        files = {r.bucket: r.file for r in results if r.file is not None}
+        if files:
+            trace = step.trace(node, self._lower)
+            lower, upper = antichain(self._lower), antichain(self._upper)
+            step.traces[node] = trace.joined(lower, upper, files)
+            self._fresh[node] = {bucket: (file.path,) for bucket, file in files.items()}
+            self._rows[node] = sum(file.rows for file in files.values())
+        if not isinstance(node, Reader):
+            return
+        later: dict[int, list[tuple[pa.Table | None, str | None, int]]] = {}
+        for result in results:
+            for code, output in result.later.items():
+                later.setdefault(code, []).append(output)
+            for code, file in result.due.items():
+                at = unpack(code, node.depth)
+                buckets = self._due.setdefault((node, at), {})
+                paths, held = buckets.get(result.bucket, ([], 0))
+                buckets[result.bucket] = ([*paths, file.path], held + file.rows)
+                self._note(node.loop, at)
+        for code, outputs in later.items():
+            at = unpack(code, node.depth)
+            feeds = step.given(node, outputs, self._upper)
+            self._later.setdefault((node, at), []).extend(feeds)
+            self._note(node.loop, at)
+
+
+def _consolidated(schema: Schema, table: pa.Table) -> Updates:
+    """Update rows in their smallest form."""
+    records = [joined([table[name]]) for name in schema.names]
+    times = as_int64(joined([table[TIME]])).to_numpy()
+    return consolidate(schema.layout().encode(records, times, table[DIFF].to_numpy())).updates
+
+
+def _added_up(feed: Feed, table: pa.Table) -> Feed:
+    """A feed with the rows of a table, those that are equal added up if they can be compared."""
+    schema = feed.source.schema
+    try:
+        layout = schema.layout()
+    except UnsupportedTypeError:
+        layout = None
+    if layout is not None and table.num_rows:
+        left = _consolidated(schema, table)
+        times = from_int64(pa.array(left.times()), table[TIME].type)
+        table = pa.table(
+            [*layout.decode(left), times, pa.array(left.diffs())], names=[*schema.names, TIME, DIFF]
+        )
+    return replace(feed, source=Source(schema, table=table, rows=table.num_rows))
+
+
+def _seen(at: Coordinate) -> int:
+    """From how many loops on nodes give something: where all coordinates behind are zero."""
+    depth = len(at)
+    while depth and at[depth - 1] == 0:
+        depth -= 1
+    return depth
+
+
+def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
+    """Feeds of many iterations, those that differ only in their tables as one.
+
+    What came in one iteration often goes in the next, and is not worth telling anybody.
+    """
+    chains: list[list[Feed]] = []
+    for feed in feeds:
+        for known in chains:
+            same = len(known[0].chain) == len(feed.chain) and all(
+                a is b for a, b in zip(known[0].chain, feed.chain)
+            )
+            same = same and (known[0].lower, known[0].upper) == (feed.lower, feed.upper)
+            if same and known[0].source.table is not None and feed.source.table is not None:
+                if known[0].source.table.schema.equals(feed.source.table.schema):
+                    known.append(feed)
+                    break
+        else:
+            chains.append([feed])
+    found = []
+    for known in chains:
+        if len(known) > 1:
+            tables = [feed.source.table for feed in known if feed.source.table is not None]
+            known = [_added_up(known[0], pa.concat_tables(tables))]
+        found.append(known[0])
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""What a dataflow knows between two steps, and what one step reports.
+
+States are values: a step makes a new one, and until it has, the old one stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, NamedTuple, Sequence
+
+from pyspark_diff.trace.spine import Trace
+from pyspark_diff.kernels.coordinates import Coordinate
+from pyspark_diff.operators.node import Node
+from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.times import Antichain
+
+#: Frontier of a total order: its one time, or None when complete.
+Frontier = int | None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A source that entered, and the greatest time in it.
+
+    Parameters
+    ----------
+    source : Source
+    last : int
+    taken : int or None
+        Rows before this time were released already.
+    """
+
+    source: Source
+    last: int
+    taken: int | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a dataflow knows between two steps.
+
+    Parameters
+    ----------
+    frontiers : mapping of Node to int or None
+        Up to where each node is processed.
+    traces : mapping of Node to Trace
+        Arrangements of keyed nodes.
+    pending : mapping of Node to tuple of Feed
+        Updates that reached a keyed node before its frontier may pass them.
+    waiting : mapping of Node to tuple of Arrival
+        Flushed updates of inputs that are not released completely.
+    """
+
+    frontiers: Mapping[Node, Frontier]
+    traces: Mapping[Node, Trace]
+    pending: Mapping[Node, tuple[Feed, ...]]
+    waiting: Mapping[Node, tuple[Arrival, ...]]
+
+    def paths(self) -> set[str]:
+        """Files that the state needs."""
+        found = {path for trace in self.traces.values() for path in trace.paths()}
+        for feeds in self.pending.values():
+            found.update(path for feed in feeds for path in feed.source.paths)
+        for arrivals in self.waiting.values():
+            found.update(path for arrival in arrivals for path in arrival.source.paths)
+        return found
+
+
+class Turn(NamedTuple):
+    """One iteration of a loop in a step: which, how many updates went round, and its seconds."""
+
+    loop: str
+    iteration: Coordinate
+    changes: int
+    seconds: float
+
+
+#: Told of each iteration when it is over.
+Watch = Callable[[Turn], object]
+
+
+@dataclass
+class Report:
+    """What a step did.
+
+    Parameters
+    ----------
+    rows_in : int
+        Update rows that reached keyed operators.
+    rows_read : int
+        Rows of older batches that were read for them.
+    rows_out : int
+        Update rows that keyed operators gave.
+    rows_merged : int
+        Rows of batches that were merged.
+    spark_runs, local_runs : int
+        How many operators ran as Spark jobs, and how many on the driver.
+    seconds : float
+        Wall time.
+    turns : list of Turn
+        The iterations of loops, in the order in which they ran.
+    """
+
+    rows_in: int = 0
+    rows_read: int = 0
+    rows_out: int = 0
+    rows_merged: int = 0
+    spark_runs: int = 0
+    local_runs: int = 0
+    seconds: float = 0.0
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How steps are run.
+
+    Parameters
+    ----------
+    buckets : int
+        Number of buckets of every arrangement.
+    runner : str
+        ``"auto"``, ``"spark"`` or ``"local"``.
+    local_rows : int
+        Up to this many update rows an operator runs on the driver, under ``"auto"``.
+    keep_history : bool
+        Whether arrangements that are read keep all times, or only the latest complete one.
+    holds : mapping of Node to int
+        Arrangements whose history is held, and from which time on.
+    """
+
+    buckets: int
+    runner: str
+    local_rows: int
+    keep_history: bool
+    holds: Mapping[Node, int] = field(default_factory=dict)
+
+    def few(self, rows: float) -> bool:
+        """Whether so many rows are for the driver."""
+        return self.runner == "local" or (self.runner == "auto" and rows <= self.local_rows)
+
+
+def only(frontier: Antichain) -> Frontier:
+    """The one element of a frontier of totally ordered times, or None where it is empty."""
+    for element in frontier:
+        if isinstance(element, int):
+            return element
+    return None
+
+
+def below(a: Frontier, b: Frontier) -> bool:
+    """Whether frontier ``a`` lies strictly before ``b``; the empty one is behind all."""
+    return a is not None and (b is None or a < b)
+
+
+def least(frontiers: Sequence[Frontier]) -> Frontier:
+    """The frontier of a union: the least of several."""
+    known = [f for f in frontiers if f is not None]
+    return min(known) if known else None

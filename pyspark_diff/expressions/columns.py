@@ -1,0 +1,380 @@
+"""What the columns in `agg` and in join conditions ask for, found without running anything.
+
+    the aggregates of f, in order   ≡  the columns that groupBy(keys).agg(f) adds, names and types
+    the pairs and the residual of c  ⟹  all pairs equal and all of the residual true  ⟺  c is true
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.spark.jvm import Call, call_of
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.frames import check_deterministic
+from pyspark_diff.spark.schema import without_nullability
+
+#: How many arguments each aggregate takes; `count` takes any number.
+_ARGUMENTS = {
+    **dict.fromkeys(
+        "sum avg var_samp var_pop stddev_samp stddev_pop min max bool_and bool_or collect_set "
+        "collect_list count_if".split(),
+        1,
+    ),
+    "min_by": 2,
+    "max_by": 2,
+}
+_SYNONYMS = {
+    "any": "bool_or",
+    "array_agg": "collect_list",
+    "every": "bool_and",
+    "mean": "avg",
+    "some": "bool_or",
+    "std": "stddev_samp",
+    "stddev": "stddev_samp",
+    "variance": "var_samp",
+}
+#: Names that PySpark knows only in a dict.
+_DICT_SYNONYMS = {"average": "avg", "size": "count"}
+
+#: Aggregates whose result is the same with and without DISTINCT.
+_NEVER_DISTINCT = frozenset({"min", "max", "bool_and", "bool_or", "collect_set"})
+
+_NO_ORDER = (
+    "without an order its result depends on chance; use F.min_by(x, order) or F.max_by(x, order)"
+)
+_ORDERED = "it is not supported; collect the values with F.collect_list and compute it from them"
+_ADVICE = {
+    **dict.fromkeys(["first", "first_value", "last", "last_value", "any_value"], _NO_ORDER),
+    **dict.fromkeys(
+        "median mode percentile percentile_approx approx_percentile percentile_cont "
+        "percentile_disc".split(),
+        _ORDERED,
+    ),
+    "approx_count_distinct": "use F.count_distinct, which is exact here",
+}
+_COMBINE = "give each aggregate a name in agg, and combine them with withColumn"
+
+#: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.
+_DIGITS: dict[T.DataType, int] = {
+    T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
+}
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate of `agg`.
+
+    Parameters
+    ----------
+    function : str
+        One name for all synonyms: ``"avg"``, also where the user wrote ``mean``.
+    arguments : tuple of Column
+        Over the columns of the input; none for ``count(*)``. With several, ``count`` counts the
+        rows where none of them is null.
+    distinct : bool
+        Whether equal arguments count once; never where that makes no difference.
+    name : str
+        Name of the output column, as PySpark names it.
+    type : pyspark.sql.types.DataType
+        Type of the output column, as Spark gives it.
+    """
+
+    function: str
+    arguments: tuple[Column, ...]
+    distinct: bool
+    name: str
+    type: T.DataType
+
+
+def parse_aggregates(
+    template: DataFrame,
+    keys: Sequence[Column | str],
+    exprs: Mapping[str, str] | Sequence[Column | Mapping[str, str]],
+) -> list[Aggregate]:
+    """What `template.groupBy(*keys).agg(*exprs)` asks for.
+
+    Parameters
+    ----------
+    template : DataFrame
+        An empty frame with the columns of the input.
+    keys : sequence of Column or str
+        As `groupBy` takes them.
+    exprs : sequence of Column, or one dict
+        As `agg` takes them; the dict may also come in a sequence.
+
+    Returns
+    -------
+    list of Aggregate
+        In the order of PySpark's columns, which for a dict is not that of the dict.
+
+    Raises
+    ------
+    SchemaError
+        If something else than a supported aggregate is on top of an expression.
+    NonDeterministicError
+        If an argument may have another value when it is evaluated again.
+    pyspark.errors.AnalysisException
+        Whatever Spark itself finds wrong, such as an unknown column.
+
+    Examples
+    --------
+    >>> sales = spark.createDataFrame([], "shop string, price int")
+    >>> for found in parse_aggregates(sales, ["shop"], [F.mean("price"), F.count("*").alias("n")]):
+    ...     print(found.function, found.arguments, found.name, found.type.simpleString())
+    avg (Column<'price'>,) avg(price) double
+    count () n bigint
+    """
+    grouped = template.groupBy(*keys)
+    given = [exprs] if isinstance(exprs, Mapping) else list(exprs)
+    if len(given) == 1 and isinstance(given[0], Mapping):
+        entries = given[0]
+        calls = [_supported(_dict_column(*entry)) for entry in entries.items()]
+        _check_arguments(template, calls)
+        # PySpark hands the dict to the JVM, which puts it into an order of its own.
+        order = _last(grouped.agg(dict(entries)), len(calls)).names
+        fields = [_last(grouped.agg(dict([entry])), 1)[0] for entry in entries.items()]
+        found = [_aggregate(call, field) for call, field in zip(calls, fields)]
+        return sorted(found, key=lambda aggregate: order.index(aggregate.name))
+    columns = [expr for expr in given if isinstance(expr, Column)]
+    if not columns or len(columns) < len(given):
+        raise SchemaError(
+            "agg takes columns such as F.sum('x'), at least one, or one dict from column names to "
+            f"function names; it got {', '.join(type(expr).__name__ for expr in given) or 'none'}"
+        )
+    calls = [_supported(column) for column in columns]
+    _check_arguments(template, calls)
+    fields = list(_last(grouped.agg(*columns), len(calls)))
+    return [_aggregate(call, field) for call, field in zip(calls, fields)]
+
+
+def _dict_column(name: str, function: str) -> Column:
+    known = _DICT_SYNONYMS.get(function.lower(), function)
+    return F.call_function(known, F.col(name))
+
+
+def _last(frame: DataFrame, n: int) -> T.StructType:
+    # Whether the keys come before them is a setting of the session.
+    return T.StructType(frame.schema.fields[-n:])
+
+
+def _aggregate(call: Call, field: T.StructField) -> Aggregate:
+    distinct = call.distinct and call.name not in _NEVER_DISTINCT
+    return Aggregate(call.name, call.arguments, distinct, field.name, field.dataType)
+
+
+def _supported(column: Column) -> Call:
+    """The aggregate that a column calls, by its canonical name."""
+    call = call_of(column)
+    if call is None:
+        raise SchemaError(
+            f"{column} is not a plain call of an aggregate function; {_COMBINE}, where "
+            "casts may be too; on Spark Connect, write F.sum('x') and not F.expr('sum(x)'); "
+            f"{_known()}"
+        )
+    name = _SYNONYMS.get(call.name, call.name)
+    if name != "count" and name not in _ARGUMENTS:
+        advice = _COMBINE if _has_aggregate(call) else _ADVICE.get(name, "it is not supported")
+        raise SchemaError(f"agg found {call.name} in {column}: {advice}; {_known()}")
+    if len(call.arguments) > _ARGUMENTS.get(name, len(call.arguments)):
+        raise SchemaError(
+            f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
+            f"{_ARGUMENTS[name]}; collect the values with F.collect_list and select from them"
+        )
+    return Call(name, call.arguments, call.distinct, call.alias)
+
+
+def _known() -> str:
+    return f"the aggregates are {', '.join(sorted(['count', *_ARGUMENTS]))}"
+
+
+def _has_aggregate(call: Call) -> bool:
+    inner = [found for found in map(call_of, call.arguments) if found is not None]
+    return any(
+        _SYNONYMS.get(found.name, found.name) in ("count", *_ARGUMENTS, *_ADVICE)
+        or _has_aggregate(found)
+        for found in inner
+    )
+
+
+def _check_arguments(template: DataFrame, calls: Sequence[Call]) -> None:
+    arguments = [argument for call in calls for argument in call.arguments]
+    if not arguments:
+        return
+    # Before Spark sees the aggregates: it refuses rand() there, but not the clock.
+    frame = template.select(*arguments)
+    check_deterministic(frame)
+    if len(frame.columns) != len(arguments):
+        raise SchemaError(
+            "a star among the arguments of an aggregate stands for several columns; name the "
+            "columns one by one"
+        )
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A join condition, taken apart.
+
+    Parameters
+    ----------
+    left, right : tuple of Column
+        Pairwise equal expressions of the same type, each over one frame only.
+    null_safe : tuple of bool
+        For each pair, whether two nulls are equal.
+    residual : tuple of Column
+        What else has to be true, over both frames.
+    """
+
+    left: tuple[Column, ...]
+    right: tuple[Column, ...]
+    null_safe: tuple[bool, ...]
+    residual: tuple[Column, ...]
+
+
+def parse_condition(
+    left: DataFrame, right: DataFrame, on: Column | Sequence[Column]
+) -> Condition:
+    """Equal pairs and the rest of a join condition.
+
+    Parameters
+    ----------
+    left, right : DataFrame
+        Empty frames, made independently of each other, with the aliases that the condition uses.
+    on : Column or sequence of Column
+        All of them have to be true.
+
+    Raises
+    ------
+    SchemaError
+        If there is no condition, or it is no column.
+    NonDeterministicError
+        If the condition reads the clock.
+    pyspark.errors.AnalysisException
+        Whatever Spark itself finds wrong, such as an ambiguous column.
+
+    Examples
+    --------
+    >>> left = spark.createDataFrame([], "id int, price int").alias("l")
+    >>> right = spark.createDataFrame([], "id long, limit int").alias("r")
+    >>> on = (F.col("r.id") == F.col("l.id")) & (F.col("price") < F.col("limit"))
+    >>> found = parse_condition(left, right, on)
+    >>> found.left, found.right
+    ((Column<'CAST(l.id AS BIGINT)'>,), (Column<'r.id'>,))
+    >>> found.residual
+    (Column<'<(price, limit)'>,)
+    """
+    conditions = [on] if isinstance(on, Column) else list(on)
+    if not conditions or not all(isinstance(condition, Column) for condition in conditions):
+        raise SchemaError(
+            "a join condition is a column such as F.col('l.x') == F.col('r.x'), or a list of them; "
+            f"it got {on!r}"
+        )
+    joined = left.join(right, reduce(and_, conditions))
+    # Connect looks at the condition only when it is asked for something.
+    joined.schema
+    check_deterministic(joined)
+    pairs, residual = [], []
+    for conjunct in (part for condition in conditions for part in _conjuncts(condition)):
+        pair = _pair(left, right, conjunct)
+        if pair is None:
+            residual.append(conjunct)
+        else:
+            pairs.append(pair)
+    return Condition(
+        tuple(pair[0] for pair in pairs),
+        tuple(pair[1] for pair in pairs),
+        tuple(pair[2] for pair in pairs),
+        tuple(residual),
+    )
+
+
+def _conjuncts(condition: Column) -> list[Column]:
+    call = call_of(condition)
+    if call is None or call.name != "and":
+        return [condition]
+    return [part for argument in call.arguments for part in _conjuncts(argument)]
+
+
+def _pair(
+    left: DataFrame, right: DataFrame, conjunct: Column
+) -> tuple[Column, Column, bool] | None:
+    call = call_of(conjunct)
+    if call is None or call.name not in ("==", "<=>"):
+        return None
+    a, b = call.arguments
+    a_left, a_right = _type_in(left, a), _type_in(right, a)
+    b_left, b_right = _type_in(left, b), _type_in(right, b)
+    null_safe = call.name == "<=>"
+    # What has a value in both frames, such as a literal, belongs to neither.
+    if a_left and b_right and not a_right and not b_left:
+        same = _of_one_type(left, right, (a, a_left), (b, b_right), False)
+    elif b_left and a_right and not a_left and not b_right:
+        same = _of_one_type(left, right, (b, b_left), (a, a_right), True)
+    else:
+        return None
+    return None if same is None else (*same, null_safe)
+
+
+def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
+    """The type of an expression over a frame; None if the frame does not have its columns."""
+    try:
+        with _unlogged():
+            (field,) = frame.select(expr).schema
+    except (AnalysisException, ValueError):
+        return None
+    return without_nullability(field.dataType)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """PySpark logs each failed analysis, and here it is only asked whether one succeeds."""
+    # Made by PySpark's own class: a plain logger of this name would break all errors of analysis.
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _of_one_type(
+    left: DataFrame,
+    right: DataFrame,
+    a: tuple[Column, T.DataType],
+    b: tuple[Column, T.DataType],
+    swapped: bool,
+) -> tuple[Column, Column] | None:
+    """Two expressions with the casts that Spark puts into their comparison; None if unknown.
+
+    Spark has rules of its own for each comparison, and they depend on settings. So each type that
+    is likely is tried, and one is right iff Spark then plans the same join as without our casts.
+    """
+    (x, x_type), (y, y_type) = a, b
+    if x_type == y_type:
+        return x, y
+    plain = left.join(right, y == x if swapped else x == y)
+    common = _type_in(left.join(right), F.coalesce(x, y))
+    for kind in (y_type, x_type, common, T.DoubleType(), T.LongType()):
+        if kind is None:
+            continue
+        u, v = _cast(x, x_type, kind), _cast(y, y_type, kind)
+        if left.join(right, v == u if swapped else u == v).sameSemantics(plain):
+            return u, v
+    return None
+
+
+def _cast(expr: Column, kind: T.DataType, wanted: T.DataType) -> Column:
+    if isinstance(wanted, T.DecimalType) and kind in _DIGITS:
+        whole = T.DecimalType(_DIGITS[kind], 0)
+        return _cast(expr.cast(whole), whole, wanted)
+    return expr if kind == wanted else expr.cast(wanted)

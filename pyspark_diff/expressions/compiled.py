@@ -1,0 +1,276 @@
+"""Column expressions as formulas that need no Spark, for those whose results are known exactly.
+
+    compiled(tree, inputs) is not None  ⟹  its value is, bit for bit, the one that Spark computes
+
+so whatever has a rule of its own in Spark - floats, decimals, text in the place of numbers, a
+collation - has no formula here, and Spark goes on evaluating it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence
+
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import UnsupportedTypeError
+from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, Constant, Field, Formula
+from pyspark_diff.spark.schema import arrow_type
+from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
+
+_BOOLEAN, _LONG, _NULL = T.BooleanType(), T.LongType(), T.NullType()
+
+#: Integers, the narrow ones first.
+_INTEGERS: tuple[T.DataType, ...] = (T.ByteType(), T.ShortType(), T.IntegerType(), _LONG)
+#: Types whose values Spark and Arrow order in the same way.
+_ORDERED: tuple[T.DataType, ...] = (
+    *_INTEGERS, T.StringType(), T.DateType(), T.TimestampType(), T.TimestampNTZType()
+)
+#: Types whose values can be chosen among without a look at them.
+_CHOSEN = (T.BooleanType, T.FloatType, T.DoubleType, T.DecimalType, T.BinaryType)
+
+#: Where Spark pads the text of a column before it compares.
+_PADDED = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A formula, and the Spark type of its result.
+
+    Parameters
+    ----------
+    formula : Formula
+    kind : DataType
+    """
+
+    formula: Formula
+    kind: T.DataType
+
+
+class _Unknown(Exception):
+    """There is no formula for the expression."""
+
+
+def compiled(
+    tree: Tree,
+    inputs: T.StructType,
+    *,
+    ansi: bool,
+    qualified: Mapping[tuple[str, str], T.StructField] | None = None,
+) -> Computed | None:
+    """The formula of an expression.
+
+    Parameters
+    ----------
+    tree : Tree
+        An expression that Spark has accepted: what is no error there is not looked for here.
+    inputs : StructType
+        Columns that it may name.
+    ansi : bool
+        Whether Spark fails where an integer does not fit, as its default is, or wraps round.
+    qualified : mapping of (str, str) to StructField, optional
+        Columns by an alias and the name that they have under it.
+
+    Returns
+    -------
+    Computed or None
+        None if Spark has to evaluate it.
+
+    Examples
+    --------
+    >>> from pyspark_diff.expressions.tree import tree_of
+    >>> inputs = T.StructType.fromDDL("n int, x double")
+    >>> found = compiled(tree_of(F.col("n") + 1), inputs, ansi=True)
+    >>> str(found.formula), found.kind
+    ('(n + 1)', IntegerType())
+    >>> compiled(tree_of(F.col("x") + 1), inputs, ansi=True) is None
+    True
+    """
+    try:
+        found = _Compiler(inputs, ansi, qualified or {}).of(tree)
+    except (_Unknown, UnsupportedTypeError):
+        return None
+    return None if found.kind == _NULL and isinstance(found.formula, Constant) else found
+
+
+class _Compiler:
+    def __init__(
+        self,
+        inputs: T.StructType,
+        ansi: bool,
+        qualified: Mapping[tuple[str, str], T.StructField],
+    ):
+        self._fields = {field.name: field for field in inputs.fields}
+        self._ansi = ansi
+        self._qualified = qualified
+
+    def of(self, tree: Tree) -> Computed:
+        if isinstance(tree, Attribute):
+            field = self._field(tree)
+            return Computed(Field(field.name, arrow_type(field.dataType)), field.dataType)
+        if isinstance(tree, Literal):
+            return Computed(Constant(tree.value, arrow_type(tree.kind)), tree.kind)
+        if isinstance(tree, Alias):
+            return self.of(tree.child)
+        if isinstance(tree, Cast):
+            return _cast(self.of(tree.child), tree.kind)
+        if tree.name not in _RULES:
+            raise _Unknown
+        found = _RULES[tree.name](tree.name, [self.of(argument) for argument in tree.arguments])
+        if isinstance(found.formula, Apply) and found.formula.function in CHECKED:
+            if not self._ansi:
+                raise _Unknown
+        if not found.formula.columns:
+            # Spark computes it once, and not at all for no rows.
+            raise _Unknown
+        return found
+
+    def _field(self, named: Attribute) -> T.StructField:
+        field = self._fields.get(named.name)
+        if named.qualifier is not None:
+            field = self._qualified.get((named.qualifier, named.name))
+        if field is None or _PADDED in (field.metadata or {}):
+            raise _Unknown
+        return field
+
+
+def _apply(name: str, arguments: Sequence[Computed], kind: T.DataType) -> Computed:
+    return Computed(Apply(name, tuple(a.formula for a in arguments), arrow_type(kind)), kind)
+
+
+def _arithmetic(name: str, arguments: Sequence[Computed]) -> Computed:
+    _count(arguments, 2)
+    kind = _widest(arguments)
+    return _apply(name, [_as(a, kind) for a in arguments], kind)
+
+
+def _sign(name: str, arguments: Sequence[Computed]) -> Computed:
+    _count(arguments, 1)
+    return _apply(name, arguments, _widest(arguments))
+
+
+def _division(name: str, arguments: Sequence[Computed]) -> Computed:
+    """Division by a constant that is never an error, and `div` by anything."""
+    _count(arguments, 2)
+    kind = _LONG if name == "div" and _widest(arguments) else _widest(arguments)
+    value, divisor = arguments[0], arguments[1].formula
+    by = divisor.content if isinstance(divisor, Constant) else None
+    if name == "div" and not isinstance(divisor, Constant):
+        return _apply("div by", [_as(a, _LONG) for a in arguments], _LONG)
+    if name == "%" and by == -1:
+        by = 1
+    if by is None or by in (0, -1) or isinstance(by, str) or name == "pmod" and by < 0:
+        raise _Unknown
+    constant = Computed(Constant(by, arrow_type(kind)), kind)
+    return _apply(name, [_as(value, kind), constant], kind)
+
+
+def _comparison(name: str, arguments: Sequence[Computed]) -> Computed:
+    _count(arguments, 2)
+    kind = _common(arguments)
+    if kind not in _ORDERED and kind != _BOOLEAN:
+        raise _Unknown
+    return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
+
+
+def _logic(name: str, arguments: Sequence[Computed]) -> Computed:
+    _count(arguments, 1 if name == "not" else 2)
+    return _apply(name, [_as(a, _BOOLEAN) for a in arguments], _BOOLEAN)
+
+
+def _null_test(name: str, arguments: Sequence[Computed]) -> Computed:
+    _count(arguments, 1)
+    return _apply(name, arguments, _BOOLEAN)
+
+
+def _choice(name: str, arguments: Sequence[Computed]) -> Computed:
+    kind = _common(arguments)
+    if kind not in _ORDERED and not isinstance(kind, _CHOSEN):
+        raise _Unknown
+    return _apply(name, [_as(a, kind) for a in arguments], kind)
+
+
+def _extreme(name: str, arguments: Sequence[Computed]) -> Computed:
+    kind = _common(arguments)
+    if kind not in _ORDERED:
+        raise _Unknown
+    return _apply(name, [_as(a, kind) for a in arguments], kind)
+
+
+def _case(name: str, arguments: Sequence[Computed]) -> Computed:
+    conditions, values = arguments[:-1:2], [*arguments[1::2], arguments[-1]]
+    chosen = _choice(name, values)
+    turns: list[Computed] = []
+    for condition, value in zip(conditions, values):
+        turns += [_as(condition, _BOOLEAN), _as(value, chosen.kind)]
+    return _apply(name, [*turns, _as(values[-1], chosen.kind)], chosen.kind)
+
+
+def _membership(name: str, arguments: Sequence[Computed]) -> Computed:
+    kind = _common(arguments)
+    constant = all(isinstance(a.formula, Constant) for a in arguments[1:])
+    if len(arguments) < 2 or not constant or kind not in _ORDERED:
+        raise _Unknown
+    return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
+
+
+def _cast(value: Computed, kind: T.DataType) -> Computed:
+    """A cast that keeps every value apart from every other."""
+    if value.kind in _INTEGERS and kind == T.StringType() or (
+        value.kind == _BOOLEAN and kind in _INTEGERS
+    ):
+        if isinstance(value.formula, Constant):
+            raise _Unknown
+        return _apply("cast", [value], kind)
+    return _as(value, kind)
+
+
+def _as(value: Computed, kind: T.DataType) -> Computed:
+    """A value in a type that holds all values of its own."""
+    if value.kind == kind:
+        return value
+    if value.kind == _NULL:
+        return Computed(Constant(None, arrow_type(kind)), kind)
+    if not (value.kind in _INTEGERS and kind in _INTEGERS) or (
+        _INTEGERS.index(value.kind) > _INTEGERS.index(kind)
+    ):
+        raise _Unknown
+    if isinstance(value.formula, Constant):
+        return Computed(Constant(value.formula.content, arrow_type(kind)), kind)
+    return _apply("cast", [value], kind)
+
+
+def _widest(values: Sequence[Computed]) -> T.DataType:
+    """The type that Spark computes with some integers in."""
+    if not all(value.kind in _INTEGERS for value in values):
+        raise _Unknown
+    return max((value.kind for value in values), key=_INTEGERS.index)
+
+
+def _common(values: Sequence[Computed]) -> T.DataType:
+    """The type that Spark brings some values to; nulls without a type take that of the others."""
+    typed = [value for value in values if value.kind != _NULL]
+    if not typed:
+        raise _Unknown
+    kinds = [value.kind for value in typed]
+    return kinds[0] if all(kind == kinds[0] for kind in kinds) else _widest(typed)
+
+
+def _count(arguments: Sequence[Computed], expected: int) -> None:
+    # A minus may have one operand, and other functions defaults.
+    if len(arguments) != expected:
+        raise _Unknown
+
+
+_RULES: dict[str, Callable[[str, Sequence[Computed]], Computed]] = {
+    **dict.fromkeys(("+", "-", "*"), _arithmetic),
+    **dict.fromkeys(("negative", "abs"), _sign),
+    **dict.fromkeys(("%", "pmod", "div"), _division),
+    **dict.fromkeys(("==", "<=>", "<", "<=", ">", ">="), _comparison),
+    **dict.fromkeys(("and", "or", "not"), _logic),
+    **dict.fromkeys(("isnull", "isnotnull"), _null_test),
+    **dict.fromkeys(("least", "greatest"), _extreme),
+    "coalesce": _choice,
+    "case": _case,
+    "in": _membership,
+}

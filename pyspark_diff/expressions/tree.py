@@ -1,0 +1,265 @@
+"""Column expressions as trees of Python values.
+
+What is here means the same however it was written: with the methods of columns, in SQL text, on
+classic Spark or on Connect. Nothing is analysed; names and types are those that the user wrote.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Iterator, Union
+
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from pyspark_diff.spark import jvm as bridge
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column by its name, and perhaps an alias of the collection that it belongs to."""
+
+    name: str
+    qualifier: str | None = None
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A value of a type: an int, bool or str, or None.
+
+    A date is the number of its day and a timestamp that of its microsecond, from 1970 on.
+    """
+
+    value: Any
+    kind: T.DataType
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function or operator, under one name whoever wrote it; for ``case`` conditions and values
+    take turns, and the value of all other rows stands last.
+    """
+
+    name: str
+    arguments: tuple["Tree", ...]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A value in another type."""
+
+    child: "Tree"
+    kind: T.DataType
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A value under another name."""
+
+    child: "Tree"
+    name: str
+
+
+Tree = Union[Attribute, Literal, Call, Cast, Alias]
+
+#: Types by the names that Spark's JSON has for them; values of others are not understood.
+_TYPES: dict[str, T.DataType] = {
+    "void": T.NullType(),
+    "boolean": T.BooleanType(),
+    "byte": T.ByteType(),
+    "short": T.ShortType(),
+    "integer": T.IntegerType(),
+    "long": T.LongType(),
+    "string": T.StringType(),
+    "date": T.DateType(),
+    "timestamp_ntz": T.TimestampNTZType(),
+}
+
+#: Names that SQL has for them besides.
+_SHORT = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+
+#: Names of functions, and of the classes of the SQL parser, to the name that a tree has for them.
+_NAMES = {
+    "=": "==",
+    "!": "not",
+    "mod": "%",
+    "equal_null": "<=>",
+    "ifnull": "coalesce",
+    "nvl": "coalesce",
+    "if": "case",
+    "when": "case",
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+    "Remainder": "%",
+    "IntegralDivide": "div",
+    "UnaryMinus": "negative",
+    "EqualTo": "==",
+    "EqualNullSafe": "<=>",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "And": "and",
+    "Or": "or",
+    "Not": "not",
+    "IsNull": "isnull",
+    "IsNotNull": "isnotnull",
+    "In": "in",
+    "CaseWhen": "case",
+}
+
+#: A part of a name on Connect.
+_PART = r"(?:`(?:[^`]|``)+`|[^`.*]+)"
+
+_EPOCH = datetime.date(1970, 1, 1)
+#: Spark counts days before 1582 in one calendar, and shows them in another.
+_FIRST_YEAR = 1583
+#: Trees are walked by recursion.
+_DEEPEST = 100
+
+
+class _Unknown(Exception):
+    """The expression has a part that no tree stands for."""
+
+
+def tree_of(column: Column) -> Tree | None:
+    """A column expression as a tree; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect. SQL text (`F.expr`) is understood on classic only: a Connect client has
+        no parser.
+
+    Returns
+    -------
+    Tree or None
+        None if a value or a cast has a type without a place here, or a name more than two parts.
+        A function that nobody here knows is a `Call` all the same, and a struct's field may look
+        like a column under an alias.
+
+    Examples
+    --------
+    >>> tree_of(F.expr("n + 1 AS m"))  # doctest: +NORMALIZE_WHITESPACE
+    Alias(child=Call(name='+', arguments=(Attribute(name='n', qualifier=None),
+        Literal(value=1, kind=IntegerType()))), name='m')
+    >>> tree_of(F.col("n") + 1) == tree_of(F.expr("n + 1"))
+    True
+    >>> tree_of(F.lit(1.5)) is None
+    True
+    """
+    text = bridge.expression_json(column)
+    try:
+        if text is not None:
+            return _classic_tree(iter(json.loads(text)))
+        return _connect_tree(column._expr)
+    except _Unknown:
+        return None
+
+
+def _classic_tree(nodes: Iterator[dict[str, Any]], depth: int = 0) -> Tree:
+    """The tree of the node that comes next; it takes the node's children too."""
+    node = next(nodes)
+    kind = node["class"].rpartition(".")[2]
+    if depth > _DEEPEST:
+        raise _Unknown
+    children = tuple(_classic_tree(nodes, depth + 1) for _ in range(node["num-children"]))
+    if kind == "UnresolvedAttribute":
+        return _attribute(node["nameParts"])
+    if kind == "Literal":
+        return _literal(node["value"], _type(node["dataType"]))
+    if kind == "Alias":
+        return Alias(children[0], node["name"])
+    if kind == "Cast":
+        return Cast(children[0], _type(node["dataType"]))
+    if kind != "UnresolvedFunction":
+        return _call(kind, children)
+    if node["isDistinct"] or node.get("filter") or node.get("ignoreNulls"):
+        raise _Unknown
+    # A name of several parts has a comma, and so is that of no function that is known.
+    return _call(node["nameParts"][1:-1].lower(), children)
+
+
+def _connect_tree(node: Any, depth: int = 0) -> Tree:
+    # The classes themselves cannot be imported where Connect is not installed.
+    kind = type(node).__name__
+    if depth > _DEEPEST:
+        raise _Unknown
+    below = depth + 1
+    if kind == "ColumnReference" and node._plan_id is None and not node._is_metadata_column:
+        name = node._unparsed_identifier
+        if re.fullmatch(rf"{_PART}(\.{_PART})?", name):
+            parts = [
+                part[1:-1].replace("``", "`") if part.startswith("`") else part
+                for part in re.findall(_PART, name)
+            ]
+            return Attribute(parts[-1], parts[0] if len(parts) == 2 else None)
+    if kind == "LiteralExpression":
+        return _literal(node._value, node._dataType)
+    if kind == "ColumnAlias" and len(node._alias) == 1:
+        return Alias(_connect_tree(node._child, below), node._alias[0])
+    if kind == "CastExpression":
+        target = node._data_type
+        if isinstance(target, str):
+            target = _type(_SHORT.get(target.lower(), target.lower()))
+        elif target not in _TYPES.values():
+            raise _Unknown
+        return Cast(_connect_tree(node._expr, below), target)
+    if kind == "UnresolvedFunction" and not node._is_distinct or kind == "CallFunction":
+        return _call(node._name.lower(), tuple(_connect_tree(n, below) for n in node._args))
+    if kind == "CaseWhen":
+        return _call("case", tuple(_connect_tree(n, below) for n in node.children))
+    raise _Unknown
+
+
+def _type(name: Any) -> T.DataType:
+    if not isinstance(name, str) or name not in _TYPES:
+        raise _Unknown
+    return _TYPES[name]
+
+
+def _attribute(parts: str) -> Attribute:
+    # The JSON does not tell two parts from one with a comma in it: whoever looks the column up
+    # has to know whether there is one of that name.
+    names = parts[1:-1].split(", ")
+    if len(names) > 2:
+        raise _Unknown
+    return Attribute(names[-1], names[0] if len(names) == 2 else None)
+
+
+def _literal(value: Any, kind: T.DataType) -> Literal:
+    """A literal from Python's value or from the text that JSON has for it."""
+    if value is None:
+        return Literal(None, kind)
+    if isinstance(kind, T.StringType) and kind == T.StringType():
+        return Literal(value, kind)
+    if isinstance(kind, T.BooleanType):
+        return Literal(value if isinstance(value, bool) else value == "true", kind)
+    if isinstance(kind, T.DateType):
+        return Literal(value if isinstance(value, int) else _day(value), kind)
+    if isinstance(kind, (T.IntegralType, T.TimestampNTZType)):
+        return Literal(int(value), kind)
+    raise _Unknown
+
+
+def _day(text: str) -> int:
+    found = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", text)
+    if not found or int(found.group(1)) < _FIRST_YEAR:
+        raise _Unknown
+    return (datetime.date(*map(int, found.groups())) - _EPOCH).days
+
+
+def _call(name: str, arguments: tuple[Tree, ...]) -> Call:
+    name = _NAMES.get(name, name)
+    if name in ("!=", "<>"):
+        return Call("not", (Call("==", arguments),))
+    if name == "between" and len(arguments) == 3:
+        value, low, high = arguments
+        return Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
+    if name == "case" and len(arguments) % 2 == 0:
+        return Call(name, (*arguments, Literal(None, T.NullType())))
+    return Call(name, arguments)

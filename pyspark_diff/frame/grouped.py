@@ -1,0 +1,206 @@
+"""Grouped collections: what `DiffFrame.groupBy` gives, as PySpark's `GroupedData`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.frame.aggregation import Aggregation, arguments_of
+from pyspark_diff.expressions.columns import Aggregate, parse_aggregates
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.operators.arrange import arrange_by_key
+from pyspark_diff.operators.join import semijoin
+from pyspark_diff.operators.linear import Expression, pick
+from pyspark_diff.operators.node import Concat, Constant, Linear, Node
+from pyspark_diff.operators.by_self import over_arrangement
+from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, check_names, without_nullability
+from pyspark_diff.expressions.names import Scope, unused
+
+if TYPE_CHECKING:
+    from pyspark_diff.frame.diffframe import DiffFrame
+    from pyspark_diff.frame.base import Frame
+
+_NUMBERS = (T.NumericType,)
+
+
+class GroupedDiff:
+    """Groups of a collection's records. Made by `DiffFrame.groupBy`.
+
+    Every method is lazy and returns a `DiffFrame`: the columns of the group, then the results. A
+    group has a row while its records do not add up to none; null is a group like any other.
+    """
+
+    def __init__(self, frame: "Frame", cols: Sequence[str | Column]):
+        self._frame = frame
+        self._cols = tuple(cols)
+
+    def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> "DiffFrame":
+        """Aggregates of each group, as PySpark's `agg`, kept up to date.
+
+        Parameters
+        ----------
+        *exprs : Column or dict
+            ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
+            ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
+            ``collect_list`` and ``collect_set`` (both sorted), over any expressions; or one dict
+            from column to function name. The first or last value by an order is `min_by` or
+            `max_by`.
+        empty : bool
+            For all records as one group: whether there is a row for an empty collection.
+        exact : bool
+            Sum and average doubles exactly: 67 whole numbers a group and column instead of two
+            doubles.
+
+        Notes
+        -----
+        Counts, sums, averages and variances are *linear*: a group's state is one row of sums,
+        however many records it has, and a change adds to it. Sums of whole numbers and decimals are
+        exact, and one that does not fit its type is an error. Sums of doubles are kept in pairs of
+        doubles, with a relative error of about 1e-31 an update: taking a value back leaves at most
+        that of it behind. With ``exact=True`` nothing is left behind, and sums and averages are the
+        nearest double. Variances of doubles are computed from such sums: where the mean is more
+        than about 1e13 standard deviations, digits are lost.
+
+        Minima and maxima keep the values of a group in order; a change of the largest of ten
+        million costs what a change in a small group costs. Lists are kept whole: a change in a
+        group costs as much as the group has distinct values.
+
+        Examples
+        --------
+        >>> rows = [("a", 0.5, 0, 1), ("a", 1.5, 0, 1), ("b", None, 0, 1)]
+        >>> frame = spark.createDataFrame(rows, "k string, x double, time int, diff int")
+        >>> found = DiffFrame(frame).groupBy("k").agg(F.count("x").alias("n"), F.avg("x"))
+        >>> sorted(found.at(0).collect())
+        [Row(k='a', n=2, avg(x)=1.0), Row(k='b', n=0, avg(x)=None)]
+        """
+        if empty and self._cols:
+            raise SchemaError("empty=True is for all records as one group, without groupBy")
+        frame = self._frame
+        rows = frame._template()
+        given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
+        found = parse_aggregates(rows, self._cols, given)
+        names = rows.groupBy(*self._cols).agg(F.count("*")).columns[:-1]
+        check_names([*names, *(one.name for one in found)])
+        source, arguments = self._evaluated(names, found)
+        plan = Aggregation(source, tuple(names), exact)
+        for one, columns in zip(found, arguments):
+            plan.add(one, columns)
+        node = plan.node()
+        if empty:
+            node = _with_default(node, found)
+        return frame._with(node, scope=Scope.plain(node.schema.names))
+
+    def _evaluated(
+        self, names: Sequence[str], found: Sequence[Aggregate]
+    ) -> tuple[Node, list[list[str]]]:
+        """The node with the group's columns and all arguments, and the arguments' names."""
+        frame = self._frame
+        scope, rows = frame._scope, frame._template()
+        keys = [F.col(c) if isinstance(c, str) and c not in frame.columns else
+                column(c) if isinstance(c, str) else c for c in self._cols]
+        wanted: list[tuple[str, Column]] = list(zip(names, keys))
+        known: dict[str, str] = {}
+        arguments: list[list[str]] = []
+        for one in found:
+            kinds = [rows.select(a).schema.fields[0].dataType for a in one.arguments]
+            named = []
+            for argument in arguments_of(one, kinds):
+                shown = str(argument)
+                if shown not in known:
+                    taken = [*names, *known.values()]
+                    known[shown] = unused("argument", taken)
+                    wanted.append((known[shown], argument))
+                named.append(known[shown])
+            arguments.append(named)
+        plain, pairs = True, []
+        for name, expression in wanted:
+            old = frame._plain_column(rows, expression)
+            plain &= old is not None
+            pairs.append((old or "", name))
+        if plain:
+            # Columns as they are need no Spark to be found.
+            return pick("select", frame._node, pairs), arguments
+
+        def apply(given: Any) -> Any:
+            made = [expression.alias(name) for name, expression in wanted]
+            return scope.template(given).select(*made, TIME, DIFF)
+
+        kind = frame._node.time_type
+        result = apply(template(frame._spark, frame._node.schema, kind))
+        fields = [f for f in result.schema.fields if f.name not in (TIME, DIFF)]
+        takes = without_nullability(update_struct(frame._node.schema, kind))
+        stage = Expression(apply, takes, True)
+        return Linear("select", frame._node, Schema(T.StructType(fields)), stage), arguments
+
+    def count(self) -> "DiffFrame":
+        """The number of records of each group, in a column ``count``."""
+        return self.agg(F.count("*").alias("count"))
+
+    def sum(self, *cols: str) -> "DiffFrame":
+        """Sums of columns, all numbers if none is named, as PySpark's `sum`."""
+        return self._each(F.sum, cols)
+
+    def avg(self, *cols: str) -> "DiffFrame":
+        """Averages of columns, all numbers if none is named, as PySpark's `avg`."""
+        return self._each(F.avg, cols)
+
+    mean = avg
+
+    def min(self, *cols: str) -> "DiffFrame":
+        """Minima of columns, all numbers if none is named, as PySpark's `min`."""
+        return self._each(F.min, cols)
+
+    def max(self, *cols: str) -> "DiffFrame":
+        """Maxima of columns, all numbers if none is named, as PySpark's `max`."""
+        return self._each(F.max, cols)
+
+    def reduce(
+        self,
+        func: Callable[..., Any],
+        schema: str | T.StructType,
+        *,
+        form: str = "rows",
+        allow_negative: bool = False,
+    ) -> "DiffFrame":
+        """A Python function of each group's values: see `DiffFrame.reduce`."""
+        names = [str(c) for c in self._cols if isinstance(c, str)]
+        if len(names) < len(self._cols):
+            raise SchemaError("reduce groups by columns; add expressions with withColumn first")
+        return self._frame.reduce(  # type: ignore[attr-defined, no-any-return]
+            func, schema, names, form=form, allow_negative=allow_negative
+        )
+
+    def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> "DiffFrame":
+        named = [c for c in self._cols if isinstance(c, str)]
+        if not cols:
+            fields = self._frame.schema.fields
+            cols = [
+                f.name for f in fields
+                if isinstance(f.dataType, _NUMBERS) and f.name not in named
+            ]
+        return self.agg(*[function(column(name)) for name in cols])
+
+
+def _there(count: int) -> int:
+    return 1 if count else 0
+
+
+def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
+    """The one row of all records, or SQL's row for no records."""
+    defaults: dict[str, Any] = {
+        "count": 0, "count_if": 0, "collect_list": [], "collect_set": [],
+    }
+    values = [defaults.get(one.function) for one in found]
+    schema = Schema(without_nullability(node.schema.struct))
+    default = Constant(schema, node.time_type, [tuple(values)])
+    nothing = pick("select", node, [])
+    there = over_arrangement(
+        threshold(nothing, _there), arrange_by_key(nothing, ()), arranged=True
+    )
+    missing = semijoin(arrange_by_key(default, ()), there, anti=True)
+    return Concat([node, missing])

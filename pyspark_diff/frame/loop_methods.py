@@ -1,0 +1,258 @@
+"""Loops as users write them: `iterate`, and loops of several variables.
+
+At every logical time a loop's result is the fixed point that its body reaches from what it starts
+with at that time, or what it has reached after a number of iterations.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Callable
+
+from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.operators.consolidate import consolidate
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.loop import Leave, Variable
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
+
+if TYPE_CHECKING:
+    from pyspark_diff.frame.diffframe import DiffFrame
+
+#: After how many iterations a loop without a limit of its own is taken for one that never ends.
+MAX_ITERATIONS = 100_000
+
+_open = threading.local()
+
+
+class Loop:
+    """A loop: collections that are defined by each other, computed until nothing changes.
+
+    Used as a context manager. What is written inside may read collections from outside; they are
+    shared, not copied. Loops may be inside of each other.
+
+    Parameters
+    ----------
+    max_iterations : int, optional
+        How many iterations there are at most; 100,000 if not given.
+    on_limit : {"error", "return"}
+        What to do when something still changes then: refuse, or take what was reached. With
+        ``"return"`` and n iterations the result is the body applied n times.
+    name : str, optional
+        For messages and tables.
+
+    Raises
+    ------
+    StalledError
+        In a step: if it has not come to rest after `max_iterations`.
+
+    Notes
+    -----
+    Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013; the original's
+    ``operators/iterate.rs``. Here one iteration is done for all logical times of a step at once, so
+    the number of Spark jobs follows the number of iterations, and never that of times.
+
+    Examples
+    --------
+    Nodes at an even, and at an odd number of edges from 1, each made of the other:
+
+    >>> from pyspark_diff import DiffFrame, Loop
+    >>> edges = DiffFrame(spark.createDataFrame(
+    ...     [(1, 2, 0, 1), (2, 3, 0, 1), (3, 4, 5, 1)], "src int, dst int, time int, diff int"))
+    >>> one = edges.where("src = 1").select(F.col("src").alias("node")).distinct()
+    >>> def beyond(nodes):
+    ...     return nodes.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
+    >>> with Loop() as loop:
+    ...     even, odd = loop.variable(one), loop.variable(one.where(F.lit(False)))
+    ...     at_even = even.set(beyond(odd).union(one).distinct())
+    ...     at_odd = odd.set(beyond(even).distinct())
+    >>> found = at_odd.leave()
+    >>> [sorted(row.node for row in found.at(t).collect()) for t in (0, 5)]
+    [[2], [2, 4]]
+    """
+
+    def __init__(
+        self,
+        max_iterations: int | None = None,
+        on_limit: str = "error",
+        name: str | None = None,
+    ):
+        if on_limit not in ("error", "return"):
+            raise SchemaError(f"on_limit must be 'error' or 'return', not {on_limit!r}")
+        most = MAX_ITERATIONS if max_iterations is None else max_iterations
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise SchemaError(f"max_iterations is a positive whole number, not {max_iterations!r}")
+        if max_iterations is None and on_limit == "return":
+            raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
+        self._limit, self._stops, self._name = most, on_limit == "return", name
+        self._scope: LoopScope | None = None
+
+    def __enter__(self) -> "Loop":
+        if self._scope is not None:
+            raise SchemaError("a loop is written down once; make a new one")
+        stack = _stack()
+        parent = stack[-1] if stack else None
+        name = self._name or _name(parent)
+        self._scope = LoopScope(name, parent, self._limit, stops=self._stops)
+        stack.append(self._scope)
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        _stack().pop()
+        if kind is not None or self._scope is None:
+            return
+        for variable in self._scope.variables:
+            if variable.result is None:
+                raise SchemaError(
+                    f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
+                    "set; say what it is in the next iteration: x.set(...)"
+                )
+
+    def variable(self, start: "DiffFrame") -> "DiffFrame":
+        """A collection that is `start` at first, and in each iteration what it was `set` to.
+
+        Parameters
+        ----------
+        start : DiffFrame
+            From outside of the loop.
+        """
+        if self._scope is None or self._scope not in _stack():
+            raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
+        start._unambiguous("a variable")
+        return start._with(Variable(self._scope, start._node))
+
+    def leave(self, frame: "DiffFrame") -> "DiffFrame":
+        """A collection of the loop as it is at the end; see `DiffFrame.leave`."""
+        return frame.leave() if self._scope is not None and frame._node in self._scope else frame
+
+
+class LoopMethods(Frame):
+    """What `DiffFrame` inherits."""
+
+    def iterate(
+        self,
+        func: Callable[["DiffFrame"], "DiffFrame"],
+        max_iterations: int | None = None,
+        on_limit: str = "error",
+        name: str | None = None,
+    ) -> "DiffFrame":
+        """What a function comes to when it is applied again and again, kept up to date.
+
+        Parameters
+        ----------
+        func : callable
+            From a `DiffFrame` to one with the same columns. It is called once, to write down the
+            body of the loop, and may use other collections and all operators.
+        max_iterations : int, optional
+            How many iterations there are at most; 100,000 if not given.
+        on_limit : {"error", "return"}
+            What to do when something still changes then. With ``"return"`` and n iterations the
+            result is the function applied n times.
+        name : str, optional
+            For messages and tables.
+
+        Raises
+        ------
+        StalledError
+            When it runs: if it has not come to rest after `max_iterations`. The message names the
+            loop and some of what still changes.
+        SchemaError
+            If the function gives other columns than it takes.
+
+        Notes
+        -----
+        The result is a fixed point, so what must stay has to be in what the function gives: begin
+        it with ``start.union(...)``, where the collection itself is not changed by the loop.
+        Source: differential-dataflow ``operators/iterate.rs``.
+
+        Examples
+        --------
+        >>> edges = DiffFrame(spark.createDataFrame(
+        ...     [(1, 2, 0, 1), (2, 3, 0, 1), (2, 3, 7, -1)], "src int, dst int, time int, diff int"
+        ... )).arrange_by_key("src")
+        >>> roots = edges.where("src = 1").select(F.col("src").alias("node")).distinct()
+        >>> reached = roots.iterate(lambda x: x.toDF("src").join(edges, "src")
+        ...     .select(F.col("dst").alias("node")).union(roots).distinct())
+        >>> sorted(row.node for row in reached.at(0).collect())
+        [1, 2, 3]
+        >>> sorted(row.node for row in reached.at(7).collect())
+        [1, 2]
+        """
+        with Loop(max_iterations, on_limit, name) as loop:
+            variable = loop.variable(self)  # type: ignore[arg-type]
+            result = func(variable)
+            if not isinstance(result, Frame):
+                raise SchemaError(
+                    f"the function of iterate returns a DiffFrame, not a {type(result).__name__}"
+                )
+            variable.set(result)
+        return loop.leave(result)
+
+    def set(self, result: "DiffFrame") -> "DiffFrame":
+        """Say what a variable of a loop is in the next iteration: see `Loop`.
+
+        Parameters
+        ----------
+        result : DiffFrame
+            With the columns of the variable, matched by name.
+        """
+        self._check_building("set")
+        node = self._node
+        if not isinstance(node, Variable):
+            raise SchemaError("only a variable of a loop can be set: x = loop.variable(start)")
+        if node.result is not None:
+            raise SchemaError("this variable was set before; a variable is set once")
+        self._check_alike(result)
+        result._unambiguous("set")
+        names = node.schema.names
+        theirs = result._node
+        if sorted(theirs.schema.names) != sorted(names):
+            raise SchemaError(self._differ("set", result))
+        if theirs.schema.names != names:
+            theirs = pick("set", theirs, [(name, name) for name in names])
+        if not node.schema.same_types(theirs.schema):
+            raise SchemaError(self._differ("set", result))
+        # Updates that cancel out would go round for ever.
+        node.result = consolidate(theirs) if _unsettled(theirs) else theirs
+        return result
+
+    def leave(self) -> "DiffFrame":
+        """A collection of a loop as it is at the end, for use outside of it."""
+        self._check_building("leave")
+        self._unambiguous("leave")
+        if self._node.loop is None:
+            raise NotReadableError(
+                "leave is for collections of a loop, and this one is in none: use it as it is"
+            )
+        return self._with(Leave(self._node), scope=self._scope)
+
+    def _check_building(self, kind: str) -> None:
+        if self._flow is not None:
+            self._flow._check_open()
+            self._flow._check_building(kind)
+
+
+def _stack() -> list[LoopScope]:
+    if not hasattr(_open, "loops"):
+        _open.loops = []
+    found: list[LoopScope] = _open.loops
+    return found
+
+
+def _name(parent: LoopScope | None) -> str:
+    _open.count = getattr(_open, "count", 0) + 1
+    return f"loop {_open.count}" + ("" if parent is None else f" in {parent.name}")
+
+
+def _unsettled(node: Node) -> bool:
+    """Whether nothing on the way from a variable to its result consolidates."""
+    stack, seen = [node], set()
+    while stack:
+        at = stack.pop()
+        if isinstance(at, Variable):
+            return True
+        if isinstance(at, (Linear, Concat, Inspect, Leave)) and at not in seen:
+            seen.add(at)
+            stack.extend(at.inputs)
+    return False

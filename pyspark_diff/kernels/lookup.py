@@ -1,0 +1,165 @@
+"""Look-ups of touched records in sorted batches.
+
+A batch is sorted by ``key64``, so the rows that a step has to see are found by searching, and only
+those are read: cost follows the records touched, not the batch. With ``B`` the batches of a
+record::
+
+    accumulated(B)[g] = sum(diff of rows of B whose record is g)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.coordinates import Limit
+from pyspark_diff.kernels.equality import rows_equal
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.diff_vectors import Lanes, add_at
+from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
+
+
+def accumulated(
+    records: Updates, batches: list[Updates], limit: Limit | None = None
+) -> tuple[Int64, int]:
+    """Sum of diffs of each record over all rows of some batches.
+
+    Parameters
+    ----------
+    records : Updates
+        Distinct records ordered by ``key64``; their times and diffs are not looked at.
+    batches : list of Updates
+        Each ordered by ``key64``.
+    limit : Limit or None
+        In a loop, the coordinates that count.
+
+    Returns
+    -------
+    sums : ndarray of int64, shape (records,)
+    rows : int
+        Number of rows of the batches that were read.
+
+    Raises
+    ------
+    DiffOverflowError
+        If a sum leaves 64 bits.
+
+    Examples
+    --------
+    >>> records = Updates(np.array([2, 5]), None, 0, 1)
+    >>> batch = Updates(np.array([1, 2, 2]), None, 0, np.array([9, 3, 4]))
+    >>> accumulated(records, [batch])
+    (array([7, 0]), 2)
+    """
+    sums = np.zeros(len(records), dtype=np.int64)
+    read = 0
+    for batch in batches:
+        if not len(batch) or not len(records):
+            continue
+        group, row = matching_within(records, batch, limit)
+        read += row.size
+        if not row.size:
+            continue
+        diffs = spread(pick(batch.scalars(), row), row.size)
+        if not _add_at(sums, group, diffs):
+            raise DiffOverflowError(
+                "the accumulated diff of a record leaves the range of 64-bit integers: check the "
+                "diffs that went in"
+            )
+    return sums, read
+
+
+def accumulated_lanes(
+    records: Updates, batches: list[Updates], like: Lanes, limit: Limit | None = None
+) -> tuple[Lanes, int]:
+    """As `accumulated`, where diffs are vectors like the given ones."""
+    sums = like.zeros(len(records))
+    read = 0
+    for batch in batches:
+        if not len(batch) or not len(records) or not isinstance(batch.diff, Lanes):
+            continue
+        group, row = matching_within(records, batch, limit)
+        read += row.size
+        add_at(sums, group, batch.diff.take(row))
+    return sums, read
+
+
+def matching_within(
+    records: Updates, batch: Updates, limit: Limit | None
+) -> tuple[Int64, Int64]:
+    """As `matching_rows`, of the rows at coordinates up to a limit."""
+    if limit is None:
+        return matching_rows(records, batch)
+    if not isinstance(batch.coordinate, np.ndarray):
+        if not limit.mask(np.array([batch.coordinate]))[0]:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return matching_rows(records, batch)
+    group, row = matching_rows(records, batch)
+    counts = limit.mask(batch.coordinate[row])
+    return (group, row) if counts.all() else (group[counts], row[counts])
+
+
+def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
+    """Pairs of (index of a record, row of the batch with that key), in order of the record.
+
+    Where records are pairs of a key and a value, only the keys are compared.
+    """
+    low, high = _ranges(np.ascontiguousarray(records.key64), batch.key64)
+    counts = high - low
+    group = np.repeat(np.arange(len(records)), counts)
+    row = np.arange(group.size) - np.repeat(np.cumsum(counts) - counts, counts) + low[group]
+    if group.size and (records.columns is not None or batch.columns is not None):
+        # Real equality behind the hash; each side's columns are laid behind the other's to compare.
+        found = batch.keys().take(row).with_columns()
+        both = [joined([a, b]) for a, b in zip(records.with_columns(), found)]
+        equal = rows_equal(both, group, np.arange(row.size) + len(records))
+        group, row = group[equal], row[equal]
+    return group, row
+
+
+@jit
+def _ranges(needles, hay):  # type: ignore[no-untyped-def]
+    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
+
+    Galloping from the last find: a few needles cost a binary search each, many cost one pass.
+    """
+    low = np.empty(needles.size, np.int64)
+    high = np.empty(needles.size, np.int64)
+    at = 0
+    for i in range(needles.size):
+        x = needles[i]
+        if i > 0 and x == needles[i - 1]:
+            low[i] = low[i - 1]
+            high[i] = high[i - 1]
+            continue
+        step = 1
+        left = at
+        right = at
+        while right < hay.size and hay[right] < x:
+            left = right + 1
+            right += step
+            step *= 2
+        right = min(right, hay.size)
+        while left < right:
+            middle = (left + right) // 2
+            if hay[middle] < x:
+                left = middle + 1
+            else:
+                right = middle
+        low[i] = left
+        at = left
+        while at < hay.size and hay[at] == x:
+            at += 1
+        high[i] = at
+    return low, high
+
+
+@jit
+def _add_at(sums, group, diffs):  # type: ignore[no-untyped-def]
+    for i in range(group.size):
+        old = sums[group[i]]
+        new = old + diffs[i]
+        if ((old ^ new) & (diffs[i] ^ new)) < 0:
+            return False
+        sums[group[i]] = new
+    return True

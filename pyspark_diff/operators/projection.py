@@ -1,0 +1,167 @@
+"""Columns and conditions that need no Spark: formulas that Arrow computes where the rows are.
+
+Both are linear, and give what Spark would: see `pyspark_diff.expressions.compiled`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.expressions.compiled import Computed
+from pyspark_diff.spark.frames import column
+from pyspark_diff.kernels.arrow_expression import Formula, column_of
+from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
+
+
+@dataclass(frozen=True)
+class BySpark:
+    """The same operator as a function of Spark frames, for rows that are in one.
+
+    It stays on the driver: columns of the JVM cannot travel to the executors, and there nobody
+    asks for it.
+
+    Parameters
+    ----------
+    apply : callable or None
+        From a frame of update rows to a frame of update rows.
+    inputs : StructType or None
+        The data columns that it takes.
+    """
+
+    apply: Callable[[DataFrame], DataFrame] | None = None
+    inputs: T.StructType | None = None
+
+    def __reduce__(self) -> tuple[type["BySpark"], tuple[()]]:
+        return BySpark, ()
+
+    def on_frame(self, frame: DataFrame, outputs: Mapping[str, frozenset[str]]) -> DataFrame:
+        """The operator, as far as there are columns.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            A column may be missing because nothing downstream wants it.
+        outputs : mapping of str to frozenset of str
+            For each column of the output those that it is made of.
+        """
+        if self.apply is None or self.inputs is None:
+            raise TypeError("a stage that has travelled takes tables only")
+        there = set(frame.columns)
+        if there.issuperset(self.inputs.names):
+            return self.apply(frame)
+        full = [
+            column(f.name) if f.name in there else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in self.inputs.fields
+        ]
+        made = [column(name) for name, needs in outputs.items() if needs <= there]
+        return self.apply(frame.select(*full, TIME, DIFF)).select(*made, TIME, DIFF)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Columns that are computed from others: `select` and `withColumn`.
+
+    Parameters
+    ----------
+    outputs : tuple of (str, Formula)
+        Names and values of the columns of the output.
+    by_spark : BySpark
+        The same for frames.
+    """
+
+    outputs: tuple[tuple[str, Formula], ...]
+    by_spark: BySpark = field(default=BySpark(), compare=False)
+    portable = True
+    takes = None
+    keeps_time_and_diff = True
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        return self.by_spark.on_frame(frame, {name: f.columns for name, f in self.outputs})
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        there = frozenset(table.column_names)
+        made = {
+            name: column_of(formula, table)
+            for name, formula in self.outputs
+            if formula.columns <= there
+        }
+        return pa.table({**made, TIME: table[TIME], DIFF: table[DIFF]})
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Columns of the input that the wanted ones are made of."""
+        found = (formula.columns for name, formula in self.outputs if name in wanted)
+        return frozenset[str]().union(*found)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The records for which a condition is true, and neither false nor null: `where`.
+
+    Parameters
+    ----------
+    condition : Formula
+    by_spark : BySpark
+        The same for frames.
+    """
+
+    condition: Formula
+    by_spark: BySpark = field(default=BySpark(), compare=False)
+    portable = True
+    takes = None
+    keeps_time_and_diff = True
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        return self.by_spark.on_frame(
+            frame, {name: frozenset({name}) for name in frame.columns if name not in (TIME, DIFF)}
+        )
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        return table.filter(column_of(self.condition, table))
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Columns of the input that the wanted ones and the condition are made of."""
+        return wanted | self.condition.columns
+
+
+def compute(
+    kind: str,
+    source: Node,
+    schema: Schema,
+    columns: Sequence[Computed],
+    apply: Callable[[DataFrame], DataFrame],
+) -> Linear | None:
+    """The node with computed columns; None if they are not of the types that Spark found.
+
+    Parameters
+    ----------
+    kind : str
+    source : Node
+    schema : Schema
+        The output as Spark analysed it.
+    columns : sequence of Computed
+        In the order of the schema.
+    apply : callable
+        The same operator on a Spark frame of update rows.
+    """
+    if schema.types != tuple(found.kind for found in columns):
+        return None
+    outputs = tuple((name, found.formula) for name, found in zip(schema.names, columns))
+    stage = Compute(outputs, BySpark(apply, source.schema.struct))
+    return Linear(kind, source, schema, stage, stage.needs)
+
+
+def keep_where(
+    kind: str, source: Node, condition: Computed, apply: Callable[[DataFrame], DataFrame]
+) -> Linear | None:
+    """The node's records for which a condition is true; None if it is no condition."""
+    if condition.kind != T.BooleanType():
+        return None
+    stage = Filter(condition.formula, BySpark(apply, source.schema.struct))
+    return Linear(kind, source, source.schema, stage, stage.needs)

@@ -1,0 +1,165 @@
+"""Arrangements as tables: the updates that are kept, and the collection as it stood at a time.
+
+For every readable ``t``, that is beyond ``since`` and not beyond ``upper``::
+
+    snapshot(t) holds each record as many times as  sum(diff, time <= t)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.spine import Trace
+from pyspark_diff.errors import NegativeMultiplicityError
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.layout import Layout, from_int64
+from pyspark_diff.kernels.merge import merge
+from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.spark.schema import Schema, TimeType
+
+#: Up to this many rows a table is made on the driver, without a Spark job.
+DRIVER_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A collection that is kept, as the table that it stands for.
+
+    Parameters
+    ----------
+    trace : Trace
+    schema : Schema
+    layout : Layout
+    stored : tuple of str
+        Names of the columns as they lie in the layout, those of the key first.
+    time_type : TimeType
+    time, diff : str
+        The user's names of these columns.
+    """
+
+    trace: Trace
+    schema: Schema
+    layout: Layout
+    stored: tuple[str, ...]
+    time_type: TimeType
+    time: str
+    diff: str
+
+    @property
+    def reads_later(self) -> bool:
+        """Whether its frames read the files when they are evaluated, and not when they are made."""
+        return self.trace.rows > DRIVER_ROWS
+
+    def _decode(self, updates: Updates) -> list[pa.Array]:
+        """The columns, in the schema's order."""
+        columns = dict(zip(self.stored, self.layout.decode(updates)))
+        return [columns[name] for name in self.schema.names]
+
+    def updates(self, spark: SparkSession) -> DataFrame:
+        """Consolidated update rows: the data columns, then time and diff."""
+        struct = T.StructType(
+            [
+                *self.schema.struct.fields,
+                T.StructField(self.time, self.time_type.kind, False),
+                T.StructField(self.diff, T.LongType(), False),
+            ]
+        )
+        names = struct.names
+        decode, kind = self._decode, self.time_type.arrow
+
+        def table(updates: Updates) -> pa.Table:
+            time = from_int64(pa.array(updates.times()), kind)
+            columns = [*decode(updates), time, pa.array(updates.diffs())]
+            return pa.Table.from_arrays(columns, names=names)
+
+        return self._frame(spark, struct, table, by_time=True)
+
+    def snapshot(self, spark: SparkSession, time: int, *, allow_negative: bool) -> DataFrame:
+        """The collection at a time, each record as often as its multiplicity.
+
+        Raises
+        ------
+        NegativeMultiplicityError
+            If a record's accumulation is negative, unless that is allowed; such records are left
+            out then.
+        """
+        decode, names = self._decode, list(self.schema.names)
+
+        def standing(updates: Updates) -> Updates:
+            rows = updates.take(updates.times() <= time)
+            return consolidate(rows.at(0, rows.diffs())).updates
+
+        def check(updates: Updates) -> pa.Table:
+            rows = standing(updates)
+            wrong = rows.take(rows.diffs() < 0)
+            columns = [*decode(wrong.between(0, min(5, len(wrong)))), ]
+            columns.append(pa.array(wrong.diffs()[:5]))
+            return pa.Table.from_arrays(columns, names=[*names, "__diff"])
+
+        def table(updates: Updates) -> pa.Table:
+            rows = standing(updates)
+            times = np.maximum(rows.diffs(), 0)
+            if len(rows) and int(times.max()) > 1 or (times == 0).any():
+                rows = rows.take(np.repeat(np.arange(len(rows)), times))
+            return _table(decode(rows), names, len(rows))
+
+        if not allow_negative:
+            struct = T.StructType(
+                [*self.schema.struct.fields, T.StructField("__diff", T.LongType())]
+            )
+            wrong = self._frame(spark, struct, check).take(5)
+            if wrong:
+                shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
+                # The end of a whole history lies beyond the times that have a Python value.
+                last = time == 2**63 - 1
+                when = "in the end" if last else f"at time {self.time_type.decode(time)!r}"
+                raise NegativeMultiplicityError(
+                    f"{when} these records stand with a negative multiplicity: {shown}; more was "
+                    "removed than was inserted. Correct the input, or pass allow_negative=True to "
+                    "leave such records out"
+                )
+        return self._frame(spark, self.schema.struct, table)
+
+    def _frame(
+        self,
+        spark: SparkSession,
+        struct: T.StructType,
+        make: Callable[[Updates], pa.Table],
+        by_time: bool = False,
+    ) -> DataFrame:
+        buckets = sorted({b for batch in self.trace.batches for b in batch.files})
+        files = [self.trace.files(bucket) for bucket in buckets]
+        if not self.reads_later:
+            updates = concat([_merged(paths) for paths in files])
+            if by_time:
+                updates = updates.take(np.argsort(updates.times(), kind="stable"))
+            table = make(updates)
+            return spark.createDataFrame(table, struct)
+
+        storage.settle(path for paths in files for path in paths)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_numpy():
+                    yield from make(_merged(files[number])).to_batches(max_chunksize=1 << 16)
+
+        return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)
+
+
+def _merged(paths: tuple[str, ...]) -> Updates:
+    if len(paths) == 1:
+        return storage.open_updates(paths[0])  # a batch is consolidated
+    return merge([storage.open_updates(path) for path in paths], None).updates
+
+
+def _table(columns: list[pa.Array], names: list[str], rows: int) -> pa.Table:
+    if columns:
+        return pa.Table.from_arrays(columns, names=names)
+    return pa.table({"": pa.nulls(rows)}).select([])  # rows without columns

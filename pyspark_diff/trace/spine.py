@@ -1,0 +1,109 @@
+"""The spine: a trace of few batches, of geometrically growing size from the newest to the oldest.
+
+For the batches ``b_0, b_1, …`` of a trace, oldest first::
+
+    upper(b_i) = lower(b_{i+1})
+    rows(b_i) > 2 * rows(b_{i+1})       once all merges that are due are done
+
+so a row is rewritten O(log n) times in its life, and a look-up visits O(log n) batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Iterable, Mapping
+
+from pyspark_diff.trace.batch import Batch, BatchFile
+from pyspark_diff.times import Antichain, Description
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Batches with contiguous intervals. Never changes; each method returns a new trace.
+
+    Parameters
+    ----------
+    lower, upper : Antichain
+        The interval the batches cover together.
+    since : Antichain
+        Accumulations are right at every time beyond it.
+    batches : tuple of Batch
+        Oldest first; intervals without updates have none.
+    """
+
+    lower: Antichain
+    upper: Antichain
+    since: Antichain
+    batches: tuple[Batch, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of update rows in all batches."""
+        return sum(batch.rows for batch in self.batches)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(batch.size for batch in self.batches)
+
+    def paths(self) -> list[str]:
+        """Paths of all files."""
+        return [path for batch in self.batches for path in batch.paths()]
+
+    def files(self, bucket: int) -> tuple[str, ...]:
+        """Paths of one bucket's files, oldest first."""
+        return tuple(
+            batch.files[bucket].path for batch in self.batches if bucket in batch.files
+        )
+
+    def extended(
+        self, upper: Antichain, since: Antichain, files: Mapping[int, BatchFile]
+    ) -> "Trace":
+        """The trace up to a new upper, with the files of the interval since the last one."""
+        batches = self.batches
+        if files:
+            batches += (Batch(Description(self.upper, upper, since), dict(files)),)
+        return replace(self, upper=upper, since=since, batches=batches)
+
+    def joined(self, lower: Antichain, upper: Antichain, files: Mapping[int, BatchFile]) -> "Trace":
+        """The trace with some of the updates of an interval that it does not cover yet.
+
+        A loop brings the updates of one interval in many parts, one for each iteration.
+        """
+        batch = Batch(Description(lower, upper, self.since), dict(files))
+        return replace(self, batches=self.batches + (batch,))
+
+    def due(self, fences: Iterable[Antichain] = ()) -> list[tuple[int, int]]:
+        """Which batches are to be merged into one: pairs of first and one past the last.
+
+        Parameters
+        ----------
+        fences : iterable of Antichain
+            Frontiers of readers. What lies before one is not merged with what lies behind it,
+            since that reader has yet to tell the two apart.
+        """
+        stops = {len(self.batches)}
+        for fence in fences:
+            stops.add(sum(1 for b in self.batches if b.description.upper.precedes(fence)))
+        found = []
+        begin = 0
+        for stop in sorted(stops):
+            rows = count = 0
+            for i, batch in enumerate(reversed(self.batches[begin:stop])):
+                if i and batch.rows <= 2 * rows:
+                    count = i + 1
+                rows += batch.rows
+            if count:
+                found.append((stop - count, stop))
+            begin = stop
+        return found
+
+    def merged(
+        self, first: int, stop: int, since: Antichain, files: Mapping[int, BatchFile]
+    ) -> "Trace":
+        """The trace with some neighbouring batches replaced by one that holds the same updates."""
+        before, old, after = self.batches[:first], self.batches[first:stop], self.batches[stop:]
+        if not files:
+            return replace(self, batches=before + after)
+        description = Description(old[0].description.lower, old[-1].description.upper, since)
+        return replace(self, batches=before + (Batch(description, dict(files)),) + after)
