@@ -25,7 +25,7 @@ from pyspark_diff import (
     storage,
 )
 from pyspark_diff.kernels.history import due_after
-from pyspark_diff.runners import turn
+from pyspark_diff.runners import coordinate
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
@@ -266,7 +266,7 @@ def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
         # As if only the joins of a fresh update with one other were interesting.
         return due_after(keys, sides, at) if at in ((1, 1), (3, 0), (0, 3)) else {}
 
-    monkeypatch.setattr(turn, "due_after", pairs_only)
+    monkeypatch.setattr(coordinate, "due_after", pairs_only)
     assert three_coordinates(spark) == []
 
 
@@ -347,7 +347,7 @@ def test_a_small_change_reads_little_and_needs_no_spark(spark):
         # In proportion to what changes, not to the 12,000 edges.
         assert report.rows_read < 60 * (changed + 20)
         # An iteration that nothing reaches has no turn.
-        assert len(report.turns) <= 16
+        assert len(report.iterations) <= 16
 
 
 def test_nothing_changes_without_a_change(spark):
@@ -355,7 +355,7 @@ def test_nothing_changes_without_a_change(spark):
     with run.flow:
         run.step(random_edges(2, 50, 100), 1)
         run.step([], 2)
-        assert run.flow.report.turns == [] and run.flow.report.rows_read == 0
+        assert run.flow.report.iterations == [] and run.flow.report.rows_read == 0
 
 
 def test_arrangements_from_outside_are_shared(spark):
@@ -382,7 +382,7 @@ def test_a_chain_of_many_iterations(spark):
     with run.flow:
         run.step([((i, i + 1), 0, 1) for i in range(length)], 1)
         assert accumulate(run.updates, 0) == Counter({(i, i): 1 for i in range(length + 1)})
-        assert len(run.flow.report.turns) == length + 1
+        assert len(run.flow.report.iterations) == length + 1
         run.step([((length // 2, length // 2 + 1), 1, -1)], 2)
         assert len(accumulate(run.updates, 1)) == length // 2 + 1
 

@@ -238,7 +238,7 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
     path = str(tmp_path / "b" / "00000.arrow")
     updates = Updates(np.arange(5), None, 0, 1)
-    storage.hold(path, updates)
+    storage.put_in_memory(path, updates)
     assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
     assert not os.path.exists(path)
     storage.settle([path, str(tmp_path / "unknown")])

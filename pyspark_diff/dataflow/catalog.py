@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.spark.schema import TimeType
-from pyspark_diff.engine.state import State, Turn, only
+from pyspark_diff.engine.state import State, IterationReport, only
 
 
 class Entry(NamedTuple):
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     readers: list[str]
 
 
-def turns(report: Sequence[Turn]) -> pa.Table:
+def iterations(report: Sequence[IterationReport]) -> pa.Table:
     """The iterations of loops, a row each."""
     fields = [("loop", pa.string()), ("iteration", pa.list_(pa.int64())), ("changes", pa.int64()),
               ("seconds", pa.float64())]

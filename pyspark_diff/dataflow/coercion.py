@@ -1,6 +1,6 @@
 """What a user hands in, brought into the columns of an input: by name, and without loss.
 
-For data ``D`` that is accepted, ``conform(D)`` has the schema's names, types and order, and the
+For data ``D`` that is accepted, ``coerce(D)`` has the schema's names, types and order, and the
 values of ``D``; whatever would have to change a value is refused, with names and types in the
 message.
 """
@@ -23,12 +23,12 @@ from pyspark_diff.spark.values import to_array
 Data: TypeAlias = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
 
 
-def conform(
+def coerce(
     data: Data, struct: T.StructType, name: str, widen: Sequence[str] = ()
 ) -> DataFrame | pa.Table:
     """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table."""
     if isinstance(data, DataFrame):
-        frame = _conform_frame(data, struct, name, widen)
+        frame = _coerce_frame(data, struct, name, widen)
         # A frame over local rows needs no job to be read.
         return _cast(frame.toArrow(), struct, name) if data.isLocal() else frame
     if isinstance(data, pd.DataFrame):
@@ -43,7 +43,7 @@ def conform(
     return _rows_to_table(data, struct, name)
 
 
-def _conform_frame(
+def _coerce_frame(
     frame: DataFrame, struct: T.StructType, name: str, widen: Sequence[str]
 ) -> DataFrame:
     _check_columns(frame.columns, struct, name)

@@ -20,7 +20,7 @@ from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, Stal
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
-from pyspark_diff.dataflow.outputs import Kept
+from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.runners.feed import Source
@@ -121,7 +121,7 @@ class Dataflow:
         self._sessions: dict[Node, InputSession] = {}
         self._frames: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sinks: dict[Node, None] = {}
-        self._kept = Kept(self.time_type, time, diff)
+        self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
         self._open = True
@@ -265,7 +265,7 @@ class Dataflow:
         outermost first), ``changes`` (updates that went round) and ``seconds``.
         """
         self._check_open()
-        return self.spark.createDataFrame(catalog.turns(self.report.turns))
+        return self.spark.createDataFrame(catalog.iterations(self.report.iterations))
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""
@@ -301,21 +301,21 @@ class Dataflow:
         return Probe(self.time_type, read)
 
     def _keep(self, node: Node, arranged: Arranged | None = None) -> None:
-        if arranged is not None or node not in self._kept:
+        if arranged is not None or node not in self._outputs:
             self._check_building(f"keeping {node.kind}")
-            self._sinks[self._kept.add(node, arranged)] = None
+            self._sinks[self._outputs.add(node, arranged)] = None
 
     def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
         """The kept collection of a node, and its frontier."""
         self._check_open()
-        if node not in self._kept and self._graph is None:
+        if node not in self._outputs and self._graph is None:
             self._keep(node)
         starts = [self._state.frontiers[n] for n in self._sessions]
-        return self._kept.arrangement(node, self._state, starts)
+        return self._outputs.arrangement(node, self._state, starts)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
         arrangement, _ = self._arrangement(node)
-        return self._kept.hold(node, arrangement, time)
+        return self._outputs.hold(node, arrangement, time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
@@ -349,7 +349,7 @@ class Dataflow:
         self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
     ) -> None:
         settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history, self._kept.holds()
+            self._buckets, self.runner, self.local_rows, self._keep_history, self._outputs.holds()
         )
         step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
         state = step.run(arrivals, upper)
@@ -357,7 +357,7 @@ class Dataflow:
         for node, taken in arrivals.items():
             if node in self._sessions:
                 del self._sessions[node]._flushed[: len(taken)]
-        needed = state.paths() | self._kept.pinned
+        needed = state.paths() | self._outputs.pinned
         storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
         self.report = step.report
         for node, tables, at in step.shown:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.coercion import Data, conform
+from pyspark_diff.dataflow.coercion import Data, coerce
 from pyspark_diff.errors import (
     ClosedError,
     InvalidDiffError,
@@ -125,7 +125,7 @@ class InputSession:
                 T.StructField(self._names[1], T.LongType()),
             ]
         )
-        found = conform(data, struct, self.name, widen=(self._names[1],))
+        found = coerce(data, struct, self.name, widen=(self._names[1],))
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -192,7 +192,7 @@ class InputSession:
 
     def _put(self, data: Data, diff: int) -> None:
         now = self._open()
-        found = conform(data, self._node.schema.struct, self.name)
+        found = coerce(data, self._node.schema.struct, self.name)
         if isinstance(found, DataFrame):
             check_deterministic(found)
             source = Source(self._node.schema, frame=found, time=now, diff=diff)

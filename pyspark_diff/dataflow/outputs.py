@@ -1,4 +1,4 @@
-"""Kept collections: those that a user reads, the holds on their history, and frames handed out.
+"""Outputs collections: those that a user reads, the holds on their history, and frames handed out.
 
 A collection that is kept can be read at every complete time that is not compacted away; a hold, or
 ``keep_history``, decides how far back that is.
@@ -19,7 +19,7 @@ from pyspark_diff.engine.state import Frontier, State, only
 from pyspark_diff.engine.compaction import antichain
 
 
-class Kept:
+class Outputs:
     """The kept collections of a dataflow. It holds state: what is kept, held and handed out.
 
     Parameters

@@ -1,5 +1,5 @@
-"""Upkeep of arrangements: what their readers find in them, how far times may be advanced, and which
-batches are merged.
+"""Compaction of arrangements: what their readers find in them, how far times may be advanced, and
+which batches are merged.
 
 With ``holds`` the frontiers up to which readers have read, and the times that users may ask for::
 
@@ -28,7 +28,7 @@ def antichain(frontier: Frontier) -> Antichain:
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class Compaction:
     """The rules by which one graph's arrangements are kept.
 
     Parameters

@@ -21,7 +21,7 @@ from pyspark_diff.operators.node import (
     Node,
     Reader,
 )
-from pyspark_diff.engine.subgraph import Item, Region, flat, order_of, result_of, sources_of
+from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.engine.state import Frontier, least
 
@@ -38,7 +38,7 @@ class Graph:
 
     Parameters
     ----------
-    order : tuple of (Node or Region)
+    order : tuple of (Node or Subgraph)
         What runs, one after the other; a loop is one item.
     nodes : tuple of Node
         All of them, in that order.
@@ -144,7 +144,7 @@ def starts_of(
     """The first frontier of each node, given those of the inputs that are fed."""
     starts: dict[Node, Frontier] = {}
     for item in graph.order:
-        if isinstance(item, Region):
+        if isinstance(item, Subgraph):
             first = least([starts[node] for node in item.outside])
             starts.update(dict.fromkeys(item.nodes(), first))
         elif isinstance(item, Constant):

@@ -25,13 +25,13 @@ from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
-from pyspark_diff.engine.subgraph import Region, arranged_in, result_of, sources_of
+from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.engine.state import Frontier, Turn
+from pyspark_diff.engine.state import Frontier, IterationReport
 from pyspark_diff.engine.compaction import antichain
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class Iteration:
     Parameters
     ----------
     step : Step
-    region : Region
+    subgraph : Subgraph
     lower, upper : int or None
         The interval of the step.
     """
 
-    def __init__(self, step: "Step", region: Region, lower: Frontier, upper: Frontier):
+    def __init__(self, step: "Step", subgraph: Subgraph, lower: Frontier, upper: Frontier):
         self._step, self._graph = step, step.graph
-        self._region = region
+        self._subgraph = subgraph
         self._lower, self._upper = lower, upper
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
@@ -72,28 +72,29 @@ class Iteration:
 
     def run(self) -> None:
         """Run the loop to rest."""
-        self._loop(self._region, ())
+        self._loop(self._subgraph, ())
         start = antichain(self._lower)
-        for node in arranged_in(self._region):
+        for node in arranged_in(self._subgraph):
             if node.keeps:
                 trace = self._step.traces.get(node) or Trace(start, start, start)
-                since = self._step.upkeep.since(node, trace, self._step.state.frontiers,
-                                                self._upper)
+                since = self._step.compaction.since(
+                    node, trace, self._step.state.frontiers, self._upper
+                )
                 self._step.traces[node] = replace(
                     trace, upper=antichain(self._upper), since=antichain(since)
                 )
 
-    def _loop(self, region: Region, base: Coordinate) -> None:
+    def _loop(self, subgraph: Subgraph, base: Coordinate) -> None:
         """Run one loop to rest, inside of one iteration of the loops around it."""
-        loop = region.loop
-        left: dict[Leave, list[Feed]] = {leave: [] for leave in region.leaves}
-        if any(self._reached(node, base) for node in region.outside):
+        loop = subgraph.loop
+        left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
+        if any(self._reached(node, base) for node in subgraph.outside):
             self._note(loop, (*base, 0))
         agenda = self._agenda.get((loop, base), [])
         while agenda:
             at = (*base, heapq.heappop(agenda))
-            self._turn(region, at)
-            for leave in region.leaves:
+            self._turn(subgraph, at)
+            for leave in subgraph.leaves:
                 left[leave].extend(self._feeds(leave.inputs[0], at))
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
@@ -109,16 +110,16 @@ class Iteration:
                 heapq.heappush(agenda, coordinate[-1])
             loop, coordinate = loop.parent, coordinate[:-1]
 
-    def _turn(self, region: Region, at: Coordinate) -> None:
+    def _turn(self, subgraph: Subgraph, at: Coordinate) -> None:
         started = time.perf_counter()
-        self._now[region.loop] = at
-        own = [item for item in region.items if not isinstance(item, Region)]
+        self._now[subgraph.loop] = at
+        own = [item for item in subgraph.items if not isinstance(item, Subgraph)]
         for node in own:
             self._step.emitted.pop(node, None)
             self._fresh.pop(node, None)
             self._rows.pop(node, None)
-        for item in region.items:
-            if isinstance(item, Region):
+        for item in subgraph.items:
+            if isinstance(item, Subgraph):
                 self._loop(item, at)
             else:
                 self._visit(item, at)
@@ -128,10 +129,10 @@ class Iteration:
                 trace = self._step.traces[node]
                 fences = [antichain(self._lower)]
                 self._step.traces[node] = self._step.merged(node, trace, fences)
-        changes = sum(self._feed_back(variable, at) for variable in region.loop.variables)
+        changes = sum(self._feed_back(variable, at) for variable in subgraph.loop.variables)
         seconds = time.perf_counter() - started
-        turn = Turn(region.loop.name, at, changes, seconds)
-        self._step.report.turns.append(turn)
+        turn = IterationReport(subgraph.loop.name, at, changes, seconds)
+        self._step.report.iterations.append(turn)
         if self._step.on_iteration is not None:
             self._step.on_iteration(turn)
 
@@ -249,7 +250,7 @@ class Iteration:
             # Streams pass a gate, behind which some may be waiting.
             return bool(self._graph.feeds(node, self._step.emitted)) or any(
                 self._step.state.pending.get(enter)
-                for enter in self._region.loop.entered.values()
+                for enter in self._subgraph.loop.entered.values()
             )
         return bool(self._feeds(node, at))
 
@@ -257,7 +258,7 @@ class Iteration:
         """An arrangement outside of all loops: it does not change while they run."""
         if node not in self._outside:
             trace = self._step.traces[node]
-            self._outside[node] = self._step.upkeep.view(node, trace, self._lower, self._upper)
+            self._outside[node] = self._step.compaction.view(node, trace, self._lower, self._upper)
         return self._outside[node]
 
     def _view(self, node: Arranged, at: Coordinate) -> View:
@@ -267,7 +268,7 @@ class Iteration:
             view = self._outer(node)
             return replace(view, fresh=view.new if first else {}, first=first)
         trace = self._step.trace(node, self._lower)
-        view = self._step.upkeep.view(node, trace, self._lower, self._upper)
+        view = self._step.compaction.view(node, trace, self._lower, self._upper)
         return replace(view, fresh=self._fresh.get(node, {}) if first else {})
 
     def _reader(self, node: Reader, at: Coordinate) -> None:

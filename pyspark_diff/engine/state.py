@@ -66,7 +66,7 @@ class State:
         return found
 
 
-class Turn(NamedTuple):
+class IterationReport(NamedTuple):
     """One iteration of a loop in a step: which, how many updates went round, and its seconds."""
 
     loop: str
@@ -76,7 +76,7 @@ class Turn(NamedTuple):
 
 
 #: Told of each iteration when it is over.
-Watch = Callable[[Turn], object]
+Watch = Callable[[IterationReport], object]
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Report:
         How many operators ran as Spark jobs, and how many on the driver.
     seconds : float
         Wall time.
-    turns : list of Turn
+    iterations : list of IterationReport
         The iterations of loops, in the order in which they ran.
     """
 
@@ -108,7 +108,7 @@ class Report:
     spark_runs: int = 0
     local_runs: int = 0
     seconds: float = 0.0
-    turns: list[Turn] = field(default_factory=list)
+    iterations: list[IterationReport] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

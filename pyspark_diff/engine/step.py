@@ -21,16 +21,26 @@ from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
-from pyspark_diff.engine.subgraph import Region
+from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch, below, least, only
+from pyspark_diff.engine.state import (
+    Arrival,
+    Frontier,
+    Report,
+    Settings,
+    State,
+    Watch,
+    below,
+    least,
+    only,
+)
 from pyspark_diff.trace.storage import Storage
 from pyspark_diff.times import Antichain
-from pyspark_diff.engine.compaction import Upkeep, antichain
+from pyspark_diff.engine.compaction import Compaction, antichain
 
 
 @dataclass
@@ -46,7 +56,7 @@ class Step:
     storage : Storage
     spark_runner : SparkRunner
     on_iteration : callable, optional
-        Called with each `Turn` when it is over.
+        Called with each `IterationReport` when it is over.
     """
 
     graph: Graph
@@ -65,7 +75,7 @@ class Step:
             self.graph, self.settings, self.spark_runner, self._local, self._directory,
             self._written,
         )
-        self.upkeep = Upkeep(self.graph, self.settings)
+        self.compaction = Compaction(self.graph, self.settings)
         self._frontiers = dict(self.state.frontiers)
         self.traces = dict(self.state.traces)
         self._pending = dict(self.state.pending)
@@ -95,7 +105,7 @@ class Step:
         started = time.perf_counter()
         try:
             for item in self.graph.order:
-                if isinstance(item, Region):
+                if isinstance(item, Subgraph):
                     self._loop(item)
                 elif isinstance(item, Input):
                     self._release(item, arrivals.get(item, ()), upper[item])
@@ -105,7 +115,7 @@ class Step:
                     self._visit(item, before)
             for node in list(self.traces):
                 if isinstance(node, Arranged):
-                    self.traces[node] = self._kept_up(node, self.traces[node])
+                    self.traces[node] = self._compacted(node, self.traces[node])
             state = State(self._frontiers, self.traces, self._pending, self._waiting)
             show = self.evaluation.tables
             self.shown = [(node, show(node, feeds), at) for node, feeds, at in self.shows]
@@ -156,13 +166,13 @@ class Step:
         feeds = self.graph.feeds(node, self.emitted, seen)
         self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
 
-    def _loop(self, region: Region) -> None:
-        nodes = region.nodes()
+    def _loop(self, subgraph: Subgraph) -> None:
+        nodes = subgraph.nodes()
         before = self._frontiers.get(nodes[0])
-        after = least([self._frontiers[node] for node in region.outside])
+        after = least([self._frontiers[node] for node in subgraph.outside])
         for node in nodes:
             self._frontiers[node] = after
-        Iteration(self, region, before, after).run()
+        Iteration(self, subgraph, before, after).run()
 
     def gated(self, node: Node, reached: Sequence[Feed], upper: Frontier) -> list[Feed]:
         """The feeds that a node takes in now; what lies beyond its frontier waits."""
@@ -200,7 +210,7 @@ class Step:
     def _reader(self, node: Reader, lower: Frontier) -> None:
         upper = self._frontiers[node]
         views = tuple(
-            self.upkeep.view(source, self.traces[source], lower, upper)
+            self.compaction.view(source, self.traces[source], lower, upper)
             for source in node.arranged
         )
         read = self.read_of(node, views, lower, upper)
@@ -218,7 +228,7 @@ class Step:
         own = None
         stored: tuple[int, ...] = ()
         if node.keeps:
-            own = self.upkeep.view(node, trace, lower, upper)
+            own = self.compaction.view(node, trace, lower, upper)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
             node.kernel,
@@ -227,8 +237,8 @@ class Step:
             self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
             stored,
             self._directory(f"{node.kind}-{node.serial}"),
-            self.upkeep.needed(node, self._frontiers, upper),
-            self.upkeep.since(node, trace, self.state.frontiers, lower),
+            self.compaction.needed(node, self._frontiers, upper),
+            self.compaction.since(node, trace, self.state.frontiers, lower),
             lower,
             upper,
         )
@@ -270,10 +280,10 @@ class Step:
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
             self._directory(f"{node.kind}-{node.serial}"),
             keeps,
-            self.upkeep.since(node, trace, self.state.frontiers, upper),
+            self.compaction.since(node, trace, self.state.frontiers, upper),
             lower,
             upper,
-            node.weights,
+            node.diff_columns,
             coordinate,
         )
         runner, feeds = self._choose(feeds)
@@ -346,17 +356,17 @@ class Step:
         self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Frontier
     ) -> Trace:
         """The trace with the new batch."""
-        since = self.upkeep.since(node, trace, self.state.frontiers, upper)
+        since = self.compaction.since(node, trace, self.state.frontiers, upper)
         files = {r.bucket: r.file for r in results if r.file is not None}
         return trace.extended(antichain(upper), antichain(since), files)
 
-    def _kept_up(self, node: Arranged, trace: Trace) -> Trace:
+    def _compacted(self, node: Arranged, trace: Trace) -> Trace:
         """The trace when all readers have gone on: compacted, and merged where that is due."""
         upper = self._frontiers[node]
-        if not self.upkeep.needed(node, self._frontiers, upper):
+        if not self.compaction.needed(node, self._frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper)
-        since = antichain(self.upkeep.since(node, trace, self._frontiers, upper))
-        fences = self.upkeep.fences(node, self._frontiers)
+        since = antichain(self.compaction.since(node, trace, self._frontiers, upper))
+        fences = self.compaction.fences(node, self._frontiers)
         return self.merged(node, replace(trace, since=since), fences)
 
     def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:

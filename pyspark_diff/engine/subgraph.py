@@ -16,13 +16,13 @@ from pyspark_diff.operators.by_self import over_arrangement
 
 
 @dataclass(frozen=True)
-class Region:
+class Subgraph:
     """One loop's part of a graph.
 
     Parameters
     ----------
     loop : LoopScope
-    items : tuple of (Node or Region)
+    items : tuple of (Node or Subgraph)
         In the order of an iteration.
     leaves : tuple of Leave
         Where its collections leave it.
@@ -31,7 +31,7 @@ class Region:
     """
 
     loop: LoopScope
-    items: tuple[Union[Node, "Region"], ...]
+    items: tuple[Union[Node, "Subgraph"], ...]
     leaves: tuple[Leave, ...]
     outside: tuple[Node, ...]
 
@@ -40,14 +40,14 @@ class Region:
         return flat(self.items)
 
 
-Item = Union[Node, Region]
+Item = Union[Node, Subgraph]
 
 
 def flat(items: Iterable[Item]) -> list[Node]:
     """The nodes of an order, one after the other."""
     found: list[Node] = []
     for item in items:
-        found.extend(item.nodes() if isinstance(item, Region) else [item])
+        found.extend(item.nodes() if isinstance(item, Subgraph) else [item])
     return found
 
 
@@ -137,13 +137,13 @@ def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
     items: list[Item] = []
     for item in placed:
         if isinstance(item, LoopScope):
-            items.append(_region(item, inner[item], nodes))
+            items.append(_subgraph(item, inner[item], nodes))
         else:
             items.append(item)
     return tuple(items)
 
 
-def _region(loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node]) -> Region:
+def _subgraph(loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node]) -> Subgraph:
     leaves = tuple(
         node for node in around if isinstance(node, Leave) and node.inputs[0].loop is loop
     )
@@ -152,9 +152,9 @@ def _region(loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node]) -> R
         if source not in loop and (isinstance(node, Reader) or source.loop is not None
                                    or isinstance(node, Enter))
     )
-    return Region(loop, _ordered(nodes, loop), leaves, tuple(outside))
+    return Subgraph(loop, _ordered(nodes, loop), leaves, tuple(outside))
 
 
-def arranged_in(region: Region) -> list[Arranged]:
+def arranged_in(subgraph: Subgraph) -> list[Arranged]:
     """The nodes of a loop that keep arrangements."""
-    return [node for node in region.nodes() if isinstance(node, Arranged)]
+    return [node for node in subgraph.nodes() if isinstance(node, Arranged)]

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.jvm import Call, call_of
+from pyspark_diff.spark.jvm import ColumnCall, call_of
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.spark.frames import check_deterministic
 from pyspark_diff.spark.schema import without_nullability
@@ -168,12 +168,12 @@ def _last(frame: DataFrame, n: int) -> T.StructType:
     return T.StructType(frame.schema.fields[-n:])
 
 
-def _aggregate(call: Call, field: T.StructField) -> Aggregate:
+def _aggregate(call: ColumnCall, field: T.StructField) -> Aggregate:
     distinct = call.distinct and call.name not in _NEVER_DISTINCT
     return Aggregate(call.name, call.arguments, distinct, field.name, field.dataType)
 
 
-def _supported(column: Column) -> Call:
+def _supported(column: Column) -> ColumnCall:
     """The aggregate that a column calls, by its canonical name."""
     call = call_of(column)
     if call is None:
@@ -191,14 +191,14 @@ def _supported(column: Column) -> Call:
             f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
             f"{_ARGUMENTS[name]}; collect the values with F.collect_list and select from them"
         )
-    return Call(name, call.arguments, call.distinct, call.alias)
+    return ColumnCall(name, call.arguments, call.distinct, call.alias)
 
 
 def _known() -> str:
     return f"the aggregates are {', '.join(sorted(['count', *_ARGUMENTS]))}"
 
 
-def _has_aggregate(call: Call) -> bool:
+def _has_aggregate(call: ColumnCall) -> bool:
     inner = [found for found in map(call_of, call.arguments) if found is not None]
     return any(
         _SYNONYMS.get(found.name, found.name) in ("count", *_ARGUMENTS, *_ADVICE)
@@ -207,7 +207,7 @@ def _has_aggregate(call: Call) -> bool:
     )
 
 
-def _check_arguments(template: DataFrame, calls: Sequence[Call]) -> None:
+def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:
     arguments = [argument for call in calls for argument in call.arguments]
     if not arguments:
         return

@@ -14,7 +14,7 @@ from typing import Callable, Mapping, Sequence
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import UnsupportedTypeError
-from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, Constant, Field, Formula
+from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, Constant, Field, ArrowExpression
 from pyspark_diff.spark.schema import arrow_type
 from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
 
@@ -34,16 +34,16 @@ _PADDED = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True)
-class Computed:
+class CompiledExpression:
     """A formula, and the Spark type of its result.
 
     Parameters
     ----------
-    formula : Formula
+    formula : ArrowExpression
     kind : DataType
     """
 
-    formula: Formula
+    formula: ArrowExpression
     kind: T.DataType
 
 
@@ -57,7 +57,7 @@ def compiled(
     *,
     ansi: bool,
     qualified: Mapping[tuple[str, str], T.StructField] | None = None,
-) -> Computed | None:
+) -> CompiledExpression | None:
     """The formula of an expression.
 
     Parameters
@@ -73,7 +73,7 @@ def compiled(
 
     Returns
     -------
-    Computed or None
+    CompiledExpression or None
         None if Spark has to evaluate it.
 
     Examples
@@ -104,12 +104,12 @@ class _Compiler:
         self._ansi = ansi
         self._qualified = qualified
 
-    def of(self, tree: Tree) -> Computed:
+    def of(self, tree: Tree) -> CompiledExpression:
         if isinstance(tree, Attribute):
             field = self._field(tree)
-            return Computed(Field(field.name, arrow_type(field.dataType)), field.dataType)
+            return CompiledExpression(Field(field.name, arrow_type(field.dataType)), field.dataType)
         if isinstance(tree, Literal):
-            return Computed(Constant(tree.value, arrow_type(tree.kind)), tree.kind)
+            return CompiledExpression(Constant(tree.value, arrow_type(tree.kind)), tree.kind)
         if isinstance(tree, Alias):
             return self.of(tree.child)
         if isinstance(tree, Cast):
@@ -134,22 +134,25 @@ class _Compiler:
         return field
 
 
-def _apply(name: str, arguments: Sequence[Computed], kind: T.DataType) -> Computed:
-    return Computed(Apply(name, tuple(a.formula for a in arguments), arrow_type(kind)), kind)
+def _apply(
+    name: str, arguments: Sequence[CompiledExpression], kind: T.DataType
+) -> CompiledExpression:
+    applied = Apply(name, tuple(a.formula for a in arguments), arrow_type(kind))
+    return CompiledExpression(applied, kind)
 
 
-def _arithmetic(name: str, arguments: Sequence[Computed]) -> Computed:
+def _arithmetic(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
     kind = _widest(arguments)
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
-def _sign(name: str, arguments: Sequence[Computed]) -> Computed:
+def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
     return _apply(name, arguments, _widest(arguments))
 
 
-def _division(name: str, arguments: Sequence[Computed]) -> Computed:
+def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     """Division by a constant that is never an error, and `div` by anything."""
     _count(arguments, 2)
     kind = _LONG if name == "div" and _widest(arguments) else _widest(arguments)
@@ -161,11 +164,11 @@ def _division(name: str, arguments: Sequence[Computed]) -> Computed:
         by = 1
     if by is None or by in (0, -1) or isinstance(by, str) or name == "pmod" and by < 0:
         raise _Unknown
-    constant = Computed(Constant(by, arrow_type(kind)), kind)
+    constant = CompiledExpression(Constant(by, arrow_type(kind)), kind)
     return _apply(name, [_as(value, kind), constant], kind)
 
 
-def _comparison(name: str, arguments: Sequence[Computed]) -> Computed:
+def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
     kind = _common(arguments)
     if kind not in _ORDERED and kind != _BOOLEAN:
@@ -173,40 +176,40 @@ def _comparison(name: str, arguments: Sequence[Computed]) -> Computed:
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
 
 
-def _logic(name: str, arguments: Sequence[Computed]) -> Computed:
+def _logic(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1 if name == "not" else 2)
     return _apply(name, [_as(a, _BOOLEAN) for a in arguments], _BOOLEAN)
 
 
-def _null_test(name: str, arguments: Sequence[Computed]) -> Computed:
+def _null_test(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
     return _apply(name, arguments, _BOOLEAN)
 
 
-def _choice(name: str, arguments: Sequence[Computed]) -> Computed:
+def _choice(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     if kind not in _ORDERED and not isinstance(kind, _CHOSEN):
         raise _Unknown
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
-def _extreme(name: str, arguments: Sequence[Computed]) -> Computed:
+def _extreme(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     if kind not in _ORDERED:
         raise _Unknown
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
-def _case(name: str, arguments: Sequence[Computed]) -> Computed:
+def _case(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     conditions, values = arguments[:-1:2], [*arguments[1::2], arguments[-1]]
     chosen = _choice(name, values)
-    turns: list[Computed] = []
+    turns: list[CompiledExpression] = []
     for condition, value in zip(conditions, values):
         turns += [_as(condition, _BOOLEAN), _as(value, chosen.kind)]
     return _apply(name, [*turns, _as(values[-1], chosen.kind)], chosen.kind)
 
 
-def _membership(name: str, arguments: Sequence[Computed]) -> Computed:
+def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     constant = all(isinstance(a.formula, Constant) for a in arguments[1:])
     if len(arguments) < 2 or not constant or kind not in _ORDERED:
@@ -214,7 +217,7 @@ def _membership(name: str, arguments: Sequence[Computed]) -> Computed:
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
 
 
-def _cast(value: Computed, kind: T.DataType) -> Computed:
+def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     """A cast that keeps every value apart from every other."""
     if value.kind in _INTEGERS and kind == T.StringType() or (
         value.kind == _BOOLEAN and kind in _INTEGERS
@@ -225,29 +228,29 @@ def _cast(value: Computed, kind: T.DataType) -> Computed:
     return _as(value, kind)
 
 
-def _as(value: Computed, kind: T.DataType) -> Computed:
+def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     """A value in a type that holds all values of its own."""
     if value.kind == kind:
         return value
     if value.kind == _NULL:
-        return Computed(Constant(None, arrow_type(kind)), kind)
+        return CompiledExpression(Constant(None, arrow_type(kind)), kind)
     if not (value.kind in _INTEGERS and kind in _INTEGERS) or (
         _INTEGERS.index(value.kind) > _INTEGERS.index(kind)
     ):
         raise _Unknown
     if isinstance(value.formula, Constant):
-        return Computed(Constant(value.formula.content, arrow_type(kind)), kind)
+        return CompiledExpression(Constant(value.formula.content, arrow_type(kind)), kind)
     return _apply("cast", [value], kind)
 
 
-def _widest(values: Sequence[Computed]) -> T.DataType:
+def _widest(values: Sequence[CompiledExpression]) -> T.DataType:
     """The type that Spark computes with some integers in."""
     if not all(value.kind in _INTEGERS for value in values):
         raise _Unknown
     return max((value.kind for value in values), key=_INTEGERS.index)
 
 
-def _common(values: Sequence[Computed]) -> T.DataType:
+def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     """The type that Spark brings some values to; nulls without a type take that of the others."""
     typed = [value for value in values if value.kind != _NULL]
     if not typed:
@@ -256,13 +259,13 @@ def _common(values: Sequence[Computed]) -> T.DataType:
     return kinds[0] if all(kind == kinds[0] for kind in kinds) else _widest(typed)
 
 
-def _count(arguments: Sequence[Computed], expected: int) -> None:
+def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:
     # A minus may have one operand, and other functions defaults.
     if len(arguments) != expected:
         raise _Unknown
 
 
-_RULES: dict[str, Callable[[str, Sequence[Computed]], Computed]] = {
+_RULES: dict[str, Callable[[str, Sequence[CompiledExpression]], CompiledExpression]] = {
     **dict.fromkeys(("+", "-", "*"), _arithmetic),
     **dict.fromkeys(("negative", "abs"), _sign),
     **dict.fromkeys(("%", "pmod", "div"), _division),

@@ -49,7 +49,7 @@ def unused(name: str, names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Scope:
+class Resolver:
     """The columns of a collection as a user sees them.
 
     Parameters
@@ -63,13 +63,13 @@ class Scope:
     sources: tuple[Origin, ...] = ()
 
     @classmethod
-    def plain(cls, names: Sequence[str]) -> "Scope":
-        """The scope of columns that are what they are called."""
+    def plain(cls, names: Sequence[str]) -> "Resolver":
+        """The resolver of columns that are what they are called."""
         return cls(tuple(Entry(None, name, name) for name in names))
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> "Scope":
-        """The scope of columns of which some may be called the same."""
+    def of(cls, names: Sequence[str]) -> "Resolver":
+        """The resolver of columns of which some may be called the same."""
         counts = Counter(name.lower() for name in names)
         entries: list[Entry] = []
         for name in names:
@@ -94,17 +94,17 @@ class Scope:
         found = [entry.internal for entry in self.entries if entry.visible == name]
         return found[0] if len(found) == 1 and name not in self.ambiguous else None
 
-    def named(self, alias: str) -> "Scope":
+    def named(self, alias: str) -> "Resolver":
         """The same columns, all found under one alias."""
-        return Scope(tuple(entry._replace(alias=alias) for entry in self.entries))
+        return Resolver(tuple(entry._replace(alias=alias) for entry in self.entries))
 
-    def kept(self, entries: Iterable[Entry]) -> "Scope":
+    def restricted(self, entries: Iterable[Entry]) -> "Resolver":
         """Only some of the columns."""
-        return Scope(tuple(entries))
+        return Resolver(tuple(entries))
 
     def beside(
-        self, other: "Scope", using: Sequence[str] = (), keys: Sequence[str] = ()
-    ) -> "Scope":
+        self, other: "Resolver", using: Sequence[str] = (), keys: Sequence[str] = ()
+    ) -> "Resolver":
         """The columns of a join: all of this side, then of the other without its ``keys``.
 
         The columns ``using`` come first, once.
@@ -124,7 +124,7 @@ class Scope:
             alias = None if side == 0 and entry.internal in using else entry.alias
             entries.append(Entry(alias, entry.visible, internal))
             sources.append(Origin(side, entry.internal, internal))
-        return Scope(tuple(entries), tuple(sources))
+        return Resolver(tuple(entries), tuple(sources))
 
     def template(self, frame: DataFrame) -> DataFrame:
         """A Spark frame of the node's columns in which expressions find them by alias too."""
@@ -146,11 +146,11 @@ class Scope:
         """Undo `template` on a frame that has some more columns."""
         return frame.drop(*[alias for alias in self._aliases() if alias in frame.columns])
 
-    def with_column(self, name: str) -> "Scope":
-        """The scope with one more column, or with that one replaced."""
+    def with_column(self, name: str) -> "Resolver":
+        """The resolver with one more column, or with that one replaced."""
         if name in self.visible:
             return replace(self, sources=())
-        return Scope((*self.entries, Entry(None, name, name)))
+        return Resolver((*self.entries, Entry(None, name, name)))
 
     def _aliases(self) -> list[str]:
         return list(dict.fromkeys(e.alias for e in self.entries if e.alias is not None))

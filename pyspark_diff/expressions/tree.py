@@ -15,7 +15,7 @@ from typing import Any, Iterator, Union
 from pyspark.sql import Column
 from pyspark.sql import types as T
 
-from pyspark_diff.spark import jvm as bridge
+from pyspark_diff.spark import jvm
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def tree_of(column: Column) -> Tree | None:
     >>> tree_of(F.lit(1.5)) is None
     True
     """
-    text = bridge.expression_json(column)
+    text = jvm.expression_json(column)
     try:
         if text is not None:
             return _classic_tree(iter(json.loads(text)))

@@ -18,7 +18,7 @@ from pyspark_diff.expressions.columns import Aggregate
 from pyspark_diff.errors import SchemaError, UnsupportedTypeError
 from pyspark_diff.operators.aggregate import Formula, aggregate, formula
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
-from pyspark_diff.operators.collate import assemble
+from pyspark_diff.operators.collate import collate
 from pyspark_diff.operators.cross import salt
 from pyspark_diff.operators.linear import drop_null, pick
 from pyspark_diff.operators.node import Arranged, Node
@@ -100,7 +100,7 @@ class Aggregation:
         first = aggregate(
             self.source, self.key, self._columns, self._linear, arranged=not alone
         )
-        return first if alone else assemble([first, *self._parts], self._outputs)
+        return first if alone else collate([first, *self._parts], self._outputs)
 
     def _formula(
         self, found: Aggregate, arguments: Sequence[str], kinds: Sequence[T.DataType]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.spark.jvm import call_of
-from pyspark_diff.expressions.compiled import Computed, compiled
+from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.dataflow.dataflow import Dataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.spark.frames import (
@@ -27,7 +27,7 @@ from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.operators.linear import Expression, pick
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
-from pyspark_diff.expressions.names import Scope, unused
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.expressions.tree import Attribute, tree_of
 
 if TYPE_CHECKING:
@@ -46,33 +46,33 @@ class Frame:
     _flow: Dataflow | None
     _spark: SparkSession
     _names: tuple[str, str]
-    _scope: Scope
+    _resolver: Resolver
     _small: bool
     _key: tuple[str, ...] | None
 
     @property
     def columns(self) -> list[str]:
         """Names of the data columns."""
-        return self._scope.visible
+        return self._resolver.visible
 
     @property
     def schema(self) -> T.StructType:
         """Spark schema of the data columns."""
-        if not self._scope.ambiguous:
+        if not self._resolver.ambiguous:
             return self._node.schema.struct
         fields = self._node.schema.struct
         return T.StructType([
             T.StructField(e.visible, fields[e.internal].dataType, fields[e.internal].nullable)
-            for e in self._scope.entries
+            for e in self._resolver.entries
         ])
 
-    def _with(self, node: Node, *, scope: Scope | None = None) -> "DiffFrame":
+    def _with(self, node: Node, *, resolver: Resolver | None = None) -> "DiffFrame":
         raise TypeError("DiffFrame supplies this")
 
     def _pick(self, kind: str, names: Sequence[tuple[str, str]]) -> "DiffFrame":
         internal = [(self._column_name(old, f"for {kind}"), new) for old, new in names]
-        scope = Scope.plain([new for _, new in names])
-        return self._with(pick(kind, self._node, internal), scope=scope)
+        resolver = Resolver.plain([new for _, new in names])
+        return self._with(pick(kind, self._node, internal), resolver=resolver)
 
     def _express(
         self,
@@ -80,7 +80,7 @@ class Frame:
         apply: Callable[[DataFrame], DataFrame],
         *,
         keeps: bool = True,
-        scope: Scope | None = None,
+        resolver: Resolver | None = None,
         made: Made | None = None,
         condition: str | Column | None = None,
     ) -> "DiffFrame":
@@ -89,35 +89,35 @@ class Frame:
         What is ``made``, or the ``condition`` that records are kept by, tells again what ``apply``
         does, so that it may be done without Spark.
         """
-        ours = self._scope
+        ours = self._resolver
 
         def run(frame: DataFrame) -> DataFrame:
             result = apply(ours.template(frame))
-            return result if scope is None else ours.strip(result)
+            return result if resolver is None else ours.strip(result)
 
         # Tried on no rows, so that a wrong name or type is refused here and not in a job.
         result = run(template(self._spark, self._node.schema, self._node.time_type))
-        found = scope
+        found = resolver
         if found is None:
             # As in PySpark, what is selected may have a name twice.
-            found = Scope.of([name for name in result.columns if name not in (TIME, DIFF)])
+            found = Resolver.of([name for name in result.columns if name not in (TIME, DIFF)])
             if found.ambiguous:
                 names = [entry.internal for entry in found.entries]
                 return self._express(
                     kind, lambda frame: apply(ours.template(frame)).toDF(*names, TIME, DIFF),
-                    keeps=keeps, scope=found, made=made,
+                    keeps=keeps, resolver=found, made=made,
                 )
         schema = data_schema(result, self._node.time_type, kind)
         check_row_wise(result, kind)
         node = self._linear(kind, schema, run, ours, made=made, condition=condition, keeps=keeps)
-        return self._with(node, scope=found)
+        return self._with(node, resolver=found)
 
     def _linear(
         self,
         kind: str,
         schema: Schema,
         apply: Callable[[DataFrame], DataFrame],
-        scope: Scope,
+        resolver: Resolver,
         *,
         made: Made | None = None,
         condition: str | Column | None = None,
@@ -127,36 +127,36 @@ class Frame:
         node = None
         if condition is not None:
             wanted = F.expr(condition) if isinstance(condition, str) else condition
-            kept = self._formulas([wanted], scope)
+            kept = self._compiled([wanted], resolver)
             node = kept and keep_where(kind, self._node, kept[0], apply)
         elif isinstance(made, Mapping):
-            columns = self._formulas([made.get(n, Attribute(n)) for n in schema.names], scope)
+            columns = self._compiled([made.get(n, Attribute(n)) for n in schema.names], resolver)
             node = columns and compute(kind, self._node, schema, columns, apply)
         elif made is not None:
-            columns = self._formulas(made, scope)
+            columns = self._compiled(made, resolver)
             node = columns and compute(kind, self._node, schema, columns, apply)
         if node:
             return node
         takes = without_nullability(update_struct(self._node.schema, self._node.time_type))
         return Linear(kind, self._node, schema, Expression(apply, takes, keeps))
 
-    def _formulas(
-        self, columns: Sequence[str | Column | Attribute], scope: Scope
-    ) -> list[Computed] | None:
+    def _compiled(
+        self, columns: Sequence[str | Column | Attribute], resolver: Resolver
+    ) -> list[CompiledExpression] | None:
         """Formulas of expressions that Spark has accepted; None if one of them has none.
 
         An `Attribute` is a column of the node, whatever the user calls it.
         """
-        names, aliased = _names_in(scope)
+        names, aliased = _names_in(resolver)
         struct = self._node.schema.struct
         qualified = {name: struct[internal] for name, internal in aliased.items()}
         if any(", " in name for name in struct.names):
             qualified = {}  # a tree has two parts for such a name
         visible = T.StructType([field for field in struct.fields if field.name in names])
         ansi = str(self._spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
-        found: list[Computed] = []
+        found: list[CompiledExpression] = []
         for wanted in columns:
-            formula: Computed | None = None
+            formula: CompiledExpression | None = None
             if isinstance(wanted, Attribute):
                 formula = compiled(wanted, struct, ansi=ansi)
             elif isinstance(wanted, str) and wanted in names:
@@ -170,19 +170,19 @@ class Frame:
             found.append(formula)
         return found
 
-    def _template(self, scope: Scope | None = None) -> DataFrame:
+    def _template(self, resolver: Resolver | None = None) -> DataFrame:
         """A frame without rows in which the user's expressions find this collection's columns."""
         frame = template(self._spark, self._node.schema, self._node.time_type).drop(TIME, DIFF)
-        return (scope or self._scope).template(frame)
+        return (resolver or self._resolver).template(frame)
 
-    def _keyed(self, scope: Scope, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
+    def _keyed(self, resolver: Resolver, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
         """The node with expressions as columns, and their names; plain columns stay as they are."""
-        frame = self._template(scope)
+        frame = self._template(resolver)
         names = list(self._node.schema.names)
         keys: list[str] = []
         made: list[tuple[str, Column]] = []
         for expression in expressions:
-            plain = self._plain_column(frame, expression, scope)
+            plain = self._plain_column(frame, expression, resolver)
             if plain is not None and plain not in keys:
                 keys.append(plain)
                 continue
@@ -194,45 +194,45 @@ class Frame:
 
         def apply(frame: DataFrame) -> DataFrame:
             extra = [expression.alias(name) for name, expression in made]
-            return scope.template(frame).select(*map(column, names), *extra, TIME, DIFF)
+            return resolver.template(frame).select(*map(column, names), *extra, TIME, DIFF)
 
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         check_row_wise(result, "the key")
         schema = data_schema(result, self._node.time_type, "the key")
-        return self._linear("key", schema, apply, scope, made=dict(made)), keys
+        return self._linear("key", schema, apply, resolver, made=dict(made)), keys
 
     def _replaced(
-        self, scope: Scope, names: Sequence[str], expressions: Sequence[Column]
+        self, resolver: Resolver, names: Sequence[str], expressions: Sequence[Column]
     ) -> "DiffFrame":
         """This frame with expressions in the place of some columns."""
         made = dict(zip(names, expressions))
         wanted = [made.get(n, column(n)).alias(n) for n in self._node.schema.names]
 
         def apply(frame: DataFrame) -> DataFrame:
-            return scope.template(frame).select(*wanted, TIME, DIFF)
+            return resolver.template(frame).select(*wanted, TIME, DIFF)
 
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
         schema = data_schema(result, self._node.time_type, "join")
-        node = self._linear("select", schema, apply, scope, made=made)
-        return self._with(node, scope=self._scope)
+        node = self._linear("select", schema, apply, resolver, made=made)
+        return self._with(node, resolver=self._resolver)
 
     def _plain_column(
-        self, frame: DataFrame, expression: Column, scope: Scope | None = None
+        self, frame: DataFrame, expression: Column, resolver: Resolver | None = None
     ) -> str | None:
         """The node's column that an expression is, or None if it has to be evaluated."""
         if call_of(expression) is not None:
             return None
         found = frame.select(expression).schema.fields[0]
-        plain = (scope or self._scope).internal(found.name)
+        plain = (resolver or self._resolver).internal(found.name)
         if plain is None or self._node.schema.struct[plain].dataType != found.dataType:
             return None
         return plain
 
     def _column_name(self, name: str, where: str) -> str:
         """The node's column that a user calls by a name."""
-        found = self._scope.internal(name)
+        found = self._resolver.internal(name)
         if found is None:
-            if name in self._scope.ambiguous:
+            if name in self._resolver.ambiguous:
                 self._unambiguous(where)
             raise SchemaError(
                 f"there is no column {name!r} {where}; the columns are {', '.join(self.columns)}"
@@ -241,10 +241,10 @@ class Frame:
 
     def _unambiguous(self, kind: str) -> "Frame":
         """This frame, if each of its names is that of one column."""
-        if self._scope.ambiguous:
+        if self._resolver.ambiguous:
             raise SchemaError(
-                f"{kind}: more than one column is called {', '.join(self._scope.ambiguous)}; tell "
-                "them apart by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...)"
+                f"{kind}: more than one column is called {', '.join(self._resolver.ambiguous)}; "
+                "tell them apart by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...)"
                 ".select(\"l.x\", \"r.y\"), drop some, or rename all with toDF(...)"
             )
         return self
@@ -281,19 +281,20 @@ class Frame:
         )
 
 
-def _names_in(scope: Scope) -> tuple[frozenset[str], dict[tuple[str, str], str]]:
+def _names_in(resolver: Resolver) -> tuple[frozenset[str], dict[tuple[str, str], str]]:
     """Columns that expressions find by their own name, and those that they find by an alias.
 
     A name that Spark could take for more than one column, or for none of these, is left out.
     """
-    aliases = {entry.alias.lower() for entry in scope.entries if entry.alias is not None}
+    aliases = {entry.alias.lower() for entry in resolver.entries if entry.alias is not None}
     names = frozenset(
-        entry.internal for entry in scope.entries
-        if scope.internal(entry.visible) == entry.visible and entry.visible.lower() not in aliases
+        entry.internal for entry in resolver.entries
+        if resolver.internal(entry.visible) == entry.visible
+        and entry.visible.lower() not in aliases
     )
-    counts = Counter((str(e.alias).lower(), e.visible.lower()) for e in scope.entries)
+    counts = Counter((str(e.alias).lower(), e.visible.lower()) for e in resolver.entries)
     qualified = {
-        (entry.alias, entry.visible): entry.internal for entry in scope.entries
+        (entry.alias, entry.visible): entry.internal for entry in resolver.entries
         if entry.alias and counts[entry.alias.lower(), entry.visible.lower()] == 1
     }
     return names, qualified

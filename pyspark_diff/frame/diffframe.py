@@ -21,7 +21,7 @@ from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_data_names, check_names
-from pyspark_diff.expressions.names import Scope, unused
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.engine.state import only
 
 
@@ -108,7 +108,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
         self._flow = flow
         self._spark = spark
         self._names = names
-        self._scope = Scope.plain(node.schema.names)
+        self._resolver = Resolver.plain(node.schema.names)
         self._small = False
         self._key: tuple[str, ...] | None = None
         self._whole: Dataflow | None = None
@@ -121,9 +121,9 @@ class DiffFrame(KeyedMethods, LoopMethods):
         frame._set(node, flow, flow.spark, (flow.time_name, flow.diff_name))
         return frame
 
-    def _with(self, node: Node, *, scope: Scope | None = None) -> "DiffFrame":
+    def _with(self, node: Node, *, resolver: Resolver | None = None) -> "DiffFrame":
         """The one way back into the wrapper."""
-        if scope is None:
+        if resolver is None:
             self._unambiguous(node.kind)
         check_data_names(node.schema.names, *self._names, node.kind)
         if self._flow is not None:
@@ -131,7 +131,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
             self._flow._check_building(node.kind)
         frame = DiffFrame.__new__(DiffFrame)
         frame._set(node, self._flow, self._spark, self._names)
-        frame._scope = scope or frame._scope
+        frame._resolver = resolver or frame._resolver
         return frame
 
     # Operators on arranged records.
@@ -208,7 +208,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
 
         Collections that no operator reads are kept without asking.
         """
-        frame = self._with(self._node, scope=self._scope)
+        frame = self._with(self._node, resolver=self._resolver)
         if self._flow is not None and self._node.loop is None:
             self._flow._keep(self._node)
         return frame
@@ -265,7 +265,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
                 "read it with to_df(), or feed it to a Dataflow"
             )
         self._flow._add_sink(node)
-        return self._with(node, scope=self._scope)
+        return self._with(node, resolver=self._resolver)
 
     def probe(self) -> Probe:
         """A handle that tells up to which time this collection is complete.
@@ -353,7 +353,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
 
     def _shown(self, frame: DataFrame) -> DataFrame:
         """A frame with the names that the user sees, of which some may be there twice."""
-        if not self._scope.ambiguous:
+        if not self._resolver.ambiguous:
             return frame
         return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
 

@@ -19,7 +19,7 @@ from pyspark_diff.operators.node import Concat, Constant, Linear, Node
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, check_names, without_nullability
-from pyspark_diff.expressions.names import Scope, unused
+from pyspark_diff.expressions.names import Resolver, unused
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame
@@ -93,14 +93,14 @@ class GroupedDiff:
         node = plan.node()
         if empty:
             node = _with_default(node, found)
-        return frame._with(node, scope=Scope.plain(node.schema.names))
+        return frame._with(node, resolver=Resolver.plain(node.schema.names))
 
     def _evaluated(
         self, names: Sequence[str], found: Sequence[Aggregate]
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         frame = self._frame
-        scope, rows = frame._scope, frame._template()
+        resolver, rows = frame._resolver, frame._template()
         keys = [F.col(c) if isinstance(c, str) and c not in frame.columns else
                 column(c) if isinstance(c, str) else c for c in self._cols]
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
@@ -128,7 +128,7 @@ class GroupedDiff:
 
         def apply(given: Any) -> Any:
             made = [expression.alias(name) for name, expression in wanted]
-            return scope.template(given).select(*made, TIME, DIFF)
+            return resolver.template(given).select(*made, TIME, DIFF)
 
         kind = frame._node.time_type
         result = apply(template(frame._spark, frame._node.schema, kind))

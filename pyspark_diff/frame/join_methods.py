@@ -24,7 +24,7 @@ from pyspark_diff.operators.node import Arranged, Concat, Node
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.schema import without_nullability
-from pyspark_diff.expressions.names import Scope, unused
+from pyspark_diff.expressions.names import Resolver, unused
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame
@@ -127,12 +127,12 @@ class JoinMethods(LinearMethods):
                 "a cross join pairs every record with every other one; declare the right side "
                 'small with other.hint("broadcast"), or give `on` an equality to join by'
             )
-        scope = self._scope.beside(other._scope)
+        resolver = self._resolver.beside(other._resolver)
         name = unused("salt", [*self._node.schema.names, *other._node.schema.names])
         left = arrange_by_key(salt(self._node, name), [name])
         right = arrange_by_key(replicate(other._node, name), [name])
-        columns = [(o.side, o.source, o.internal) for o in scope.sources]
-        return self._with(join(left, right, columns), scope=scope)
+        columns = [(o.side, o.source, o.internal) for o in resolver.sources]
+        return self._with(join(left, right, columns), resolver=resolver)
 
     def semijoin(self, other: "DiffFrame", on: str | Sequence[str] | None = None) -> "DiffFrame":
         """The records whose key is in another collection: ``join(other, on, "left_semi")``.
@@ -171,11 +171,11 @@ class JoinMethods(LinearMethods):
         >>> pairs.select("a.src", "b.dst").at(0).collect()
         [Row(src=1, dst=3)]
         """
-        return self._with(self._node, scope=self._scope.named(alias))
+        return self._with(self._node, resolver=self._resolver.named(alias))
 
     def hint(self, name: str, *parameters: Any) -> "DiffFrame":
         """The same collection, declared small by ``hint("broadcast")``; other hints do nothing."""
-        frame = self._with(self._node, scope=self._scope)
+        frame = self._with(self._node, resolver=self._resolver)
         frame._small = self._small or name.lower() in ("broadcast", "broadcastjoin", "mapjoin")
         return frame
 
@@ -219,7 +219,7 @@ class _Join:
             for node, key in zip(self.nodes, self.using)
         )
         if ours != theirs:
-            scopes = [Scope.plain(n.schema.names).named(a) for n, a in zip(self.nodes, "lr")]
+            scopes = [Resolver.plain(n.schema.names).named(a) for n, a in zip(self.nodes, "lr")]
             on = [
                 F.col("l." + quoted(a)) == F.col("r." + quoted(b)) for a, b in zip(*self.using)
             ]
@@ -227,14 +227,14 @@ class _Join:
             if self.kind == "full":
                 # The key may come from either side, so it has the type of both.
                 self.sides = tuple(  # type: ignore[assignment]
-                    side._replaced(scope, key, expressions)
-                    for side, scope, key, expressions
+                    side._replaced(resolver, key, expressions)
+                    for side, resolver, key, expressions
                     in zip(self.sides, scopes, self.using, (found.left, found.right))
                 )
                 self._by_names(names)
 
     def _by_condition(self, on: list[Column]) -> None:
-        found = self._parse([side._scope for side in self.sides], on)
+        found = self._parse([side._resolver for side in self.sides], on)
         if not found.left:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
@@ -249,12 +249,12 @@ class _Join:
         self.null_safe = any(found.null_safe)
         self.residual = found.residual
 
-    def _parse(self, scopes: Sequence[Scope], on: list[Column]) -> Condition:
-        frames = [side._template(scope) for side, scope in zip(self.sides, scopes)]
+    def _parse(self, scopes: Sequence[Resolver], on: list[Column]) -> Condition:
+        frames = [side._template(resolver) for side, resolver in zip(self.sides, scopes)]
         found = parse_condition(frames[0], frames[1], on)
         made = [
-            side._keyed(scope, expressions)
-            for side, scope, expressions in zip(self.sides, scopes, (found.left, found.right))
+            side._keyed(resolver, expressions)
+            for side, resolver, expressions in zip(self.sides, scopes, (found.left, found.right))
         ]
         self.nodes, self.keys = [node for node, _ in made], [key for _, key in made]
         return found
@@ -263,34 +263,34 @@ class _Join:
         """The frame of the join."""
         left, right = self.sides
         if self.kind in ("semi", "anti"):
-            return left._with(self._matched(0, anti=self.kind == "anti"), scope=left._scope)
-        scope = left._scope.beside(right._scope, *self.using)
-        parts: list[Node] = [self._inner(scope)]
-        parts += [self._padded(scope, 0)] if self.kind in ("left", "full") else []
-        parts += [self._padded(scope, 1)] if self.kind in ("right", "full") else []
-        return left._with(parts[0] if len(parts) == 1 else Concat(parts), scope=scope)
+            return left._with(self._matched(0, anti=self.kind == "anti"), resolver=left._resolver)
+        resolver = left._resolver.beside(right._resolver, *self.using)
+        parts: list[Node] = [self._inner(resolver)]
+        parts += [self._padded(resolver, 0)] if self.kind in ("left", "full") else []
+        parts += [self._padded(resolver, 1)] if self.kind in ("right", "full") else []
+        return left._with(parts[0] if len(parts) == 1 else Concat(parts), resolver=resolver)
 
-    def _inner(self, scope: Scope) -> Node:
+    def _inner(self, resolver: Resolver) -> Node:
         ours, theirs = (arrange_by_key(node, key) for node, key in zip(self.nodes, self.keys))
         renamed = dict(zip(*self.using)) if self.kind == "right" else {}
         columns = [
             (1, renamed[o.source], o.internal) if o.side == 0 and o.source in renamed
             else (o.side, o.source, o.internal)
-            for o in scope.sources
+            for o in resolver.sources
         ]
         found: Node = join(ours, theirs, columns, null_safe=self.null_safe)
         if self.residual:
-            frame = self.sides[0]._with(found, scope=scope)
+            frame = self.sides[0]._with(found, resolver=resolver)
             for condition in self.residual:
                 frame = frame.where(condition)
             found = frame._node
         return found
 
-    def _padded(self, scope: Scope, side: int) -> Node:
+    def _padded(self, resolver: Resolver, side: int) -> Node:
         """The records of one side that have no match, with nulls for the other's columns."""
         renamed = dict(zip(*self.using)) if side == 1 else {}
         names: list[tuple[str | None, T.StructField]] = []
-        for origin in scope.sources:
+        for origin in resolver.sources:
             kind = self.sides[origin.side]._node.schema.struct[origin.source].dataType
             source: str | None = origin.source if origin.side == side else None
             if origin.side == 0 and origin.source in renamed:
@@ -313,11 +313,11 @@ class _Join:
             # Without the columns that were made to find matches by.
             return pick("select", found, [(name, name) for name in frame._node.schema.names])
         # With more to a match than the key, whole records are looked up among those that matched.
-        once = frame._with(threshold(frame._node, _present), scope=frame._scope)
+        once = frame._with(threshold(frame._node, _present), resolver=frame._resolver)
         pair = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
-        scope = pair[0]._scope.beside(pair[1]._scope)
-        pairs = _Join(pair[0], pair[1], self.on, "inner")._inner(scope)
-        ours = [(o.internal, o.source) for o in scope.sources if o.side == side]
+        resolver = pair[0]._resolver.beside(pair[1]._resolver)
+        pairs = _Join(pair[0], pair[1], self.on, "inner")._inner(resolver)
+        ours = [(o.internal, o.source) for o in resolver.sources if o.side == side]
         keys = _distinct(pick("select", pairs, ours), [name for _, name in ours])
         return semijoin(arrange_by_self(frame._node), keys, anti=anti, null_safe=True)
 

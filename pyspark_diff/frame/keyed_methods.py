@@ -13,7 +13,7 @@ from pyspark_diff.frame.grouped import GroupedDiff
 from pyspark_diff.frame.join_methods import JoinMethods
 from pyspark_diff.operators.aggregate import aggregate, total
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
-from pyspark_diff.operators.linear import Negate, pick, weigh
+from pyspark_diff.operators.linear import Negate, pick, multiply_diff
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.reduce import FORMS, reduce
 from pyspark_diff.operators.threshold import threshold
@@ -281,7 +281,7 @@ class KeyedMethods(JoinMethods):
                     "of others are aggregates: groupBy(...).agg(F.sum(...))"
                 )
         if len(names) == 1:
-            node: Node = weigh(self._node, names[0])
+            node: Node = multiply_diff(self._node, names[0])
             return self._with(node)
         rest = [name for name in self._node.schema.names if name not in names]
         sums = [
@@ -313,7 +313,7 @@ class KeyedMethods(JoinMethods):
             cols = tuple(cols[0])
         names = self._key_names(list(cols), "arrange_by_key")
         node = arrange_by_key(self._node, names)
-        frame = self._with(self._node, scope=self._scope)
+        frame = self._with(self._node, resolver=self._resolver)
         frame._key = tuple(names)
         if self._flow is not None and self._node.loop is None:
             self._flow._keep(self._node, node)
@@ -351,7 +351,7 @@ class KeyedMethods(JoinMethods):
                         f"an order is made of columns, not of expressions such as {column}; add "
                         "it as a column with withColumn first"
                     )
-                name = next(e.visible for e in self._scope.entries if e.internal == plain)
+                name = next(e.visible for e in self._resolver.entries if e.internal == plain)
             internal = self._column_name(str(name), "for the order")
             if internal in key or internal in [n for n, _, _ in found]:
                 continue  # it decides nothing more

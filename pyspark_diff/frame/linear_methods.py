@@ -18,7 +18,7 @@ from pyspark_diff.frame.base import Frame
 from pyspark_diff.operators.linear import FlatMap, MapInPandas, Negate, pick
 from pyspark_diff.operators.node import Concat, Linear
 from pyspark_diff.spark.schema import DIFF, TIME, check_names, parse_schema
-from pyspark_diff.expressions.names import Scope
+from pyspark_diff.expressions.names import Resolver
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame
@@ -45,13 +45,13 @@ class LinearMethods(Frame):
         """
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        known = [c for c in cols if isinstance(c, str) and self._scope.internal(c)]
+        known = [c for c in cols if isinstance(c, str) and self._resolver.internal(c)]
         if cols and len(set(known)) == len(cols):
             return self._pick("select", [(str(c), str(c)) for c in cols])
         wide: list[str | Column] = []
         given: list[str | Column] = []
         for c in cols:
-            if isinstance(c, str) and c in self._scope.ambiguous:
+            if isinstance(c, str) and c in self._resolver.ambiguous:
                 self._unambiguous("select")
             if isinstance(c, str) and c == "*":
                 wide.extend(map(column, self._unambiguous("select").columns))
@@ -79,7 +79,7 @@ class LinearMethods(Frame):
             expr = tuple(expr[0])
         # All is SQL, also what is a column's name: that of `1` or `upper(s)` needs backticks. Names
         # that a join has given twice are left to `select`, which tells how to tell them apart.
-        names = {"*", *self._scope.ambiguous}
+        names = {"*", *self._resolver.ambiguous}
         texts = [text.strip() for text in expr]
         return self.select(*(text if text in names else F.expr(text) for text in texts))
 
@@ -96,7 +96,7 @@ class LinearMethods(Frame):
         return self._express(
             "where",
             lambda frame: frame.where(condition),
-            scope=self._scope,
+            resolver=self._resolver,
             condition=condition,
         )
 
@@ -112,19 +112,19 @@ class LinearMethods(Frame):
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        if colName in self._scope.ambiguous:
+        if colName in self._resolver.ambiguous:
             self._unambiguous("withColumn")
-        scope = self._scope.with_column(colName)
+        resolver = self._resolver.with_column(colName)
         return self._express(
             "withColumn",
             lambda frame: frame.withColumn(colName, col),
-            scope=scope,
+            resolver=resolver,
             made={colName: col},
         )
 
     def toDF(self, *cols: str) -> "DiffFrame":  # noqa: N802
         """Other names for all columns, in their order, as PySpark's `toDF`."""
-        entries = self._scope.entries
+        entries = self._resolver.entries
         if len(cols) != len(entries):
             raise SchemaError(
                 f"toDF was given {len(cols)} names for {len(entries)} columns: "
@@ -132,7 +132,7 @@ class LinearMethods(Frame):
             )
         check_names(cols)
         names = [(entry.internal, new) for entry, new in zip(entries, cols)]
-        return self._with(pick("toDF", self._node, names), scope=Scope.plain(cols))
+        return self._with(pick("toDF", self._node, names), resolver=Resolver.plain(cols))
 
     def withColumnRenamed(self, existing: str, new: str) -> "DiffFrame":  # noqa: N802
         """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
@@ -144,9 +144,10 @@ class LinearMethods(Frame):
 
         Records that become equal add up: the result is a multiset.
         """
-        kept = [entry for entry in self._scope.entries if entry.visible not in cols]
-        names = [(entry.internal, entry.internal) for entry in kept]
-        return self._with(pick("drop", self._node, names), scope=self._scope.kept(kept))
+        entries = [entry for entry in self._resolver.entries if entry.visible not in cols]
+        names = [(entry.internal, entry.internal) for entry in entries]
+        resolver = self._resolver.restricted(entries)
+        return self._with(pick("drop", self._node, names), resolver=resolver)
 
     def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> "DiffFrame":
         """Any row-by-row function of Spark frames, as PySpark's `transform`.

@@ -225,7 +225,7 @@ class LoopMethods(Frame):
             raise NotReadableError(
                 "leave is for collections of a loop, and this one is in none: use it as it is"
             )
-        return self._with(Leave(self._node), scope=self._scope)
+        return self._with(Leave(self._node), resolver=self._resolver)
 
     def _check_building(self, kind: str) -> None:
         if self._flow is not None:

@@ -1,4 +1,4 @@
-"""Linear aggregates: from columns to lanes. `pyspark_diff.kernels.results` leads back.
+"""Linear aggregates: from columns to vectors. `pyspark_diff.kernels.results` leads back.
 
 Each kind of accumulator is a function ``f`` from a value to a vector, summed with the diffs::
 
@@ -6,7 +6,8 @@ Each kind of accumulator is a function ``f`` from a value to a vector, summed wi
     tally(U + V) = tally(U) + tally(V)          so whatever is retracted cancels
 
 Integers are cut into limbs of 32 bits, which leaves room for 2**31 rows or diffs of that size
-before a lane overflows. Floats are summed as double-words (see `pyspark_diff.kernels.diff_vectors`), or
+before a component overflows. Floats are summed as double-words (see
+`pyspark_diff.kernels.diff_vectors`), or
 exactly as digits of a fixed-point number that covers every double (the small superaccumulator of
 Neal, *Fast exact summation using small and large superaccumulators*, arXiv:1505.05571).
 """
@@ -24,7 +25,13 @@ import pyarrow as pa
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY, Lanes, check
+from pyspark_diff.kernels.diff_vectors import (
+    COUNTER_OVERFLOW,
+    FLOAT_OVERFLOW,
+    MULTIPLICITY,
+    DiffVectors,
+    check,
+)
 from pyspark_diff.kernels.updates import Int64, PerRow
 
 #: Rows that all accumulators see before the next ones, so that their groups are still in the cache.
@@ -53,7 +60,8 @@ class Accumulator:
         - "integer", "square": the values of an integral or boolean column and their squares, as 2
           and 4 limbs of 32 bits, the lowest first and all but the highest not negative
         - "decimal": the unscaled values of a decimal128 column, as 4 such limbs
-        - "float": the finite values of a float or double column as a pair of lanes, then the number
+        - "float": the finite values of a float or double column as a pair of components, then the
+          number
           of NaN, of infinity and of minus infinity
         - "float square": squares of finite values as a pair, then the number of those that overflow
         - "exact": the finite values as 66 digits of 32 bits, then counts as for "float"
@@ -71,19 +79,19 @@ class Accumulator:
 
     @property
     def width(self) -> int:
-        """Number of lanes."""
+        """Number of vectors."""
         return _WIDTHS[self.kind]
 
     @property
     def paired(self) -> bool:
-        """Whether the first two lanes are a pair."""
+        """Whether the first two vectors are a pair."""
         return self.kind in ("float", "float square")
 
 
 def layout_of(
     accumulators: Sequence[Accumulator],
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """First lane of each accumulator, the number of lanes of all, and the pairs among them.
+    """First component of each accumulator, the number of vectors of all, and the pairs among them.
 
     Examples
     --------
@@ -104,7 +112,7 @@ def tally(
     group: Int64,
     groups: int,
     diff: PerRow,
-) -> Lanes:
+) -> DiffVectors:
     """Sum the rows of each group.
 
     Parameters
@@ -122,12 +130,12 @@ def tally(
 
     Returns
     -------
-    Lanes, shape (groups, width)
+    DiffVectors, shape (groups, width)
 
     Raises
     ------
     DiffOverflowError
-        If a sum leaves its lane, or a diff is too large to multiply a limb.
+        If a sum leaves its component, or a diff is too large to multiply a limb.
 
     Examples
     --------
@@ -136,8 +144,8 @@ def tally(
     [[6, 3, 15, 0], [3, 3, 21, 0]]
     """
     offsets, width, pairs = layout_of(accumulators)
-    lanes = Lanes(np.zeros((groups, width), np.int64), pairs)
-    table, reals = lanes.values, lanes.reals
+    vectors = DiffVectors(np.zeros((groups, width), np.int64), pairs)
+    table, reals = vectors.values, vectors.reals
     step = int(isinstance(diff, np.ndarray))
     group, diffs = read_only(group), read_only(np.atleast_1d(np.asarray(diff, np.int64)))
     for start in range(0, group.size, SLICE):
@@ -156,7 +164,7 @@ def tally(
             check(kernel(
                 values, read_only(valid), group[rows], weights, step, table, reals, at
             ))
-    return lanes
+    return vectors
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -173,7 +181,7 @@ def _floats(column: pa.Array) -> Array:
 
 # Every kernel of a tally takes the values and their validity (of length zero where no row is
 # null), group and diff of each row (with step 0 the one diff of all), the table, the same memory as
-# float64 and its first lane there; and returns the status for `lanes.check`.
+# float64 and its first component there; and returns the status for `vectors.check`.
 
 #: Limbs are below 2**32 in size, so products with smaller diffs than this fit in 64 bits.
 LIMIT = 1 << 31
@@ -289,7 +297,7 @@ def _two_product_of_moderate(a, b):  # type: ignore[no-untyped-def]
 
 @jit
 def double_add(a_high, a_low, b_high, b_low):  # type: ignore[no-untyped-def]
-    """The addition of `pyspark_diff.kernels.diff_vectors`; numba keeps its cache for each file apart."""
+    """The addition of `pyspark_diff.kernels.diff_vectors`; numba has a cache for each file."""
     high, rest = two_sum(a_high, b_high)
     low, last = two_sum(a_low, b_low)
     rest += low
@@ -391,7 +399,7 @@ _KERNELS: dict[str, tuple[Callable[[pa.Array], Array], Any]] = {
     "valid": (lambda column: _NOTHING, _tally_rows),
     "true": (_integers, _tally_rows),
     "integer": (_integers, _tally_integer),
-    "decimal": (buffers.decimal_lanes, _tally_decimal),
+    "decimal": (buffers.decimal_words, _tally_decimal),
     "square": (_integers, _tally_square),
     "float": (_floats, _tally_float),
     "float square": (_floats, _tally_float_square),

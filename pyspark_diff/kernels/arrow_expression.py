@@ -123,7 +123,7 @@ class Apply:
     ----------
     function : str
         One of `FUNCTIONS`.
-    arguments : tuple of Formula
+    arguments : tuple of ArrowExpression
         Of the types that the function takes: nothing is converted here. For ``case`` conditions
         and values take turns, and the value of all other rows stands last; for ``in`` a value is
         followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant.
@@ -132,7 +132,7 @@ class Apply:
     """
 
     function: str
-    arguments: tuple["Formula", ...]
+    arguments: tuple["ArrowExpression", ...]
     kind: pa.DataType
 
     @cached_property
@@ -243,12 +243,12 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-Formula = Union[Field, Constant, Apply]
+ArrowExpression = Union[Field, Constant, Apply]
 
 _SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
 
 
-def column_of(formula: Formula, table: pa.Table) -> pa.ChunkedArray | pa.Array:
+def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa.Array:
     """The values of a formula as a column.
 
     Examples

@@ -131,10 +131,10 @@ def fixed(column: pa.Array) -> Array:
     return _read(column, 1, FIXED.get(column.type, np.int64), column.offset, len(column))
 
 
-def decimal_lanes(column: pa.Array) -> Array:
+def decimal_words(column: pa.Array) -> Array:
     """Unscaled values of a decimal128 column, a row of low and high 64 bits for each."""
-    lanes = _read(column, 1, np.int64, 2 * column.offset, 2 * len(column))
-    return lanes.reshape(-1, 2)
+    vectors = _read(column, 1, np.int64, 2 * column.offset, 2 * len(column))
+    return vectors.reshape(-1, 2)
 
 
 def offsets(column: pa.Array) -> Array:

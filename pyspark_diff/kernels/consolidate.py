@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.diff_vectors import Lanes, sum_lanes
+from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time
 from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, empty
 
@@ -84,14 +84,14 @@ def consolidate(updates: Updates) -> Grouped:
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
     key, key_first = codes_of(updates.key64, updates.columns, None)
-    if isinstance(updates.diff, Lanes):
-        return _consolidate_lanes(updates, updates.diff, key, key_first)
+    if isinstance(updates.diff, DiffVectors):
+        return _consolidate_vectors(updates, updates.diff, key, key_first)
     if updates.val64 is None:
         code, time, diff = sum_by_code_and_time(*span_of(key), updates.time, updates.diff)
         rows = rows_of(updates, code, time, diff, key_first).placed(updates.coordinate)
         return Grouped(rows, starts_of(code))
     value, value_first = codes_of(updates.val64, updates.values, updates.ordering)
-    pairs = Pairs(key, value)
+    pairs = PairCodes(key, value)
     code, time, diff = sum_by_code_and_time(pairs.code, 0, pairs.span, updates.time, updates.diff)
     key, value = pairs.parts(code)
     rows = rows_of(updates, key, time, diff, key_first)
@@ -111,7 +111,7 @@ def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
     first = int(coordinate[0])
     if (coordinate == first).all():
         return consolidate(updates.placed(first))
-    when = Pairs(coordinate, updates.times())
+    when = PairCodes(coordinate, updates.times())
     found = consolidate(updates.at(when.code, updates.diff).placed(0))
     if not len(found.updates):
         return found
@@ -120,16 +120,16 @@ def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
     return Grouped(rows, found.starts, found.key_starts)
 
 
-def _consolidate_lanes(
-    updates: Updates, lanes: Lanes, key: Int64, first: Int64 | None
+def _consolidate_vectors(
+    updates: Updates, vectors: DiffVectors, key: Int64, first: Int64 | None
 ) -> Grouped:
     """As `consolidate` where diffs are vectors."""
     if not isinstance(updates.time, np.ndarray):
-        code, sums = sum_lanes(key, lanes)
+        code, sums = sum_vectors(key, vectors)
         rows = rows_of(updates, code, updates.time, sums, first).placed(updates.coordinate)
         return Grouped(rows, starts_of(code))
-    pairs = Pairs(key, updates.time)
-    code, sums = sum_lanes(pairs.code, lanes)
+    pairs = PairCodes(key, updates.time)
+    code, sums = sum_vectors(pairs.code, vectors)
     key, time = pairs.parts(code)
     rows = rows_of(updates, key, time, sums, first).placed(updates.coordinate)
     return Grouped(rows, starts_of(key))
@@ -171,7 +171,7 @@ def codes_of(
 
 
 def rows_of(
-    updates: Updates, code: Int64, time: PerRow, diff: PerRow | Lanes, first: Int64 | None
+    updates: Updates, code: Int64, time: PerRow, diff: PerRow | DiffVectors, first: Int64 | None
 ) -> Updates:
     """Updates of the keys with some codes."""
     if first is None or updates.columns is None:
@@ -187,7 +187,7 @@ def span_of(code: Int64) -> tuple[Int64, int, int]:
     return code, low, int(code.max()) - low
 
 
-class Pairs:
+class PairCodes:
     """Pairs of codes as one code that orders them by the first, then by the second."""
 
     def __init__(self, first: Int64, second: Int64):

@@ -1,13 +1,13 @@
-"""Diffs that are vectors: several sums kept beside each other, one *lane* for each.
+"""Diffs that are vectors: several sums kept beside each other, one *component* for each.
 
-Lanes form a commutative group, added lane by lane, so they serve wherever a diff does::
+Vectors form a commutative group, added component by component, so they serve wherever a diff does::
 
-    sum_lanes(c, L)[k]    = sum(L[i] for c[i] == k)            (codes that sum to zero vanish)
+    sum_vectors(c, L)[k]    = sum(L[i] for c[i] == k)            (codes that sum to zero vanish)
     running(L, s, B):  after[i] = B[g] + sum(L[j] for j <= i in the group g of i)
                        before[i] = after[i] - L[i]
 
-Integer lanes obey this exactly or raise. A pair of lanes holds one sum of floats as a *double-word*
-``hi + lo``, added with a relative error of about 3 * 2**-106 (AccurateDWPlusDW: Joldes, Muller and
+Integer components obey this exactly or raise. A pair of them holds one sum of floats as a
+*double-word* ``hi + lo``, added with a relative error of about 3 * 2**-106 (AccurateDWPlusDW: Joldes, Muller and
 Popescu, *Tight and rigorous error bounds for basic building blocks of double-word arithmetic*,
 ACM TOMS 44(2), 2017, built on the TwoSum of Knuth and Moller and the Fast2Sum of Dekker, 1971).
 """
@@ -29,26 +29,26 @@ Int64 = np.ndarray
 #: What a kernel reports, added up: bits of it.
 COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY = 1, 2, 4
 
-#: How `_add_row` treats a lane.
+#: How `_add_row` treats a component.
 _COUNTER, _HIGH, _LOW = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Lanes:
+class DiffVectors:
     """One vector of sums for each row.
 
     Parameters
     ----------
     values : ndarray of int64, shape (n, w), C-contiguous
-        The lanes: signed counters, or the bits of a float64 where they belong to a pair.
+        The components: signed counters, or the bits of a float64 where they belong to a pair.
     pairs : tuple of int
-        First lane of each pair. Lanes ``p`` and ``p + 1`` hold two finite float64, the sum being
-        ``hi + lo`` with ``|lo| <= ulp(hi) / 2``.
+        First component of each pair. Those at ``p`` and ``p + 1`` hold two finite float64, the sum
+        being ``hi + lo`` with ``|lo| <= ulp(hi) / 2``.
 
     Examples
     --------
-    >>> lanes = Lanes(np.array([[1, 2], [0, 0]]))
-    >>> len(lanes), lanes.width, lanes.nonzero().tolist()
+    >>> vectors = DiffVectors(np.array([[1, 2], [0, 0]]))
+    >>> len(vectors), vectors.width, vectors.nonzero().tolist()
     (2, 2, [True, False])
     """
 
@@ -60,65 +60,65 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Number of lanes of each row."""
+        """Number of vectors of each row."""
         return int(self.values.shape[1])
 
     @property
     def reals(self) -> np.ndarray:
-        """The same memory read as float64, which means something in the lanes of pairs only."""
+        """The same memory read as float64, which means something in the vectors of pairs only."""
         return self.values.view(np.float64)
 
-    def take(self, rows: np.ndarray | slice) -> "Lanes":
+    def take(self, rows: np.ndarray | slice) -> "DiffVectors":
         """Rows at the given indices (or where a mask is true, or of a slice), in that order."""
-        return Lanes(np.ascontiguousarray(self.values[rows]), self.pairs)
+        return DiffVectors(np.ascontiguousarray(self.values[rows]), self.pairs)
 
-    def zeros(self, rows: int) -> "Lanes":
-        """As many rows of zero, with lanes like these."""
-        return Lanes(np.zeros((rows, self.width), np.int64), self.pairs)
+    def zeros(self, rows: int) -> "DiffVectors":
+        """As many rows of zero, with vectors like these."""
+        return DiffVectors(np.zeros((rows, self.width), np.int64), self.pairs)
 
     def nonzero(self) -> np.ndarray:
-        """Whether any lane of a row is not zero; of floats both zeros are."""
+        """Whether any component of a row is not zero; of floats both zeros are."""
         found = np.empty(len(self), np.bool_)
         _nonzero(read_only(self.values), read_only(self.reals), self.roles(), found)
         return found
 
     def roles(self) -> np.ndarray:
-        """What each lane is, for the compiled kernels."""
+        """What each component is, for the compiled kernels."""
         role = np.full(self.width, _COUNTER, np.int64)
         for pair in self.pairs:
             role[pair], role[pair + 1] = _HIGH, _LOW
         return role
 
 
-def concat_lanes(parts: Sequence[Lanes]) -> Lanes:
-    """All rows of at least one set of lanes, one set behind the other.
+def concat_vectors(parts: Sequence[DiffVectors]) -> DiffVectors:
+    """All rows of at least one set of vectors, one set behind the other.
 
     Examples
     --------
-    >>> one = Lanes(np.array([[1, 2]]))
-    >>> concat_lanes([one, one.zeros(1)]).values.tolist()
+    >>> one = DiffVectors(np.array([[1, 2]]))
+    >>> concat_vectors([one, one.zeros(1)]).values.tolist()
     [[1, 2], [0, 0]]
     """
     if len(parts) == 1:
         return parts[0]
-    return Lanes(np.concatenate([part.values for part in parts]), parts[0].pairs)
+    return DiffVectors(np.concatenate([part.values for part in parts]), parts[0].pairs)
 
 
-def sum_lanes(code: Int64, lanes: Lanes) -> tuple[Int64, Lanes]:
-    """Add the lanes of equal codes and drop what adds up to zero.
+def sum_vectors(code: Int64, vectors: DiffVectors) -> tuple[Int64, DiffVectors]:
+    """Add the vectors of equal codes and drop what adds up to zero.
 
     Parameters
     ----------
     code : ndarray of int64, shape (n,)
         A code for each row, in any order; ordered codes are not sorted again.
-    lanes : Lanes
+    vectors : DiffVectors
         The rows. Those of one code are added in the order in which they stand.
 
     Returns
     -------
     codes : ndarray of int64
         Distinct codes, ascending.
-    sums : Lanes
+    sums : DiffVectors
 
     Raises
     ------
@@ -127,42 +127,46 @@ def sum_lanes(code: Int64, lanes: Lanes) -> tuple[Int64, Lanes]:
 
     Examples
     --------
-    >>> codes, sums = sum_lanes(np.array([7, 3, 7]), Lanes(np.array([[1, 5], [1, 1], [-1, -5]])))
+    >>> vectors = DiffVectors(np.array([[1, 5], [1, 1], [-1, -5]]))
+    >>> codes, sums = sum_vectors(np.array([7, 3, 7]), vectors)
     >>> codes.tolist(), sums.values.tolist()
     ([3], [[1, 1]])
     """
-    rows = len(lanes)
+    rows = len(vectors)
     order = np.empty(0, np.int64)
     if (code[1:] < code[:-1]).any():
         order = np.argsort(code, kind="stable")
     codes = np.empty(rows, np.int64)
-    sums = Lanes(np.empty((rows, lanes.width), np.int64), lanes.pairs)
+    sums = DiffVectors(np.empty((rows, vectors.width), np.int64), vectors.pairs)
     kept, status = _sum(
-        read_only(code), order, read_only(lanes.values), read_only(lanes.reals), lanes.roles(),
+        read_only(code), order, read_only(vectors.values), read_only(vectors.reals),
+        vectors.roles(),
         codes, sums.values, sums.reals,
     )
     check(status)
     if kept < rows // 2:
         # Otherwise a few sums would keep the memory of all rows.
-        return codes[:kept].copy(), Lanes(sums.values[:kept].copy(), lanes.pairs)
+        return codes[:kept].copy(), DiffVectors(sums.values[:kept].copy(), vectors.pairs)
     return codes[:kept], sums.take(slice(0, kept))
 
 
-def running(lanes: Lanes, starts: Int64, base: Lanes) -> tuple[Lanes, Lanes]:
+def running(
+    vectors: DiffVectors, starts: Int64, base: DiffVectors
+) -> tuple[DiffVectors, DiffVectors]:
     """Running sum inside each group, just before and just after each row.
 
     Parameters
     ----------
-    lanes : Lanes
+    vectors : DiffVectors
         Rows, those of one group next to each other.
     starts : ndarray of int64, shape (groups,)
         Index of the first row of each group; no group is empty.
-    base : Lanes, shape (groups, w)
+    base : DiffVectors, shape (groups, w)
         What each group starts from.
 
     Returns
     -------
-    before, after : Lanes
+    before, after : DiffVectors
 
     Raises
     ------
@@ -171,31 +175,32 @@ def running(lanes: Lanes, starts: Int64, base: Lanes) -> tuple[Lanes, Lanes]:
 
     Examples
     --------
-    >>> lanes, base = Lanes(np.array([[2], [-1], [5]])), Lanes(np.array([[10], [0]]))
-    >>> before, after = running(lanes, np.array([0, 2]), base)
+    >>> vectors, base = DiffVectors(np.array([[2], [-1], [5]])), DiffVectors(np.array([[10], [0]]))
+    >>> before, after = running(vectors, np.array([0, 2]), base)
     >>> before.values.ravel().tolist(), after.values.ravel().tolist()
     ([10, 12, 0], [12, 11, 5])
     """
     before, after = (
-        Lanes(np.empty((len(lanes), lanes.width), np.int64), lanes.pairs) for _ in range(2)
+        DiffVectors(np.empty((len(vectors), vectors.width), np.int64), vectors.pairs)
+        for _ in range(2)
     )
     check(_running(
-        read_only(lanes.values), read_only(lanes.reals), lanes.roles(), read_only(starts),
+        read_only(vectors.values), read_only(vectors.reals), vectors.roles(), read_only(starts),
         read_only(base.values), before.values, after.values, after.reals,
     ))
     return before, after
 
 
-def add_at(table: Lanes, group: Int64, lanes: Lanes) -> None:
-    """Add each row of lanes to the row of the table that its group names, in place.
+def add_at(table: DiffVectors, group: Int64, vectors: DiffVectors) -> None:
+    """Add each row of vectors to the row of the table that its group names, in place.
 
     Parameters
     ----------
-    table : Lanes
+    table : DiffVectors
         Changed; its values must be writable. After an error it holds a part of the sums.
     group : ndarray of int64, shape (n,)
-        A row of the table for each row of lanes; groups may repeat.
-    lanes : Lanes, shape (n, w)
+        A row of the table for each row of vectors; groups may repeat.
+    vectors : DiffVectors, shape (n, w)
 
     Raises
     ------
@@ -204,13 +209,13 @@ def add_at(table: Lanes, group: Int64, lanes: Lanes) -> None:
 
     Examples
     --------
-    >>> table = Lanes(np.zeros((2, 1), np.int64))
-    >>> add_at(table, np.array([1, 1]), Lanes(np.array([[3], [4]])))
+    >>> table = DiffVectors(np.zeros((2, 1), np.int64))
+    >>> add_at(table, np.array([1, 1]), DiffVectors(np.array([[3], [4]])))
     >>> table.values.tolist()
     [[0], [7]]
     """
     check(_add_at(
-        read_only(group), read_only(lanes.values), read_only(lanes.reals), lanes.roles(),
+        read_only(group), read_only(vectors.values), read_only(vectors.reals), vectors.roles(),
         table.values, table.reals,
     ))
 

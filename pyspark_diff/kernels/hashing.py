@@ -253,7 +253,7 @@ def _by_position(fold_one: Callable[[Array, Array], None]) -> Fold:
 def _words(column: pa.Array) -> Array:
     """The int32 or int64 that Spark hashes in place of each value of fixed width."""
     if pa.types.is_decimal(column.type):
-        return buffers.decimal_lanes(column)[:, 0]
+        return buffers.decimal_words(column)[:, 0]
     values = buffers.fixed(column)
     if np.issubdtype(values.dtype, np.floating):
         integer = np.int32 if values.dtype == np.float32 else np.int64
@@ -271,9 +271,9 @@ def _strings(column: pa.Array) -> tuple[Array, Array, Array]:
 
 def _decimal_bytes(column: pa.Array) -> tuple[Array, Array, Array]:
     """Data, begins and ends of the fewest big-endian two's complement bytes of each decimal."""
-    lanes = buffers.decimal_lanes(column)
-    data = np.ascontiguousarray(lanes.view(np.uint8)[:, ::-1])
-    sign = (lanes[:, 1] >> 63).astype(np.uint8)
+    words = buffers.decimal_words(column)
+    data = np.ascontiguousarray(words.view(np.uint8)[:, ::-1])
+    sign = (words[:, 1] >> 63).astype(np.uint8)
     magnitude = data ^ sign[:, np.newaxis]
     # Zero and minus one have no byte that says anything, and keep their last one.
     magnitude[:, -1] |= 1

@@ -1,8 +1,8 @@
 """From updates with columns to updates whose diffs are vectors: the columns move into the diff.
 
-With ``l(x)`` the lanes that a row's columns ``x`` count for once::
+With ``l(x)`` the vectors that a row's columns ``x`` count for once::
 
-    accumulate(weigh(U), t)[key] = sum(diff * l(x) for (key, x, s, diff) in U if s <= t)
+    accumulate(into_diff(U), t)[key] = sum(diff * l(x) for (key, x, s, diff) in U if s <= t)
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.accumulators import Accumulator, tally
-from pyspark_diff.kernels.consolidate import Pairs, codes_of, rows_of, span_of
+from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of, span_of
 from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.sums import DENSE
 from pyspark_diff.kernels.updates import Int64, Updates
 
 
-def weigh(
+def into_diff(
     updates: Updates, columns: Sequence[pa.Array], accumulators: Sequence[Accumulator]
 ) -> Updates:
     """Updates of the keys with one vector for each key and time.
@@ -36,13 +36,13 @@ def weigh(
     Returns
     -------
     Updates
-        Its diffs are lanes. Vectors of zeros are not left out.
+        Its diffs are vectors. Vectors of zeros are not left out.
 
     Examples
     --------
     >>> from pyspark_diff.kernels.accumulators import Accumulator
     >>> u = Updates(np.array([7, 7]), None, 0, np.array([1, -2]))
-    >>> weigh(u, [pa.array([10, 3])], [Accumulator("rows", -1)]).diff.values.tolist()
+    >>> into_diff(u, [pa.array([10, 3])], [Accumulator("rows", -1)]).diff.values.tolist()
     [[-1]]
     """
     if not len(updates):
@@ -50,13 +50,13 @@ def weigh(
     key, first = codes_of(updates.key64, updates.columns, None)
     time = updates.time
     if isinstance(time, np.ndarray):
-        pairs = Pairs(key, time)
+        pairs = PairCodes(key, time)
         code, group = _number(pairs.code, 0, pairs.span)
         key, time = pairs.parts(code)
     else:
         key, group = _number(*span_of(key))
-    lanes = tally(accumulators, columns, group, key.size, updates.scalars())
-    return rows_of(updates, key, time, lanes, first)
+    vectors = tally(accumulators, columns, group, key.size, updates.scalars())
+    return rows_of(updates, key, time, vectors, first)
 
 
 def _number(code: Int64, low: int, span: int) -> tuple[Int64, Int64]:

@@ -14,7 +14,7 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.diff_vectors import Lanes
+from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import PerRow, Updates
 
@@ -57,9 +57,9 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
         arrays.append(column)
     put("time", updates.time)
     put("coordinate", updates.coordinate)
-    if isinstance(updates.diff, Lanes):
+    if isinstance(updates.diff, DiffVectors):
         metadata[b"pairs"] = json.dumps(updates.diff.pairs).encode()
-        names.append("lanes")
+        names.append("vectors")
         flat = pa.array(updates.diff.values.reshape(-1))
         arrays.append(pa.FixedSizeListArray.from_arrays(flat, updates.diff.width))
     else:
@@ -106,7 +106,7 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
         count = sum(1 for name in names if name.startswith(letter) and name != whole)
         return tuple(batch.column(f"{letter}{i}") for i in range(count)) if count else None
 
-    diff = _lanes(batch) if "lanes" in names else get("diff")
+    diff = _vectors(batch) if "vectors" in names else get("diff")
     ordered = metadata.get(b"ordering")
     ordering = None
     if ordered is not None:
@@ -120,11 +120,11 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     )
 
 
-def _lanes(batch: pa.RecordBatch) -> Lanes:
-    column = batch.column("lanes")
+def _vectors(batch: pa.RecordBatch) -> DiffVectors:
+    column = batch.column("vectors")
     width = column.type.list_size
     values = column.flatten().to_numpy().reshape(len(column), width)
-    return Lanes(values, tuple(json.loads(batch.schema.metadata[b"pairs"])))
+    return DiffVectors(values, tuple(json.loads(batch.schema.metadata[b"pairs"])))
 
 
 def to_bytes(updates: Updates) -> bytes:

@@ -32,7 +32,7 @@ _TOO_LARGE = (
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Matches:
     """Pairs of rows of two sets of updates.
 
     Parameters
@@ -64,7 +64,7 @@ def join(
     lower: int | None,
     *,
     null_safe: bool = False,
-) -> tuple[list[Pairs], int]:
+) -> tuple[list[Matches], int]:
     """What is new in the join of two arrangements.
 
     Parameters
@@ -80,7 +80,7 @@ def join(
 
     Returns
     -------
-    pairs : list of Pairs
+    pairs : list of Matches
     read : int
         Number of old rows that were read.
 
@@ -140,7 +140,7 @@ class Reached:
 
 def join_at(
     left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
-) -> tuple[list[Pairs], int]:
+) -> tuple[list[Matches], int]:
     """What is new in the join of two arrangements when a coordinate has its turn.
 
     What is fresh meets all that the other side has, larger coordinates included; so each pair is
@@ -157,7 +157,7 @@ def join_at(
 
     Returns
     -------
-    pairs : list of Pairs
+    pairs : list of Matches
         With coordinates from `at` on.
     read : int
         Number of rows that were read.
@@ -224,7 +224,7 @@ def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
     return ours, theirs
 
 
-def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Pairs]:
+def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Matches]:
     """Pairs of new updates of both sides."""
     left_keys, right_keys = distinct_keys(left), distinct_keys(right)
     ours, theirs = matches(left_keys, right_keys, null_safe)
@@ -272,13 +272,13 @@ def _multiply_out(left, left_counts, right, right_counts, ours, theirs):  # type
 
 def _pairs(
     ours: Updates, theirs: Updates, our_rows: Int64, their_rows: Int64, swap: bool
-) -> Pairs:
+) -> Matches:
     a, b = pick(ours.time, our_rows), pick(theirs.time, their_rows)
     time = max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
     diff = product(pick(ours.scalars(), our_rows), pick(theirs.scalars(), their_rows))
     if swap:
-        return Pairs(theirs, ours, their_rows, our_rows, time, diff)
-    return Pairs(ours, theirs, our_rows, their_rows, time, diff)
+        return Matches(theirs, ours, their_rows, our_rows, time, diff)
+    return Matches(ours, theirs, our_rows, their_rows, time, diff)
 
 
 def product(a: PerRow, b: PerRow) -> PerRow:
@@ -306,7 +306,7 @@ def product(a: PerRow, b: PerRow) -> PerRow:
 
 def _replayed(
     left: Grouped, right: Grouped, a: int, a_count: int, b: int, b_count: int
-) -> Pairs:
+) -> Matches:
     """Pairs of one key's long histories: at each time, what changes meets what is there."""
     sides = []
     for grouped, start, count in ((left, a, a_count), (right, b, b_count)):
@@ -323,7 +323,7 @@ def _replayed(
         raise DiffOverflowError(_TOO_LARGE)
     out = np.empty((4, count), np.int64)
     _meet(av, at, ad, bv, bt, bd, *sizes, out)
-    return Pairs(left.updates, right.updates, a_first[out[0]], b_first[out[1]], out[2], out[3])
+    return Matches(left.updates, right.updates, a_first[out[0]], b_first[out[1]], out[2], out[3])
 
 
 @jit

@@ -15,7 +15,7 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.diff_vectors import Lanes, add_at
+from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
@@ -69,14 +69,14 @@ def accumulated(
     return sums, read
 
 
-def accumulated_lanes(
-    records: Updates, batches: list[Updates], like: Lanes, limit: Limit | None = None
-) -> tuple[Lanes, int]:
+def accumulated_vectors(
+    records: Updates, batches: list[Updates], like: DiffVectors, limit: Limit | None = None
+) -> tuple[DiffVectors, int]:
     """As `accumulated`, where diffs are vectors like the given ones."""
     sums = like.zeros(len(records))
     read = 0
     for batch in batches:
-        if not len(batch) or not len(records) or not isinstance(batch.diff, Lanes):
+        if not len(batch) or not len(records) or not isinstance(batch.diff, DiffVectors):
             continue
         group, row = matching_within(records, batch, limit)
         read += row.size

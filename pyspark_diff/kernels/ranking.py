@@ -189,7 +189,7 @@ def _values(column: pa.Array) -> Int64:
     if buffers.is_bytes(kind):
         return _rank(column)
     if pa.types.is_decimal(kind):
-        low, high = buffers.decimal_lanes(column).T
+        low, high = buffers.decimal_words(column).T
         if (high == low >> 63).all():
             return low.copy()
         # The low half has no sign of its own.

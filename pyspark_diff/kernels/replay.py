@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.diff_vectors import Lanes
+from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.updates import Int64, Updates, advanced
 
 
@@ -93,7 +93,7 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
         return consolidate(updates).updates if moved else updates
     if grouped.starts.size == len(updates):
         return updates
-    if isinstance(updates.diff, Lanes):
+    if isinstance(updates.diff, DiffVectors):
         return consolidate(updates).updates
     diffs = updates.diffs()
     if max(abs(int(diffs.min())), abs(int(diffs.max()))) * len(updates) >= 2**63:

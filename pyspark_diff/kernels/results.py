@@ -1,6 +1,6 @@
-"""Linear aggregates: from lanes to result columns.
+"""Linear aggregates: from vectors to result columns.
 
-For the lanes ``v`` that `pyspark_diff.kernels.accumulators.tally` sums for a group, a result is a
+For the vectors ``v`` that `pyspark_diff.kernels.accumulators.tally` sums for a group, a result is a
 function of ``v`` alone, so it does not matter how the group came about.
 """
 
@@ -16,13 +16,13 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import DIGITS, LIMIT, LOW, double_add, two_product
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.diff_vectors import Lanes
+from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.updates import Int64
 
 
 def result(
     name: str,
-    lanes: Lanes,
+    vectors: DiffVectors,
     at: Mapping[str, int],
     kind: pa.DataType,
     *,
@@ -30,7 +30,7 @@ def result(
     ddof: int = 0,
     root: bool = False,
 ) -> pa.Array:
-    """The result column of one aggregate, a row for each row of lanes.
+    """The result column of one aggregate, a row for each row of vectors.
 
     Null where no value is valid, and where the formula divides by zero, as the sample variance of
     one value does. Multiplicities may be negative: then the formulas hold as they stand, and the
@@ -49,10 +49,10 @@ def result(
         - "variance" ("integer", "square"): the nearest double
         - "variance float" ("float", "float square"): from double-words, NaN where a value is not
           finite or a square overflows; of equal values it may be as much as rounding leaves
-    lanes : Lanes
+    vectors : DiffVectors
         The sums.
     at : mapping from str to int
-        First lane of each accumulator, by its kind.
+        First component of each accumulator, by its kind.
     kind : pyarrow.DataType
         Type of the result; of the avg of decimals its scale is at least ``scale``.
     scale : int
@@ -71,14 +71,14 @@ def result(
     --------
     >>> from pyspark_diff.kernels.accumulators import Accumulator, tally
     >>> held = [Accumulator("valid", 0), Accumulator("integer", 0), Accumulator("square", 0)]
-    >>> lanes = tally(held, [pa.array([5, None, 8])], np.array([0, 0, 0]), 1, 1)
+    >>> vectors = tally(held, [pa.array([5, None, 8])], np.array([0, 0, 0]), 1, 1)
     >>> at = {"valid": 0, "integer": 1, "square": 3}
-    >>> result("sum", lanes, at, pa.int64())[0].as_py()
+    >>> result("sum", vectors, at, pa.int64())[0].as_py()
     13
-    >>> result("variance", lanes, at, pa.float64(), ddof=1)[0].as_py()
+    >>> result("variance", vectors, at, pa.float64(), ddof=1)[0].as_py()
     4.5
     """
-    values = read_only(lanes.values)
+    values = read_only(vectors.values)
     if name == "count":
         return pa.array(values[:, at["valid" if "valid" in at else "rows"]]).cast(kind)
     n = read_only(values[:, at["valid"]])
@@ -92,8 +92,8 @@ def result(
         tens = kind.scale - scale if name == "avg decimal" else 0
         whole = _rounded(values, at["decimal"], 4, n, kind, name == "avg decimal", tens)
         present = pa.py_buffer(np.packbits(~missing, bitorder="little"))
-        return pa.Array.from_buffers(kind, len(lanes), [present, pa.py_buffer(whole)])
-    found = np.zeros(len(lanes), np.float64)
+        return pa.Array.from_buffers(kind, len(vectors), [present, pa.py_buffer(whole)])
+    found = np.zeros(len(vectors), np.float64)
     with np.errstate(all="ignore"):
         if name == "avg":
             _quotients(values, at["integer"], 2, n, 0, found)
@@ -103,14 +103,14 @@ def result(
             found = _with_infinities(found, values[:, at["exact"] + DIGITS :], by)
         elif name in ("sum float", "avg float"):
             by = n if name == "avg float" else read_only(np.ones_like(n))
-            _float_quotients(read_only(lanes.reals), at["float"], by, found)
+            _float_quotients(read_only(vectors.reals), at["float"], by, found)
             found = _with_infinities(found, values[:, at["float"] + 2 :], by)
         elif name in ("variance", "variance float"):
             if name == "variance":
                 _variances(values, at["integer"], at["square"], n, ddof, found)
                 _wide_variances(values, at["integer"], at["square"], n, ddof, found)
             else:
-                reals = read_only(lanes.reals)
+                reals = read_only(vectors.reals)
                 _float_variances(reals, at["float"], at["float square"], n, ddof, found)
                 found[(values[:, at["float"] + 2 : at["float"] + 5] != 0).any(axis=1)] = np.nan
                 found[values[:, at["float square"] + 2] != 0] = np.nan
@@ -153,7 +153,7 @@ def _wide_variances(
     # One at a time: a group of two billion rows is rare and makes its one division cheap.
     for row in np.flatnonzero((n >= LIMIT) | (n <= -LIMIT)):
         total, squares = (
-            sum(int(lane) << (32 * k) for k, lane in enumerate(values[row, first : first + limbs]))
+            sum(int(limb) << (32 * k) for k, limb in enumerate(values[row, first : first + limbs]))
             for first, limbs in ((at, 2), (square, 4))
         )
         count = int(n[row])
@@ -180,10 +180,10 @@ def _magnitude(values, row, at, limbs, digits):  # type: ignore[no-untyped-def]
     carry = 0
     digits[:] = 0
     for k in range(limbs):
-        lane = values[row, at + k]
-        rest = (lane & LOW) + carry
+        component = values[row, at + k]
+        rest = (component & LOW) + carry
         digits[k] = np.uint64(rest & LOW)
-        carry = (rest >> 32) + (lane >> 32)
+        carry = (rest >> 32) + (component >> 32)
     digits[limbs] = np.uint64(carry & LOW)
     digits[limbs + 1] = np.uint64((carry >> 32) & LOW)
     if carry >= 0:

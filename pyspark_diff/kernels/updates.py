@@ -15,7 +15,7 @@ from typing import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.diff_vectors import Lanes, concat_lanes
+from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors
 
 Int64 = np.ndarray
 #: One value for each row, or one value that all rows share: constants are never stored per row.
@@ -36,8 +36,8 @@ class Updates:
         The record's columns where ``key64`` is only a hash; None where it is the record.
     time : ndarray of int64, shape (n,), or int
         Logical times; a plain int when all rows share it.
-    diff : ndarray of int64, shape (n,), or int, or Lanes
-        Signed multiplicities; a plain int when all rows share it; lanes where the diff is a vector.
+    diff : ndarray of int64, shape (n,), or int, or DiffVectors
+        Signed multiplicities; a plain int when all rows share it; vectors where the diff is one.
     val64 : ndarray of int64, shape (n,), or None
         Where records are pairs of a key and a value: the value, or a hash of it, as ``key64`` and
         ``columns`` are for the key. None where records have no value beside their key.
@@ -59,7 +59,7 @@ class Updates:
     key64: Int64
     columns: tuple[pa.Array, ...] | None
     time: PerRow
-    diff: PerRow | Lanes
+    diff: PerRow | DiffVectors
     val64: Int64 | None = None
     values: tuple[pa.Array, ...] | None = None
     ordering: Ordering | None = None
@@ -78,7 +78,7 @@ class Updates:
 
     def scalars(self) -> PerRow:
         """The diffs, where they are numbers and not vectors."""
-        if isinstance(self.diff, Lanes):
+        if isinstance(self.diff, DiffVectors):
             raise TypeError("these diffs are vectors")
         return self.diff
 
@@ -100,7 +100,7 @@ class Updates:
         """The same rows without their values."""
         return Updates(self.key64, self.columns, self.time, self.diff)
 
-    def at(self, time: PerRow, diff: PerRow | Lanes) -> "Updates":
+    def at(self, time: PerRow, diff: PerRow | DiffVectors) -> "Updates":
         """The same records at other times, with other diffs."""
         return Updates(
             self.key64, self.columns, time, diff, self.val64, self.values, self.ordering,
@@ -124,7 +124,7 @@ class Updates:
     ) -> "Updates":
         val64 = None if self.val64 is None else self.val64[rows]
         time = pick(self.time, rows)
-        diff = self.diff.take(rows) if isinstance(self.diff, Lanes) else pick(self.diff, rows)
+        diff = self.diff.take(rows) if isinstance(self.diff, DiffVectors) else pick(self.diff, rows)
         coordinate = pick(self.coordinate, rows)
         return Updates(
             self.key64[rows], columns, time, diff, val64, values, self.ordering, coordinate
@@ -198,9 +198,11 @@ def concat(parts: Iterable[Updates]) -> Updates:
     )
 
 
-def _diffs(parts: Sequence[Updates]) -> PerRow | Lanes:
-    lanes = [part.diff for part in parts if isinstance(part.diff, Lanes)]
-    return concat_lanes(lanes) if lanes else _gathered(parts, [part.scalars() for part in parts])
+def _diffs(parts: Sequence[Updates]) -> PerRow | DiffVectors:
+    vectors = [part.diff for part in parts if isinstance(part.diff, DiffVectors)]
+    if vectors:
+        return concat_vectors(vectors)
+    return _gathered(parts, [part.scalars() for part in parts])
 
 
 def advanced(updates: Updates, since: int | None) -> Updates:

@@ -36,8 +36,8 @@ def _shifted(x, by):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _round(lane, word):  # type: ignore[no-untyped-def]
-    return _rotate(lane + word * _P2, 31) * _P1
+def _round(component, word):  # type: ignore[no-untyped-def]
+    return _rotate(component + word * _P2, 31) * _P1
 
 
 @jit
@@ -78,8 +78,8 @@ def _hash_bytes(data, begin, end, seed):  # type: ignore[no-untyped-def]
             d = _round(d, _long_at(data, k + 24))
             k += 32
         state = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
-        for lane in (a, b, c, d):
-            state = (state ^ _round(_ZERO, lane)) * _P1 + _P4
+        for component in (a, b, c, d):
+            state = (state ^ _round(_ZERO, component)) * _P1 + _P4
     else:
         state = seed + _P5
     state += np.uint64(end - begin)

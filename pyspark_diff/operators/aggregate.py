@@ -20,18 +20,18 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.lookup import accumulated_lanes
-from pyspark_diff.kernels.diff_vectors import Lanes, running
+from pyspark_diff.kernels.lookup import accumulated_vectors
+from pyspark_diff.kernels.diff_vectors import DiffVectors, running
 from pyspark_diff.kernels.results import result
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes, Weights
+from pyspark_diff.runners.work import Changes, DiffColumns
 from pyspark_diff.spark.schema import Schema, arrow_type
 
 
 @dataclass(frozen=True)
 class Formula:
-    """One aggregate over the lanes.
+    """One aggregate over the vectors.
 
     Parameters
     ----------
@@ -54,19 +54,19 @@ class Formula:
     ddof: int = 0
     root: bool = False
 
-    def of(self, lanes: Lanes, starts: dict[Accumulator, int]) -> pa.Array:
-        """The result for each row of lanes."""
+    def of(self, vectors: DiffVectors, starts: dict[Accumulator, int]) -> pa.Array:
+        """The result for each row of vectors."""
         at = {held.kind: starts[held] for held in self.accumulators}
         if self.name in ("all", "any"):
-            true, valid = lanes.values[:, at["true"]], lanes.values[:, at["valid"]]
+            true, valid = vectors.values[:, at["true"]], vectors.values[:, at["valid"]]
             found = true == valid if self.name == "all" else true > 0
             return pa.array(found, mask=valid == 0)
         if self.name == "total":
-            return pa.array(_totals(lanes.values[:, at["integer"]:at["integer"] + 2]))
+            return pa.array(_totals(vectors.values[:, at["integer"]:at["integer"] + 2]))
         if self.name == "count true":
-            return pa.array(lanes.values[:, at["true"]]).cast(self.kind)
+            return pa.array(vectors.values[:, at["true"]]).cast(self.kind)
         return result(
-            self.name, lanes, at, self.kind, scale=self.scale, ddof=self.ddof, root=self.root
+            self.name, vectors, at, self.kind, scale=self.scale, ddof=self.ddof, root=self.root
         )
 
 
@@ -95,12 +95,12 @@ class AggregateKernel:
     width : int
         Number of the key's columns, which come first in the output.
     accumulators : tuple of Accumulator
-        What the lanes hold.
+        What the vectors hold.
     formulas : tuple of Formula
         The other columns.
     rows : int or None
-        The lane that counts records: there is a row where it is not zero. None where any lane will
-        do.
+        The component that counts records: there is a row where it is not zero. None where any
+        component will do.
     records : bool
         Whether the output is arranged.
     """
@@ -112,20 +112,20 @@ class AggregateKernel:
     records: bool
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        return []  # the key, and lanes
+        return []  # the key, and vectors
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
         side = sides[0]
         new, layout = side.new.updates, side.layout
-        lanes = new.diff
-        if not isinstance(lanes, Lanes):  # no rows: none that could have lanes
-            lanes = Lanes(np.empty((0, layout_of(self.accumulators)[1]), np.int64))
-        base, read = accumulated_lanes(
-            side.new.records(), side.old, lanes, side.limit
+        vectors = new.diff
+        if not isinstance(vectors, DiffVectors):  # no rows: none that could have vectors
+            vectors = DiffVectors(np.empty((0, layout_of(self.accumulators)[1]), np.int64))
+        base, read = accumulated_vectors(
+            side.new.records(), side.old, vectors, side.limit
         )
-        before, after = running(lanes, side.new.starts, base)
+        before, after = running(vectors, side.new.starts, base)
         chosen = [i - self.width for i in wanted if i >= self.width]
         there, now = self._present(before), self._present(after)
         old, come = self._results(before, chosen), self._results(after, chosen)
@@ -133,7 +133,7 @@ class AggregateKernel:
         both = np.flatnonzero(there & now)
         if chosen and both.size:
             columns = [pa.concat_arrays([a, b]) for a, b in zip(old, come)]
-            changed[both] = ~rows_equal(columns, both, both + len(lanes))
+            changed[both] = ~rows_equal(columns, both, both + len(vectors))
         gone, rises = np.flatnonzero(changed & there), np.flatnonzero(changed & now)
         rows = np.concatenate((gone, rises))
         found = []
@@ -146,24 +146,24 @@ class AggregateKernel:
         diff = np.concatenate((np.full(gone.size, -1), np.ones(rises.size, np.int64)))
         return (found, new.times()[rows], diff), read
 
-    def _present(self, lanes: Lanes) -> np.ndarray:
-        return lanes.nonzero() if self.rows is None else lanes.values[:, self.rows] != 0
+    def _present(self, vectors: DiffVectors) -> np.ndarray:
+        return vectors.nonzero() if self.rows is None else vectors.values[:, self.rows] != 0
 
-    def _results(self, lanes: Lanes, chosen: Sequence[int]) -> list[pa.Array]:
+    def _results(self, vectors: DiffVectors, chosen: Sequence[int]) -> list[pa.Array]:
         offsets, _, _ = layout_of(self.accumulators)
         starts = dict(zip(self.accumulators, offsets))
-        return [self.formulas[i].of(lanes, starts) for i in chosen]
+        return [self.formulas[i].of(vectors, starts) for i in chosen]
 
 
-def weighed(
+def arrange_sums(
     source: Node, key: Sequence[str], columns: Sequence[str], accumulators: Sequence[Accumulator]
 ) -> Arranged:
     """The node that keeps, for each key of ``source``, a vector of sums over some columns."""
-    weights = Weights(tuple(columns), tuple(accumulators))
-    known = (tuple(key), weights)
+    diff_columns = DiffColumns(tuple(columns), tuple(accumulators))
+    known = (tuple(key), diff_columns)
     if known not in source.arrangements:
         schema = source.schema.only(key)
-        node = Keyed("weigh", source, schema, None, key, weights=weights)
+        node = Keyed("arrange", source, schema, None, key, diff_columns=diff_columns)
         source.arrangements[known] = node
     return source.arrangements[known]
 
@@ -199,7 +199,7 @@ def aggregate(
     )
     fields = [source.schema.struct[name] for name in key]
     schema = Schema(T.StructType([*fields, *(field for field, _ in formulas)]))
-    node = weighed(source, key, columns, held)
+    node = arrange_sums(source, key, columns, held)
     return Reader("aggregate", (node,), schema, kernel, key)
 
 

@@ -1,9 +1,9 @@
-"""Assemble: several results for each key, side by side in one row.
+"""Collate: several results for each key, side by side in one row.
 
 Each part has at most one record for a key at any time. At every time ``t``, for each key that is in
 the first part::
 
-    assemble(P0, P1, ...)[k] = (k, the values of k in P0, in P1, ...)
+    collate(P0, P1, ...)[k] = (k, the values of k in P0, in P1, ...)
 
 with defaults where another part has none. All parts are arranged by the same key, and all that is
 done is to carry each one's record forward in time.
@@ -29,7 +29,7 @@ from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)
-class AssembleKernel:
+class CollateKernel:
     """The records of all parts, carried forward.
 
     Parameters
@@ -127,7 +127,7 @@ class _Part:
         return both.take(pa.array(np.where(there, np.arange(rows.size), rows.size)))
 
 
-def assemble(
+def collate(
     parts: Sequence[Arranged], columns: Sequence[tuple[int, str, Any, T.StructField]]
 ) -> Reader:
     """The node that puts the records of several parts into one.
@@ -143,5 +143,5 @@ def assemble(
     first = parts[0]
     fields = [first.schema.struct[name] for name in first.key]
     schema = Schema(T.StructType([*fields, *(field for *_, field in columns)]))
-    kernel = AssembleKernel(first.key, tuple((p, n, d) for p, n, d, _ in columns))
-    return Reader("assemble", parts, schema, kernel, first.key)
+    kernel = CollateKernel(first.key, tuple((p, n, d) for p, n, d, _ in columns))
+    return Reader("collate", parts, schema, kernel, first.key)

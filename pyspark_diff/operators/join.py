@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark_diff.spark.frames import column
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack
-from pyspark_diff.kernels.join import Pairs, join as join_core, join_at
+from pyspark_diff.kernels.join import Matches, join as join_core, join_at
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.runners.read import Side
@@ -66,7 +66,7 @@ class JoinKernel:
         return self._changes(sides, pairs, wanted), _together(pairs, "coordinate"), read
 
     def _changes(
-        self, sides: Sequence[Side], pairs: Sequence[Pairs], wanted: Sequence[int]
+        self, sides: Sequence[Side], pairs: Sequence[Matches], wanted: Sequence[int]
     ) -> Changes:
         columns = []
         for side, name in (self.columns[i] for i in wanted):
@@ -119,7 +119,7 @@ class SemijoinKernel:
         rows = self._rows(pairs, sides[0].new.updates.placed(pack(at)))
         return self._changes(sides, rows, wanted), rows.coordinate, read
 
-    def _rows(self, pairs: Sequence[Pairs], new: Updates) -> Updates:
+    def _rows(self, pairs: Sequence[Matches], new: Updates) -> Updates:
         sign = -1 if self.anti else 1
         parts = [
             p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate) for p in pairs
@@ -141,7 +141,7 @@ def _none(side: Side, name: str) -> pa.Array:
     return dict(zip(side.names, side.layout.decode(side.new.updates.between(0, 0))))[name]
 
 
-def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Pairs], int]:
+def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Matches], int]:
     left, right = sides
     return join_core(
         left.old, left.new, right.old, right.new, left.lower, null_safe=null_safe
@@ -150,14 +150,14 @@ def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Pairs], int]:
 
 def _core_at(
     sides: Sequence[Side], at: Coordinate, null_safe: bool
-) -> tuple[list[Pairs], int]:
+) -> tuple[list[Matches], int]:
     left, right = (side.reached for side in sides)
     if left is None or right is None:
         raise ValueError("in a loop a join is told what the loop has reached")
     return join_at(left, right, at, sides[0].lower, null_safe=null_safe)
 
 
-def _together(pairs: Sequence[Pairs], name: str) -> PerRow:
+def _together(pairs: Sequence[Matches], name: str) -> PerRow:
     values = [spread(getattr(p, name), len(p)) for p in pairs]
     return np.concatenate(values) if values else np.empty(0, np.int64)
 

@@ -114,7 +114,7 @@ def drop_null(source: Node, columns: Sequence[str]) -> Node:
 
 
 @dataclass(frozen=True)
-class Weigh:
+class MultiplyDiff:
     """The diff multiplied by a whole number, which is dropped.
 
     Parameters
@@ -147,11 +147,11 @@ class Weigh:
         return table.drop_columns([self.name])
 
 
-def weigh(source: Node, name: str) -> Linear:
+def multiply_diff(source: Node, name: str) -> Linear:
     """The node with each diff multiplied by a column, which is dropped."""
     names = [n for n in source.schema.names if n != name]
     return Linear(
-        "weighted", source, source.schema.only(names), Weigh(name), lambda wanted: wanted | {name}
+        "weighted", source, source.schema.only(names), MultiplyDiff(name), lambda wanted: wanted | {name}
     )
 
 

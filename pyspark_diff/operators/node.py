@@ -17,7 +17,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import ReadKernel
-from pyspark_diff.runners.work import Kernel, Weights
+from pyspark_diff.runners.work import Kernel, DiffColumns
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
@@ -256,7 +256,7 @@ class Keyed(Arranged):
     ordering : sequence of (str, bool, bool), optional
         Columns of the value that it is kept in the order of: name, whether it is descending, and
         whether nulls come last. Those that are not named come behind.
-    weights : Weights, optional
+    diff_columns : DiffColumns, optional
         Columns that move into the diff, which is a vector then. There are no others but the key's.
     """
 
@@ -269,14 +269,14 @@ class Keyed(Arranged):
         key: Sequence[str] | None = None,
         *,
         ordering: Sequence[tuple[str, bool, bool]] | None = None,
-        weights: Weights | None = None,
+        diff_columns: DiffColumns | None = None,
     ):
         key = source.schema.names if key is None else key
         super().__init__(kind, (source,), source.schema, key)
         self.schema = schema
         self.kernel = kernel
         self.ordering = None if ordering is None else tuple(ordering)
-        self.weights = weights
+        self.diff_columns = diff_columns
         #: In a loop, the operator that takes its place: see `pyspark_diff.engine.graph`.
         self.stand_in: Reader | None = None
         # Refuses records that cannot be compared here, where the operator is written down.
@@ -289,12 +289,12 @@ class Keyed(Arranged):
         return self.kernel is None or self.kernel.stateful
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        if self.weights is not None:
-            return frozenset((*self.key, *self.weights.columns))
+        if self.diff_columns is not None:
+            return frozenset((*self.key, *self.diff_columns.columns))
         return super().needs(wanted) if self._whole is not None else frozenset(self.stored(wanted))
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
-        if self.weights is not None:
+        if self.diff_columns is not None:
             return self.key
         first = [name for name, _, _ in self.ordering or ()]
         found = super().stored(wanted | set(first))
@@ -304,7 +304,7 @@ class Keyed(Arranged):
     def layout(self, wanted: frozenset[str]) -> Layout:
         if self._whole is not None:
             return self._whole
-        if self.weights is not None:
+        if self.diff_columns is not None:
             return self.schema.layout(self.key)
         if self.ordering is None:
             return super().layout(wanted)

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.expressions.compiled import Computed
+from pyspark_diff.expressions.compiled import CompiledExpression
 from pyspark_diff.spark.frames import column
-from pyspark_diff.kernels.arrow_expression import Formula, column_of
+from pyspark_diff.kernels.arrow_expression import ArrowExpression, column_of
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
@@ -70,13 +70,13 @@ class Compute:
 
     Parameters
     ----------
-    outputs : tuple of (str, Formula)
+    outputs : tuple of (str, ArrowExpression)
         Names and values of the columns of the output.
     by_spark : BySpark
         The same for frames.
     """
 
-    outputs: tuple[tuple[str, Formula], ...]
+    outputs: tuple[tuple[str, ArrowExpression], ...]
     by_spark: BySpark = field(default=BySpark(), compare=False)
     portable = True
     takes = None
@@ -106,12 +106,12 @@ class Filter:
 
     Parameters
     ----------
-    condition : Formula
+    condition : ArrowExpression
     by_spark : BySpark
         The same for frames.
     """
 
-    condition: Formula
+    condition: ArrowExpression
     by_spark: BySpark = field(default=BySpark(), compare=False)
     portable = True
     takes = None
@@ -134,7 +134,7 @@ def compute(
     kind: str,
     source: Node,
     schema: Schema,
-    columns: Sequence[Computed],
+    columns: Sequence[CompiledExpression],
     apply: Callable[[DataFrame], DataFrame],
 ) -> Linear | None:
     """The node with computed columns; None if they are not of the types that Spark found.
@@ -145,7 +145,7 @@ def compute(
     source : Node
     schema : Schema
         The output as Spark analysed it.
-    columns : sequence of Computed
+    columns : sequence of CompiledExpression
         In the order of the schema.
     apply : callable
         The same operator on a Spark frame of update rows.
@@ -158,7 +158,7 @@ def compute(
 
 
 def keep_where(
-    kind: str, source: Node, condition: Computed, apply: Callable[[DataFrame], DataFrame]
+    kind: str, source: Node, condition: CompiledExpression, apply: Callable[[DataFrame], DataFrame]
 ) -> Linear | None:
     """The node's records for which a condition is true; None if it is no condition."""
     if condition.kind != T.BooleanType():

@@ -28,7 +28,7 @@ from pyspark_diff.runners.read import Read, Side
 from pyspark_diff.runners.work import BucketResult, write_file
 
 
-def take_turn(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
+def visit_coordinate(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:
     """Do one bucket's share of a coordinate's turn.
 
     Parameters
@@ -36,7 +36,7 @@ def take_turn(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
     read : Read
         With the coordinate in ``at``.
     bucket : int
-    hold : bool
+    in_memory : bool
         Small batches may stay in this process's memory.
 
     Returns
@@ -48,7 +48,7 @@ def take_turn(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
     reached = [view.reached(bucket, read.lower, read.upper) for view in read.views]
     if getattr(read.kernel, "bilinear", False):
         return _bilinear(read, bucket, read.at, reached)
-    return _replayed(read, bucket, read.at, reached, hold)
+    return _replayed(read, bucket, read.at, reached, in_memory)
 
 
 def _bilinear(
@@ -92,7 +92,7 @@ def _at_one(
 
 
 def _replayed(
-    read: Read, bucket: int, at: Coordinate, reached: Sequence[Reached], hold: bool
+    read: Read, bucket: int, at: Coordinate, reached: Sequence[Reached], in_memory: bool
 ) -> BucketResult:
     if read.own is None:
         raise ValueError("in a loop an operator knows what it gave at other coordinates")
@@ -118,7 +118,7 @@ def _replayed(
     if len(given.updates):
         made = concat([made, given.updates.at(given.updates.time, -given.updates.diffs())])
     change = consolidate(made).updates
-    file = write_file(read.directory, bucket, change.placed(pack(at)), hold=hold)
+    file = write_file(read.directory, bucket, change.placed(pack(at)), in_memory=in_memory)
     output = None
     if read.output is not None and len(change):
         found = layout.decode(change)
@@ -126,7 +126,7 @@ def _replayed(
         output = read.output.table((wanted, change.times(), change.diffs()))
     due = {}
     for code, touched in due_after(keys, _rows(reached, at), at).items():
-        held = write_file(read.directory, bucket, touched, hold=hold, name=f"due-{code}-")
+        held = write_file(read.directory, bucket, touched, in_memory=in_memory, name=f"due-{code}-")
         if held is not None:
             due[code] = held
     rows_in = sum(len(r.fresh.updates) for r in reached)

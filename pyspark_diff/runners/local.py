@@ -19,7 +19,7 @@ from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.feed import Feed, Stage
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.coordinate import take_turn
+from pyspark_diff.runners.coordinate import visit_coordinate
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
@@ -57,7 +57,7 @@ class LocalRunner:
                 feed.upper,
                 feed.floor(work.lower),
                 feed.ceiling(work.upper),
-                work.weights,
+                work.diff_columns,
             )
             for table in self.tables(feed):
                 updates = how.updates(table)
@@ -66,13 +66,15 @@ class LocalRunner:
                     parts.setdefault(bucket, []).append(part)
         rows = sum(len(part) for held in parts.values() for part in held)
         return _each(
-            lambda bucket: run_bucket(work, bucket, parts[bucket], hold=True), sorted(parts), rows
+            lambda bucket: run_bucket(work, bucket, parts[bucket], in_memory=True),
+            sorted(parts),
+            rows,
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
-        do = read_bucket if read.at is None else take_turn
-        return _each(lambda bucket: do(read, bucket, hold=True), read.buckets(), rows)
+        do = read_bucket if read.at is None else visit_coordinate
+        return _each(lambda bucket: do(read, bucket, in_memory=True), read.buckets(), rows)
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
@@ -80,7 +82,7 @@ class LocalRunner:
         """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
         merged = {}
         for bucket in sorted(files):
-            file = merge_bucket(files[bucket], directory, bucket, since, hold=True)
+            file = merge_bucket(files[bucket], directory, bucket, since, in_memory=True)
             if file is not None:
                 merged[bucket] = file
         return merged

@@ -195,14 +195,14 @@ class Read:
         return sorted({b for view in self.views for b in (*view.new, *view.both)})
 
 
-def read_bucket(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
+def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:
     """Do one bucket's share of a step.
 
     Parameters
     ----------
     read : Read
     bucket : int
-    hold : bool
+    in_memory : bool
         Small batches may stay in this process's memory.
 
     Returns
@@ -219,7 +219,8 @@ def read_bucket(read: Read, bucket: int, *, hold: bool = False) -> BucketResult:
     if read.own is not None:
         if read.keeps:
             updates = consolidate(read.own.layout.encode(columns, time, diff))
-            file = write_file(read.directory, bucket, compact(updates, read.since), hold=hold)
+            kept = compact(updates, read.since)
+            file = write_file(read.directory, bucket, kept, in_memory=in_memory)
         columns = [columns[read.stored.index(i)] for i in wanted]
     if read.output is not None:
         output = read.output.table((columns, time, diff))

@@ -188,7 +188,7 @@ class SparkRunner:
             feed.upper,
             feed.floor(work.lower),
             feed.ceiling(work.upper),
-            work.weights,
+            work.diff_columns,
         )
         if source.frame is None and all(stage.portable for stage in chain):
             return self._range(len(source.paths)).mapInArrow(
@@ -198,8 +198,8 @@ class SparkRunner:
         for stage in chain:
             frame = stage.on_frame(frame)
         # What all rows share is not moved: the fewer columns cross to Python, the faster.
-        weighed = work.weights.columns if work.weights else ()
-        moved = list(dict.fromkeys((*schema.names, *weighed)))
+        into_diff = work.diff_columns.columns if work.diff_columns else ()
+        moved = list(dict.fromkeys((*schema.names, *into_diff)))
         moved += [TIME] if how.time is None else []
         moved += [DIFF] if how.diff is None else []
         frame = frame.select(*[column(name) for name in moved])

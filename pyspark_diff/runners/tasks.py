@@ -33,11 +33,11 @@ from pyspark_diff.kernels.layout import Layout, as_int64
 from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import PerRow, Updates, joined
-from pyspark_diff.kernels.into_diff import weigh
+from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.runners.feed import Stage
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.coordinate import take_turn
-from pyspark_diff.runners.work import BucketResult, Weights, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.coordinate import visit_coordinate
+from pyspark_diff.runners.work import BucketResult, DiffColumns, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import DIFF, TIME
 
 BLOBS = "bucket int, part long, blob binary, error string"
@@ -69,7 +69,7 @@ class Split:
         Rows at other times are left out.
     floor, ceiling : int or None
         A time below the one, or not below the other, is an error.
-    weights : Weights or None
+    diff_columns : DiffColumns or None
         Columns that move into the diff.
     """
 
@@ -82,7 +82,7 @@ class Split:
     upper: int | None
     floor: int | None
     ceiling: int | None
-    weights: Weights | None = None
+    diff_columns: DiffColumns | None = None
 
     def updates(self, table: pa.Table) -> Updates:
         """Rows of the interval, as kernels see them."""
@@ -128,10 +128,10 @@ class Split:
             if not inside.all():
                 updates = updates.take(inside)
                 table = table.filter(pa.array(inside))
-        if self.weights is None:
+        if self.diff_columns is None:
             return updates
-        columns = [joined([table.column(name)]) for name in self.weights.columns]
-        return weigh(updates, columns, self.weights.accumulators)
+        columns = [joined([table.column(name)]) for name in self.diff_columns.columns]
+        return into_diff(updates, columns, self.diff_columns.accumulators)
 
 
 def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], Batches]:
@@ -210,7 +210,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batc
     def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                do = read_bucket if read.at is None else take_turn
+                do = read_bucket if read.at is None else visit_coordinate
                 yield _result(do(read, buckets[number]), read.directory)
 
     def run(batches: Batches) -> Batches:

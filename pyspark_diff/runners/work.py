@@ -28,7 +28,7 @@ from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, spread
 from pyspark_diff.spark.schema import DIFF, TIME
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
-HELD_ROWS = 4096
+IN_MEMORY_ROWS = 4096
 
 #: What a kernel returns: the wanted output columns, times and diffs.
 Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
@@ -91,7 +91,7 @@ def _rows(changes: Changes) -> int:
 
 
 @dataclass(frozen=True)
-class Weights:
+class DiffColumns:
     """Columns that move into the diff, which is a vector then.
 
     Parameters
@@ -127,7 +127,7 @@ class Work:
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
-    weights : Weights or None
+    diff_columns : DiffColumns or None
         What moves into the diff.
     coordinate : int
         In a loop, where the updates belong, packed.
@@ -143,7 +143,7 @@ class Work:
     since: int | None
     lower: int | None
     upper: int | None
-    weights: Weights | None = None
+    diff_columns: DiffColumns | None = None
     coordinate: int = 0
 
 
@@ -179,7 +179,7 @@ class BucketResult:
 
 
 def run_bucket(
-    work: Work, bucket: int, parts: list[Updates], *, hold: bool = False
+    work: Work, bucket: int, parts: list[Updates], *, in_memory: bool = False
 ) -> BucketResult:
     """Do one bucket's share of a step.
 
@@ -189,7 +189,7 @@ def run_bucket(
     bucket : int
     parts : list of Updates
         The bucket's new updates, in any order.
-    hold : bool
+    in_memory : bool
         Small batches may stay in this process's memory.
 
     Returns
@@ -211,29 +211,29 @@ def run_bucket(
     file = None
     if work.keeps:
         kept = compact(grouped, work.since).placed(work.coordinate)
-        file = write_file(work.directory, bucket, kept, hold=hold)
+        file = write_file(work.directory, bucket, kept, in_memory=in_memory)
     rows_in = sum(len(part) for part in parts)
     rows_out = output.num_rows if output is not None else 0
     return BucketResult(bucket, file, output, None, rows_in, read, rows_out)
 
 
 def merge_bucket(
-    paths: Sequence[str], directory: str, bucket: int, since: int | None, *, hold: bool = False
+    paths: Sequence[str], directory: str, bucket: int, since: int | None, *, in_memory: bool = False
 ) -> BatchFile | None:
     """Merge one bucket's files into a new one, times advanced to ``since``."""
     batches = [storage.open_updates(path) for path in paths]
-    return write_file(directory, bucket, merge(batches, since).updates, hold=hold)
+    return write_file(directory, bucket, merge(batches, since).updates, in_memory=in_memory)
 
 
 def write_file(
-    directory: str, bucket: int, updates: Updates, *, hold: bool, name: str = ""
+    directory: str, bucket: int, updates: Updates, *, in_memory: bool, name: str = ""
 ) -> BatchFile | None:
     """Write one bucket of a batch; no file where there is nothing to hold."""
     if not len(updates):
         return None
     path = os.path.join(directory, f"{name}{bucket:05d}.arrow")
-    if hold and len(updates) <= HELD_ROWS:
-        storage.hold(path, updates)
+    if in_memory and len(updates) <= IN_MEMORY_ROWS:
+        storage.put_in_memory(path, updates)
         return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)
-    size = storage.write_batch(path, ipc.to_batch(updates), make=hold)
+    size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
     return BatchFile(path, len(updates), size)

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.spark import jvm as bridge
+from pyspark_diff.spark import jvm
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
@@ -79,7 +79,7 @@ def check_deterministic(frame: DataFrame) -> None:
     ------
     NonDeterministicError
     """
-    unstable = bridge.analysed_plan(frame).unstable
+    unstable = jvm.analysed_plan(frame).unstable
     if unstable:
         raise NonDeterministicError(
             f"{', '.join(unstable)} may give another value when a row is retracted than it gave "
@@ -99,7 +99,7 @@ def check_row_wise(frame: DataFrame, what: str) -> None:
         If the plan has an aggregate, a join, a window, a limit or the like.
     """
     check_deterministic(frame)
-    others = [node for node in bridge.analysed_plan(frame).nodes if node not in _ROW_WISE]
+    others = [node for node in jvm.analysed_plan(frame).nodes if node not in _ROW_WISE]
     if others:
         raise SchemaError(
             f"{what} may only look at one row at a time, but its plan has "

@@ -82,7 +82,7 @@ def _deterministic(plan) -> bool:  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class Call:
+class ColumnCall:
     """A function call at the top of a column expression.
 
     Parameters
@@ -104,7 +104,7 @@ class Call:
     alias: str | None
 
 
-def call_of(column: Column) -> Call | None:
+def call_of(column: Column) -> ColumnCall | None:
     """The function that a column expression calls last; nothing is analysed or run.
 
     Parameters
@@ -115,14 +115,14 @@ def call_of(column: Column) -> Call | None:
 
     Returns
     -------
-    Call or None
+    ColumnCall or None
         None for everything that is not a plain call below its aliases: a column, a literal, a
         cast, a window, a Python function, an aggregate with a FILTER clause.
 
     Examples
     --------
     >>> call_of(F.sum("price").alias("total"))
-    Call(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total')
+    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total')
     >>> call_of(F.count_distinct("src", "dst")).distinct
     True
     >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
@@ -190,7 +190,7 @@ def expression_json(column: Column) -> str | None:
         return None
 
 
-def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
+def _connect_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
     def kind(node: Any) -> str:
         # The classes themselves cannot be imported where Connect is not installed.
         return type(node).__name__
@@ -208,10 +208,10 @@ def _connect_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
         star = kind(counted) == "UnresolvedStar" and counted._unparsed_target is None
         if star or kind(counted) == "LiteralExpression" and counted._value is not None:
             arguments = []
-    return Call(name, tuple(make(node) for node in arguments), distinct, alias)
+    return ColumnCall(name, tuple(make(node) for node in arguments), distinct, alias)
 
 
-def _classic_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
+def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
     sql = _sql()
     alias = None
     while _kind(top) == "Alias":
@@ -233,10 +233,10 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> Call | None:
         if star or _kind(counted) == "Literal" and counted.value() is not None:
             arguments = []
     columns = tuple(make(sql.Column(node)) for node in arguments)
-    return Call(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
+    return ColumnCall(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
 
 
-def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> Call | None:
+def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> ColumnCall | None:
     """The same for an expression of the SQL parser, which has classes of its own."""
     while _kind(top) == "Alias":
         alias = alias or top.name()
@@ -256,7 +256,7 @@ def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> 
         if _kind(arguments[0]) == "Literal" and arguments[0].value() is not None:
             arguments = []
     column = _sql().classic.ExpressionUtils.column
-    return Call(name, tuple(make(column(node)) for node in arguments), distinct, alias)
+    return ColumnCall(name, tuple(make(column(node)) for node in arguments), distinct, alias)
 
 
 def _sql() -> Any:

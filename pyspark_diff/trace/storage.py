@@ -31,7 +31,7 @@ _PREFIX = "pyspark_diff-"
 _MOST_OPEN = 4096
 _opened: OrderedDict[str, Updates] = OrderedDict()
 #: Small batches that no other process has had to read yet.
-_held: dict[str, Updates] = {}
+_in_memory: dict[str, Updates] = {}
 
 
 class Storage:
@@ -115,23 +115,23 @@ def read_table(path: str) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
 
-def hold(path: str, updates: Updates) -> None:
+def put_in_memory(path: str, updates: Updates) -> None:
     """Keep a small batch in memory under the path of a file that is written when it is needed.
 
     Most small batches are merged into others within a few steps; a file each would cost more than
     all the rest of a small step.
     """
     # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
-    _held[path] = updates.take(np.arange(len(updates)))
+    _in_memory[path] = updates.take(np.arange(len(updates)))
 
 
 def settle(paths: Iterable[str]) -> None:
     """Write the files of held batches, so that other processes can read them."""
     for path in paths:
-        updates = _held.get(path)
+        updates = _in_memory.get(path)
         if updates is not None:
             write_batch(path, ipc.to_batch(updates))
-            del _held[path]
+            del _in_memory[path]
 
 
 def open_updates(path: str) -> Updates:
@@ -139,7 +139,7 @@ def open_updates(path: str) -> Updates:
 
     Files never change under their name, so those opened last are kept open.
     """
-    found = _held.get(path)
+    found = _in_memory.get(path)
     if found is not None:
         return found
     found = _opened.get(path)
@@ -157,7 +157,7 @@ def open_updates(path: str) -> Updates:
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     for path in paths:
-        if _held.pop(path, None) is not None:
+        if _in_memory.pop(path, None) is not None:
             continue
         _opened.pop(path, None)
         try:
@@ -170,7 +170,7 @@ def remove_files(paths: list[str]) -> None:
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
     folders = set(paths)
-    for known in (_opened, _held):
+    for known in (_opened, _in_memory):
         for path in [path for path in known if os.path.dirname(path) in folders]:
             del known[path]
     for folder in filter(os.path.exists, paths):
@@ -185,8 +185,8 @@ def _remove(root: str, lock: int, owner: int) -> None:
         return  # a fork of the owner ends, not the owner
     for path in [path for path in _opened if path.startswith(root + os.sep)]:
         del _opened[path]  # a mapped file holds its space also when it is deleted
-    for path in [path for path in _held if path.startswith(root)]:
-        del _held[path]
+    for path in [path for path in _in_memory if path.startswith(root)]:
+        del _in_memory[path]
     shutil.rmtree(root, ignore_errors=True)
     os.close(lock)
 

@@ -1,4 +1,4 @@
-"""Lanes and accumulators against plain Python: fractions, decimals, integers without a limit."""
+"""Vector diffs and accumulators against plain Python: fractions, decimals, unlimited integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import accumulators
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
-from pyspark_diff.kernels.diff_vectors import Lanes, add_at, concat_lanes, running, sum_lanes
+from pyspark_diff.kernels.diff_vectors import (
+    DiffVectors,
+    add_at,
+    concat_vectors,
+    running,
+    sum_vectors,
+)
 from pyspark_diff.kernels.results import result
 
 many = settings(max_examples=8 * settings().max_examples)
@@ -35,7 +41,7 @@ floats = st.sampled_from([None, TINY, -TINY, HUGE, -HUGE, 1e308, NAN, INF, -INF,
     st.floats()
 )
 decimals = st.none() | st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-99, 99)
-#: The largest of which a dozen cannot overflow a lane.
+#: The largest of which a dozen cannot overflow a component.
 diffs = st.sampled_from([1, -1, 2, -2, 0, 2**27, -(2**27)]) | st.integers(-5, 5)
 GROUPS = 3
 
@@ -52,7 +58,7 @@ def arrow(values, kind):
 
 
 def tallied(held, rows, kind):
-    """The lanes of (group, value, diff) rows."""
+    """The vectors of (group, value, diff) rows."""
     group, values, diff = zip(*rows) if rows else ((), (), ())
     column = arrow(list(values), kind)
     where = np.array(group, np.int64)
@@ -66,13 +72,13 @@ def added(*parts):
     return table
 
 
-def whole(lanes, at, limbs):
+def whole(vectors, at, limbs):
     return [sum(int(x) << 32 * k for k, x in enumerate(row[at:at + limbs]))
-            for row in lanes.values]
+            for row in vectors.values]
 
 
-def pair(lanes, at):
-    return [Fraction(row[at]) + Fraction(row[at + 1]) for row in lanes.reals]
+def pair(vectors, at):
+    return [Fraction(row[at]) + Fraction(row[at + 1]) for row in vectors.reals]
 
 
 def groups_of(rows):
@@ -103,7 +109,7 @@ def close(got, expected, size, tolerance=Fraction(1, 10**25)):
     assert abs(Fraction(got) - Fraction(expected)) <= tolerance * Fraction(size)
 
 
-# Lanes.
+# DiffVectors.
 
 counters = st.integers(-4, 4)
 mixed_rows = st.lists(
@@ -112,24 +118,24 @@ mixed_rows = st.lists(
 
 
 def mixed(rows):
-    """Lanes of a counter, a pair and another counter."""
+    """DiffVectors of a counter, a pair and another counter."""
     values = np.zeros((len(rows), 4), np.int64)
     values[:, 0] = [row[1] for row in rows]
     values[:, 3] = [row[3] for row in rows]
-    lanes = Lanes(values, (1,))
-    lanes.reals[:, 1] = [row[2] for row in rows]
-    return lanes
+    vectors = DiffVectors(values, (1,))
+    vectors.reals[:, 1] = [row[2] for row in rows]
+    return vectors
 
 
 @given(mixed_rows, st.booleans())
-def test_sum_lanes(rows, ordered):
+def test_sum_vectors(rows, ordered):
     if ordered:
         rows = sorted(rows, key=lambda row: row[0])
-    codes, sums = sum_lanes(np.array([row[0] for row in rows], np.int64), mixed(rows))
+    codes, sums = sum_vectors(np.array([row[0] for row in rows], np.int64), mixed(rows))
     expected = {}
-    for code, *lanes in rows:
-        expected[code] = [a + b for a, b in zip(expected.get(code, [0, 0, 0]), lanes)]
-    expected = {code: lanes for code, lanes in sorted(expected.items()) if any(lanes)}
+    for code, *vectors in rows:
+        expected[code] = [a + b for a, b in zip(expected.get(code, [0, 0, 0]), vectors)]
+    expected = {code: vectors for code, vectors in sorted(expected.items()) if any(vectors)}
     assert codes.tolist() == list(expected)
     assert sums.nonzero().all() and len(sums) == len(codes)
     got = [[int(v[0]), float(r[1]), int(v[3])] for v, r in zip(sums.values, sums.reals)]
@@ -139,9 +145,9 @@ def test_sum_lanes(rows, ordered):
 @given(st.lists(mixed_rows.filter(len), max_size=4))
 def test_running(parts):
     starts = np.cumsum([0, *map(len, parts)])[:-1].astype(np.int64)
-    lanes = mixed([row for part in parts for row in part])
+    vectors = mixed([row for part in parts for row in part])
     base = mixed([(0, g, -g, 7) for g in range(len(parts))])
-    before, after = running(lanes, starts, base)
+    before, after = running(vectors, starts, base)
     i = 0
     for g, part in enumerate(parts):
         held = base.take(slice(g, g + 1))
@@ -153,25 +159,26 @@ def test_running(parts):
 
 
 def test_moves_and_zeros():
-    lanes = mixed([(0, 1, 0.0, 0), (0, 0, -0.0, 0), (0, 0, 2.0, 0)])
-    assert lanes.nonzero().tolist() == [True, False, True]
-    assert lanes.take(np.array([2, 0])).values.tolist() == lanes.values[[2, 0]].tolist()
-    assert lanes.take(np.array([True, False, True])).values.tolist() == lanes.values[::2].tolist()
-    assert lanes.take(slice(1, 3)).values.flags.c_contiguous
-    assert lanes.zeros(2).pairs == (1,) and not lanes.zeros(2).nonzero().any()
-    assert concat_lanes([lanes, lanes.zeros(1)]).values.shape == (4, 4)
-    codes, sums = sum_lanes(np.empty(0, np.int64), lanes.zeros(0))
+    vectors = mixed([(0, 1, 0.0, 0), (0, 0, -0.0, 0), (0, 0, 2.0, 0)])
+    assert vectors.nonzero().tolist() == [True, False, True]
+    assert vectors.take(np.array([2, 0])).values.tolist() == vectors.values[[2, 0]].tolist()
+    taken = vectors.take(np.array([True, False, True]))
+    assert taken.values.tolist() == vectors.values[::2].tolist()
+    assert vectors.take(slice(1, 3)).values.flags.c_contiguous
+    assert vectors.zeros(2).pairs == (1,) and not vectors.zeros(2).nonzero().any()
+    assert concat_vectors([vectors, vectors.zeros(1)]).values.shape == (4, 4)
+    codes, sums = sum_vectors(np.empty(0, np.int64), vectors.zeros(0))
     assert len(codes) == len(sums) == 0
 
 
 @given(st.lists(st.sampled_from([LEAST, MOST, -1, 0, 1, 2**62]), min_size=1, max_size=5))
 def test_counter_overflow(values):
     steps = np.cumsum(np.array(values, object))
-    lanes = Lanes(np.array(values, np.int64)[:, None])
+    vectors = DiffVectors(np.array(values, np.int64)[:, None])
     zero = np.zeros(len(values), np.int64)
     calls = [
-        lambda: sum_lanes(zero, lanes)[1].values.ravel().tolist(),
-        lambda: running(lanes, zero[:1], lanes.zeros(1))[1].values[-1].tolist(),
+        lambda: sum_vectors(zero, vectors)[1].values.ravel().tolist(),
+        lambda: running(vectors, zero[:1], vectors.zeros(1))[1].values[-1].tolist(),
     ]
     for call in calls:
         if all(LEAST <= step <= MOST for step in steps):
@@ -182,10 +189,10 @@ def test_counter_overflow(values):
 
 
 def test_float_overflow():
-    lanes = Lanes(np.zeros((2, 2), np.int64), (0,))
-    lanes.reals[:, 0] = HUGE
+    vectors = DiffVectors(np.zeros((2, 2), np.int64), (0,))
+    vectors.reals[:, 0] = HUGE
     with pytest.raises(DiffOverflowError, match="64-bit floats"):
-        sum_lanes(np.zeros(2, np.int64), lanes)
+        sum_vectors(np.zeros(2, np.int64), vectors)
 
 
 # Accumulators.
@@ -205,10 +212,10 @@ def test_counts(rows, diff):
         adds = (1, x is not None, x is True)
         expected[group] = [a + b * d for a, b in zip(expected[group], adds)]
     assert tallied(held, rows, pa.bool_()).values.tolist() == expected
-    lanes = tallied(held, [(group, x, diff) for group, x, _ in rows], pa.bool_())
+    vectors = tallied(held, [(group, x, diff) for group, x, _ in rows], pa.bool_())
     where = np.array([row[0] for row in rows], np.int64)
     column = arrow([row[1] for row in rows], pa.bool_())
-    assert tally(held, [column], where, GROUPS, diff).values.tolist() == lanes.values.tolist()
+    assert tally(held, [column], where, GROUPS, diff).values.tolist() == vectors.values.tolist()
 
 
 INTEGERS = [Accumulator("valid", 0), Accumulator("integer", 0), Accumulator("square", 0)]
@@ -218,16 +225,16 @@ INTEGERS_AT = {"valid": 0, "integer": 1, "square": 3}
 @many
 @given(rows_of(integers), st.sampled_from([0, 1]))
 def test_integers(rows, ddof):
-    lanes = tallied(INTEGERS, rows, pa.int64())
+    vectors = tallied(INTEGERS, rows, pa.int64())
     groups = groups_of(rows)
     n = [sum(d for _, d in group) for group in groups]
     total = [sum(x * d for x, d in group) for group in groups]
     squares = [sum(x * x * d for x, d in group) for group in groups]
-    assert whole(lanes, 1, 2) == total and whole(lanes, 3, 4) == squares
-    assert result("count", lanes, INTEGERS_AT, pa.int64()).to_pylist() == n
+    assert whole(vectors, 1, 2) == total and whole(vectors, 3, 4) == squares
+    assert result("count", vectors, INTEGERS_AT, pa.int64()).to_pylist() == n
 
     def ask(name, kind, **options):
-        return result(name, lanes, INTEGERS_AT, kind, **options).to_pylist()
+        return result(name, vectors, INTEGERS_AT, kind, **options).to_pylist()
 
     same(ask("avg", pa.float64()), [nearest(t, c) if c else None for t, c in zip(total, n)])
     variances = [
@@ -246,8 +253,8 @@ def test_integers(rows, ddof):
 
 @given(rows_of(st.integers(-100, 100)), st.sampled_from([pa.int8(), pa.int16(), pa.int32()]))
 def test_narrow_integers(rows, kind):
-    lanes, wide = (tallied(INTEGERS, rows, k) for k in (kind, pa.int64()))
-    assert lanes.values.tolist() == wide.values.tolist()
+    vectors, wide = (tallied(INTEGERS, rows, k) for k in (kind, pa.int64()))
+    assert vectors.values.tolist() == wide.values.tolist()
 
 
 def test_booleans_and_nulls_as_integers():
@@ -260,11 +267,11 @@ def test_booleans_and_nulls_as_integers():
 
 @pytest.mark.parametrize("n", [2**31, 2**40 + 1, -(2**35)])
 def test_variance_of_large_counts(n):
-    """More rows than a test can have: lanes that such a group would leave."""
+    """More rows than a test can have: vectors that such a group would leave."""
     values = np.array([[n, 3 * n + 1, 0, 10 * n, 0, 0, 0]])
-    lanes = Lanes(values)
+    vectors = DiffVectors(values)
     expected = nearest(n * 10 * n - (3 * n + 1) ** 2, n * (n - 1))
-    assert result("variance", lanes, INTEGERS_AT, pa.float64(), ddof=1).to_pylist() == [expected]
+    assert result("variance", vectors, INTEGERS_AT, pa.float64(), ddof=1).to_pylist() == [expected]
 
 
 DECIMALS, DECIMALS_AT = [Accumulator("valid", 0), Accumulator("decimal", 0)], {
@@ -275,11 +282,11 @@ DECIMALS, DECIMALS_AT = [Accumulator("valid", 0), Accumulator("decimal", 0)], {
 @many
 @given(rows_of(decimals))
 def test_decimals(rows):
-    lanes = tallied(DECIMALS, rows, pa.decimal128(38, 0))
+    vectors = tallied(DECIMALS, rows, pa.decimal128(38, 0))
     groups = groups_of(rows)
     n = [sum(d for _, d in group) for group in groups]
     total = [sum(x * d for x, d in group) for group in groups]
-    assert whole(lanes, 1, 4) == total
+    assert whole(vectors, 1, 4) == total
     with decimal.localcontext(prec=200):
         for name, kind, scale in [
             ("sum decimal", pa.decimal128(38, 2), 2),
@@ -294,18 +301,18 @@ def test_decimals(rows):
                 expected.append(exact and exact.quantize(unit, decimal.ROUND_HALF_UP))
             limit = decimal.Decimal(10) ** (kind.precision - kind.scale)
             if all(x is None or abs(x) < limit for x in expected):
-                got = result(name, lanes, DECIMALS_AT, kind, scale=scale)
+                got = result(name, vectors, DECIMALS_AT, kind, scale=scale)
                 got.validate(full=True)
                 assert got.to_pylist() == expected
             else:
                 with pytest.raises(DiffOverflowError, match="does not fit"):
-                    result(name, lanes, DECIMALS_AT, kind, scale=scale)
+                    result(name, vectors, DECIMALS_AT, kind, scale=scale)
 
 
 def test_avg_decimal_rounds_ties_away_from_zero():
     kind = pa.decimal128(38, 0)
-    lanes = tallied(DECIMALS, [(0, 1, 1), (0, 0, 1), (1, -1, 1), (1, 0, 1)], kind)
-    assert result("avg decimal", lanes, DECIMALS_AT, kind).to_pylist() == [1, -1, None]
+    vectors = tallied(DECIMALS, [(0, 1, 1), (0, 0, 1), (1, -1, 1), (1, 0, 1)], kind)
+    assert result("avg decimal", vectors, DECIMALS_AT, kind).to_pylist() == [1, -1, None]
 
 
 FLOATS = [Accumulator("valid", 0), Accumulator("float", 0), Accumulator("float square", 0)]
@@ -315,18 +322,18 @@ FLOATS_AT = {"valid": 0, "float": 1, "float square": 6}
 @many
 @given(rows_of(moderate), st.sampled_from([0, 1]))
 def test_floats(rows, ddof):
-    lanes = tallied(FLOATS, rows, pa.float64())
+    vectors = tallied(FLOATS, rows, pa.float64())
     for g, group in enumerate(groups_of(rows)):
         exact = [(Fraction(x), d) for x, d in group]
         size = sum(abs(x * d) for x, d in exact)
         square_size = sum(x * x * abs(d) for x, d in exact)
         total, squares = (sum(x**k * d for x, d in exact) for k in (1, 2))
-        close(pair(lanes, 1)[g], total, size)
-        close(pair(lanes, 6)[g], squares, square_size)
+        close(pair(vectors, 1)[g], total, size)
+        close(pair(vectors, 6)[g], squares, square_size)
         n = sum(d for _, d in group)
 
         def ask(name, **options):
-            return result(name, lanes, FLOATS_AT, pa.float64(), **options)[g].as_py()
+            return result(name, vectors, FLOATS_AT, pa.float64(), **options)[g].as_py()
 
         if n == 0:
             assert ask("sum float") is ask("avg float") is ask("variance float") is None
@@ -350,7 +357,7 @@ def test_floats(rows, ddof):
 def test_special_floats(rows):
     held = [Accumulator("valid", 0), Accumulator("exact", 0)]
     at = {"valid": 0, "exact": 1}
-    lanes = tallied(held, rows, pa.float64())
+    vectors = tallied(held, rows, pa.float64())
     sums, averages = [], []
     for group in groups_of(rows):
         n = sum(d for _, d in group)
@@ -365,8 +372,8 @@ def test_special_floats(rows):
                 found.append(None)
             else:
                 found.append(nearest(exact, by) if special is None else special / by)
-    same(result("sum exact", lanes, at, pa.float64()).to_pylist(), sums)
-    same(result("avg exact", lanes, at, pa.float64()).to_pylist(), averages)
+    same(result("sum exact", vectors, at, pa.float64()).to_pylist(), sums)
+    same(result("avg exact", vectors, at, pa.float64()).to_pylist(), averages)
     try:
         paired = tallied(FLOATS, rows, pa.float64())
     except DiffOverflowError as error:
@@ -392,20 +399,20 @@ def test_exact_sum_is_fsum(values):
         expected = math.fsum(values)
     except OverflowError:
         assume(False)
-    lanes = tallied([Accumulator("valid", 0), Accumulator("exact", 0)], [
+    vectors = tallied([Accumulator("valid", 0), Accumulator("exact", 0)], [
         (0, x, 1) for x in values
     ], pa.float64())
-    got = result("sum exact", lanes, {"valid": 0, "exact": 1}, pa.float64())[0].as_py()
+    got = result("sum exact", vectors, {"valid": 0, "exact": 1}, pa.float64())[0].as_py()
     assert got == (expected if values else None)
 
 
 def test_extreme_floats():
     def ask(held, name, values):
-        lanes = tallied([Accumulator("valid", 0), *held], [(0, x, d) for x, d in values],
-                        pa.float64())
+        rows = [(0, x, d) for x, d in values]
+        vectors = tallied([Accumulator("valid", 0), *held], rows, pa.float64())
         at = dict(zip(["valid", *(h.kind for h in held)], layout_of(
             [Accumulator("valid", 0), *held])[0]))
-        return result(name, lanes, at, pa.float64(), ddof=0)[0].as_py()
+        return result(name, vectors, at, pa.float64(), ddof=0)[0].as_py()
 
     exact, paired = [Accumulator("exact", 0)], [Accumulator("float", 0)]
     squares = [*paired, Accumulator("float square", 0)]
@@ -424,11 +431,11 @@ def test_extreme_floats():
 
 
 def test_float32():
-    lanes, wide = (
+    vectors, wide = (
         tallied([*FLOATS, Accumulator("exact", 0)], [(0, 1.5, 3), (1, NAN, 1), (2, None, 1)], kind)
         for kind in (pa.float32(), pa.float64())
     )
-    assert lanes.values.tolist() == wide.values.tolist()
+    assert vectors.values.tolist() == wide.values.tolist()
 
 
 @pytest.mark.parametrize("kind, column", [
@@ -448,15 +455,15 @@ def test_multiplicity_too_large(kind, column, diff):
 def test_count_overflow(held):
     with pytest.raises(DiffOverflowError, match="64-bit integers"):
         tallied([held], [(0, True, MOST), (0, True, 1)], pa.bool_())
-    lanes = tallied([held], [(0, True, MOST), (0, True, LEAST)], pa.bool_())
-    assert lanes.values[0].tolist() == [-1]
+    vectors = tallied([held], [(0, True, MOST), (0, True, LEAST)], pa.bool_())
+    assert vectors.values[0].tolist() == [-1]
 
 
 @pytest.mark.parametrize("x", [LEAST, MOST, -1])
 @pytest.mark.parametrize("diff", [2**31 - 1, 1 - 2**31])
 def test_largest_multiplicity(x, diff):
-    lanes = tallied(INTEGERS, [(0, x, diff)], pa.int64())
-    assert whole(lanes, 1, 2)[0] == x * diff and whole(lanes, 3, 4)[0] == x * x * diff
+    vectors = tallied(INTEGERS, [(0, x, diff)], pa.int64())
+    assert whole(vectors, 1, 2)[0] == x * diff and whole(vectors, 3, 4)[0] == x * x * diff
 
 
 def test_limb_overflow():
@@ -465,7 +472,7 @@ def test_limb_overflow():
         tallied([Accumulator("integer", 0)], rows, pa.int64())
 
 
-#: Accumulators whose lanes are counters only, so that no order of additions can show.
+#: Accumulators whose vectors are counters only, so that no order of additions can show.
 EXACT = {
     "integer": (pa.int64(), integers),
     "square": (pa.int64(), integers),
@@ -476,28 +483,28 @@ EXACT = {
 
 @pytest.mark.parametrize("kind", EXACT)
 @given(data=st.data())
-def test_exact_lanes_are_additive(kind, data):
+def test_exact_vectors_are_additive(kind, data):
     column, values = EXACT[kind]
     held = [Accumulator("rows"), Accumulator("valid", 0), Accumulator(kind, 0)]
-    # Few and small, so that the order in which lanes are added makes none of them overflow.
+    # Few and small, so that the order in which vectors are added makes none of them overflow.
     row = st.tuples(st.integers(0, GROUPS - 1), values, st.integers(-3, 3))
     rows = data.draw(st.lists(row, max_size=12))
-    lanes = tallied(held, rows, column)
+    vectors = tallied(held, rows, column)
     shuffled = data.draw(st.permutations(rows))
     cut = data.draw(st.integers(0, len(rows)))
     parts = [tallied(held, part, column) for part in (shuffled[:cut], shuffled[cut:])]
-    assert added(*parts).values.tolist() == lanes.values.tolist()
+    assert added(*parts).values.tolist() == vectors.values.tolist()
     codes = np.tile(np.arange(GROUPS), 2)
-    _, sums = sum_lanes(codes, concat_lanes(parts))
-    assert sums.values.tolist() == lanes.values[lanes.nonzero()].tolist()
+    _, sums = sum_vectors(codes, concat_vectors(parts))
+    assert sums.values.tolist() == vectors.values[vectors.nonzero()].tolist()
     retracted = tallied(held, [(group, x, -d) for group, x, d in shuffled], column)
-    assert not added(lanes, retracted).nonzero().any()
+    assert not added(vectors, retracted).nonzero().any()
 
 
 @given(rows_of(moderate), st.data())
-def test_float_lanes_are_additive(rows, data):
+def test_float_vectors_are_additive(rows, data):
     rows = [(group, x, d % 7 - 3) for group, x, d in rows]
-    lanes = tallied(FLOATS, rows, pa.float64())
+    vectors = tallied(FLOATS, rows, pa.float64())
     shuffled = data.draw(st.permutations(rows))
     cut = data.draw(st.integers(0, len(rows)))
     parts = [tallied(FLOATS, part, pa.float64()) for part in (shuffled[:cut], shuffled[cut:])]
@@ -505,15 +512,15 @@ def test_float_lanes_are_additive(rows, data):
     for at, power in ((1, 1), (6, 2)):
         sizes = [sum(abs(Fraction(x) ** power * d) for x, d in group) for group in groups_of(rows)]
         for got, expected, left, size in zip(
-            pair(added(*parts), at), pair(lanes, at), pair(added(lanes, retracted), at), sizes
+            pair(added(*parts), at), pair(vectors, at), pair(added(vectors, retracted), at), sizes
         ):
             close(got, expected, size)
             close(left, 0, size)
     counters = [0, 3, 4, 5, 8]
-    assert added(*parts).values[:, counters].tolist() == lanes.values[:, counters].tolist()
+    assert added(*parts).values[:, counters].tolist() == vectors.values[:, counters].tolist()
     # One retraction, in the same order, leaves nothing at all.
     if len(rows) == 1:
-        assert not added(lanes, retracted).nonzero().any()
+        assert not added(vectors, retracted).nonzero().any()
 
 
 def test_slices_do_not_show(monkeypatch):
@@ -525,11 +532,11 @@ def test_slices_do_not_show(monkeypatch):
 
 def test_unknown_name():
     with pytest.raises(ValueError, match="no aggregate is called 'median'"):
-        result("median", Lanes(np.zeros((1, 1), np.int64)), {"valid": 0}, pa.float64())
+        result("median", DiffVectors(np.zeros((1, 1), np.int64)), {"valid": 0}, pa.float64())
 
 
 def test_no_rows():
-    lanes = tally(INTEGERS, [pa.array([], pa.int64())], np.empty(0, np.int64), 0, 1)
-    assert len(lanes) == 0
+    vectors = tally(INTEGERS, [pa.array([], pa.int64())], np.empty(0, np.int64), 0, 1)
+    assert len(vectors) == 0
     for name in ("count", "sum", "avg", "variance"):
-        assert len(result(name, lanes, INTEGERS_AT, pa.int64())) == 0
+        assert len(result(name, vectors, INTEGERS_AT, pa.int64())) == 0
