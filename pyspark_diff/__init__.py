@@ -1,33 +1,73 @@
-"""Differential dataflow for Spark: incremental DataFrame operators that are exact at every time."""
+"""Differential dataflow for Spark: incremental DataFrame operators that are exact at every time.
 
-from pyspark_diff import graphs
-from pyspark_diff.dataflow.dataflow import Dataflow
-from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.errors import (
-    ClosedError,
-    DiffError,
-    DiffOverflowError,
-    FunctionError,
-    InvalidDiffError,
-    InvalidTimeError,
-    NegativeMultiplicityError,
-    NonDeterministicError,
-    NotReadableError,
-    ReservedNameError,
-    SchemaError,
-    StalledError,
-    TimeRegressionError,
-    UnsupportedTypeError,
-)
-from pyspark_diff.frame.grouped import GroupedDiff
-from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.dataflow.input_session import InputSession
-from pyspark_diff.frame.loop_methods import Loop
-from pyspark_diff.dataflow.probe import Probe
-from pyspark_diff.spark.session import configure, session
-from pyspark_diff.times import Antichain
+Importing the package imports nothing: each name below is looked up when it is first used. Spark
+imports every package whose name begins with ``pyspark_`` when it looks for data sources, so ours
+must be quick then, and must not fail.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_diff import graphs
+    from pyspark_diff.dataflow.dataflow import Dataflow
+    from pyspark_diff.dataflow.hold import Hold
+    from pyspark_diff.dataflow.input_session import InputSession
+    from pyspark_diff.dataflow.probe import Probe
+    from pyspark_diff.errors import (
+        ClosedError,
+        DiffError,
+        DiffOverflowError,
+        FunctionError,
+        InvalidDiffError,
+        InvalidTimeError,
+        NegativeMultiplicityError,
+        NonDeterministicError,
+        NotReadableError,
+        ReservedNameError,
+        SchemaError,
+        StalledError,
+        TimeRegressionError,
+        UnsupportedTypeError,
+    )
+    from pyspark_diff.frame.diffframe import DiffFrame
+    from pyspark_diff.frame.grouped import GroupedDiff
+    from pyspark_diff.frame.loop_methods import Loop
+    from pyspark_diff.spark.session import configure, session
+    from pyspark_diff.times import Antichain
 
 __version__ = "0.1.0"
+
+#: Where each public name is defined.
+_HOMES = {
+    "Antichain": "times",
+    "ClosedError": "errors",
+    "Dataflow": "dataflow.dataflow",
+    "DiffError": "errors",
+    "DiffFrame": "frame.diffframe",
+    "DiffOverflowError": "errors",
+    "FunctionError": "errors",
+    "GroupedDiff": "frame.grouped",
+    "Hold": "dataflow.hold",
+    "InputSession": "dataflow.input_session",
+    "InvalidDiffError": "errors",
+    "InvalidTimeError": "errors",
+    "Loop": "frame.loop_methods",
+    "NegativeMultiplicityError": "errors",
+    "NonDeterministicError": "errors",
+    "NotReadableError": "errors",
+    "Probe": "dataflow.probe",
+    "ReservedNameError": "errors",
+    "SchemaError": "errors",
+    "StalledError": "errors",
+    "TimeRegressionError": "errors",
+    "UnsupportedTypeError": "errors",
+    "configure": "spark.session",
+    "graphs": "graphs",
+    "session": "spark.session",
+}
 
 __all__ = [
     "Antichain",
@@ -56,3 +96,17 @@ __all__ = [
     "graphs",
     "session",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{home}")
+    value = module if name == "graphs" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -10,6 +10,8 @@ the error that the task found, and nothing is ever unpickled.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 #: Where an error of the library begins in a text.
 _MARK = "pyspark_diff error: "
@@ -207,3 +209,24 @@ def from_text(text: str) -> DiffError | None:
     except ValueError:
         return None
     return from_payload(name, message)
+
+
+@contextmanager
+def errors_to_text() -> Iterator[None]:
+    """In a task that gives a user's rows, an error of the library leaves as text."""
+    try:
+        yield
+    except DiffError as error:
+        raise RuntimeError(to_text(error)) from error
+
+
+@contextmanager
+def errors_from_text() -> Iterator[None]:
+    """Around a job, an error of the library that left a task as text is raised as itself."""
+    try:
+        yield
+    except Exception as error:
+        found = from_text(str(error))
+        if found is None:
+            raise
+        raise found from error

@@ -7,9 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from oracle import (
     HALVES,
     REDUCES,
@@ -22,6 +19,9 @@ from oracle import (
     free,
     guard,
 )
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
 from pyspark_diff import DiffFrame
 
 #: The operators that are drawn.

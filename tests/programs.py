@@ -15,10 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
-
 from oracle import (
     FLAT_MAPS,
     THRESHOLDS,
@@ -31,10 +27,14 @@ from oracle import (
     normal,
 )
 from program_ops import apply_op, ddl, quoted, relational
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
 from pyspark_diff import Dataflow, DiffFrame, Loop
-from pyspark_diff.trace import storage
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
+from pyspark_diff.trace import storage
 
 #: How many rows are many: from there on they are treated in another way.
 MANY = [(sums, "PARTITIONED"), (sums, "DENSE"), (join, "LONG"), (local, "THREADED")]
@@ -348,7 +348,7 @@ class Run:
         program: Program,
         *,
         kept: bool = False,
-        held: int = work.HELD_ROWS,
+        held: int = work.IN_MEMORY_ROWS,
         **options: Any,
     ):
         self.spark, self.program = spark, program
@@ -370,7 +370,7 @@ class Run:
         self._expected: dict[int, list[Any]] = {}
 
     def __enter__(self) -> "Run":
-        self._limits.setattr(work, "HELD_ROWS", self._held)
+        self._limits.setattr(work, "IN_MEMORY_ROWS", self._held)
         if not self._held:
             for module, limit in MANY:
                 self._limits.setattr(module, limit, 0)

@@ -9,11 +9,13 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F
-
 from oracle import Op, Program, accumulate, normal
 from programs import Run
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from test_joins import ending, fed, multiset, types
+from test_law import every_runner, move, one_bit_hash
+
 from pyspark_diff import (
     Dataflow,
     DiffFrame,
@@ -21,8 +23,6 @@ from pyspark_diff import (
     NegativeMultiplicityError,
     SchemaError,
 )
-from test_joins import ending, fed, multiset, types
-from test_law import every_runner, move, one_bit_hash
 
 ROWS = (("k", "int"), ("n", "int"), ("s", "string"), ("b", "boolean"), ("x", "double"))
 NAN = float("nan")

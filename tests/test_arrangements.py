@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from oracle import accumulate
 from pyspark.sql import functions as F
 
-from oracle import accumulate
 from pyspark_diff import ClosedError, Dataflow, DiffFrame, NotReadableError, TimeRegressionError
 from pyspark_diff.operators.node import Arranged, Keyed
 from pyspark_diff.runners import work
@@ -29,7 +29,7 @@ def advance(flow, session, to):
 
 @every_runner
 def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatch):
-    monkeypatch.setattr(work, "HELD_ROWS", 0)  # so that each batch is a file
+    monkeypatch.setattr(work, "IN_MEMORY_ROWS", 0)  # so that each batch is a file
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         seen = []

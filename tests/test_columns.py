@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
-from pyspark_diff.spark.jvm import call_of
-from pyspark_diff.expressions.columns import parse_aggregates, parse_condition
 from pyspark_diff.errors import NonDeterministicError, SchemaError
+from pyspark_diff.expressions.aggregates import parse_aggregates
+from pyspark_diff.expressions.conditions import parse_condition
+from pyspark_diff.spark.jvm import call_of
 
 SCHEMA = "k string, x int, y long, d decimal(10,2), b boolean, `a.b` double, arr array<int>"
 

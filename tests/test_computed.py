@@ -21,10 +21,10 @@ from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
 from pyspark_diff.expressions.compiled import compiled
+from pyspark_diff.expressions.tree import tree_of
 from pyspark_diff.kernels.arrow_expression import column_of
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.expressions.tree import tree_of
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 

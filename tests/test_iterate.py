@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import functions as F
-
 from oracle import Op, Program, accumulate, columns_of, evaluate
 from program_ops import multiplies
 from programs import Run, build, formed, operators, programs, schedules, whole_histories
+from pyspark.sql import functions as F
+
 from pyspark_diff import (
     Dataflow,
     DiffFrame,

@@ -9,14 +9,14 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F
-
 from oracle import Op, Program, accumulate, normal, total
 from program_ops import HOWS
 from programs import Run
-from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 from test_law import RUNNERS, every_runner, move, one_bit_hash
+
+from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
 
 INT = (("k", "int"),)
 LEFT = (("k", "int"), ("x", "string"))

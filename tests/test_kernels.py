@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from oracle import accumulate, normal
+
 from pyspark_diff import DiffOverflowError
-from pyspark_diff.trace import storage
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
+from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.sums import sum_by_code
 from pyspark_diff.kernels.updates import Updates, advanced, concat, empty
+from pyspark_diff.trace import storage
 
 #: A hundred of these cost as much as one step of a dataflow.
 many = settings(max_examples=8 * settings().max_examples)

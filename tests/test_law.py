@@ -10,9 +10,9 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from oracle import Op, Program, accumulate, evaluate, normal, total
 from programs import Run, build, formed, programs, schedules, whole_histories
+
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
 from pyspark_diff.spark.schema import Schema
 

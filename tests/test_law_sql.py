@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from test_law import examples
 
 from pyspark_diff import Dataflow, DiffFrame
-from test_law import examples
 
 Rows = list[tuple[Any, ...]]
 COLUMNS = "k int, x bigint, s string"

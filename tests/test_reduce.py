@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from oracle import accumulate
+
 from pyspark_diff import (
     Dataflow,
     DiffFrame,

@@ -278,3 +278,19 @@ def test_submitted_script_keeps_what_was_submitted(tmp_path):
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
     }
+
+
+def test_import_is_quick_and_imports_nothing_heavy():
+    # Spark imports each installed package called pyspark_* when it looks for data sources.
+    heavy = "numba", "numpy", "pandas", "pyarrow", "pyspark"
+    program = f"import sys, pyspark_diff; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+
+
+def test_public_names_are_looked_up_when_used():
+    assert set(pyspark_diff._HOMES) == set(pyspark_diff.__all__)
+    for name in pyspark_diff.__all__:
+        assert getattr(pyspark_diff, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
+        pyspark_diff.nosuch

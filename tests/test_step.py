@@ -8,10 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import functions as F
-
 from oracle import Op, Program, accumulate, total
 from programs import Run, files_of
+from pyspark.sql import functions as F
+
 from pyspark_diff import (
     Dataflow,
     DiffFrame,

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import IterationReport, State, only
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.spark.schema import TimeType
-from pyspark_diff.engine.state import State, IterationReport, only
 
 
 class Entry(NamedTuple):

@@ -14,21 +14,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
-from pyspark_diff.trace import storage
-from pyspark_diff.trace.arrangement import Arrangement
-from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
-from pyspark_diff.engine.graph import Graph, graph_of, starts_of
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
-from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
+from pyspark_diff.engine.step import Step
+from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
+from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import check_data_names, check_names, parse_schema, parse_time_type
 from pyspark_diff.spark.session import driver_rows, parallelism
-from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
-from pyspark_diff.engine.step import Step
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage
 
 #: Where the history of a collection begins that is given as a whole.

@@ -15,18 +15,19 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.coercion import Data, coerce
+from pyspark_diff.engine.state import Arrival
 from pyspark_diff.errors import (
     ClosedError,
     InvalidDiffError,
     InvalidTimeError,
     TimeRegressionError,
 )
-from pyspark_diff.spark.frames import check_deterministic, column
+from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.operators.node import Constant, Input
 from pyspark_diff.runners.feed import Source
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.engine.state import Arrival
 from pyspark_diff.spark.values import to_array
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Iterable
 
-from pyspark_diff.trace.arrangement import Arrangement
-from pyspark_diff.trace.spine import Trace
-from pyspark_diff.errors import NotReadableError
 from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.engine.compaction import antichain
+from pyspark_diff.engine.state import Frontier, State, only
+from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import arrange_by_self
 from pyspark_diff.operators.node import Arranged, Node, Reader
 from pyspark_diff.spark.schema import TimeType
-from pyspark_diff.engine.state import Frontier, State, only
-from pyspark_diff.engine.compaction import antichain
+from pyspark_diff.trace.arrangement import Arrangement
+from pyspark_diff.trace.spine import Trace
 
 
 class Outputs:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping
 
-from pyspark_diff.trace.batch import Batch
-from pyspark_diff.trace.spine import Trace
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import Frontier, Settings, only
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import View
-from pyspark_diff.engine.state import Frontier, Settings, only
 from pyspark_diff.times import Antichain
+from pyspark_diff.trace.batch import Batch
+from pyspark_diff.trace.spine import Trace
 
 
 def antichain(frontier: Frontier) -> Antichain:

@@ -11,12 +11,12 @@ from typing import Callable, Sequence
 import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import Settings
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.engine.state import Settings
 
 
 class Evaluation:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping
 
-from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.engine.state import Frontier, least
+from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of, result_of, sources_of
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
@@ -21,10 +24,7 @@ from pyspark_diff.operators.node import (
     Node,
     Reader,
 )
-from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of, result_of, sources_of
-from pyspark_diff.runners.feed import Feed, Stage
-from pyspark_diff.engine.state import Frontier, least
-
+from pyspark_diff.runners.feed import Feed
 
 #: What has no work of its own: its readers evaluate what it is made of.
 _PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Sequence
 
 import pyarrow as pa
 
-from pyspark_diff.trace.spine import Trace
+from pyspark_diff.engine.compaction import antichain
+from pyspark_diff.engine.state import Frontier, IterationReport
+from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates, joined
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
-from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.engine.state import Frontier, IterationReport
-from pyspark_diff.engine.compaction import antichain
+from pyspark_diff.trace.spine import Trace
 
 if TYPE_CHECKING:
     from pyspark_diff.engine.step import Step

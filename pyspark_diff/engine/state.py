@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from pyspark_diff.trace.spine import Trace
 from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.times import Antichain
+from pyspark_diff.trace.spine import Trace
 
 #: Frontier of a total order: its one time, or None when complete.
 Frontier = int | None

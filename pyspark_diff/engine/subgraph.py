@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Iterable, Sequence, Union
 
 from pyspark_diff.operators.arrange import arrange_by_self
+from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
-from pyspark_diff.operators.by_self import over_arrangement
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Callable, Mapping, Sequence
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import UnsupportedTypeError
-from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, Constant, Field, ArrowExpression
-from pyspark_diff.spark.schema import arrow_type
 from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
+from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, ArrowExpression, Constant, Field
+from pyspark_diff.spark.schema import arrow_type
 
 _BOOLEAN, _LONG, _NULL = T.BooleanType(), T.LongType(), T.NullType()
 

@@ -14,8 +14,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.expressions.columns import Aggregate
 from pyspark_diff.errors import SchemaError, UnsupportedTypeError
+from pyspark_diff.expressions.aggregates import Aggregate
+from pyspark_diff.expressions.names import unused
 from pyspark_diff.operators.aggregate import Formula, aggregate, formula
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.collate import collate
@@ -26,7 +27,6 @@ from pyspark_diff.operators.reduce import reduce
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.top_k import top_k
 from pyspark_diff.spark.schema import Schema
-from pyspark_diff.expressions.names import unused
 
 _LINEAR = frozenset(
     "count count_if sum avg bool_and bool_or var_samp var_pop stddev_samp stddev_pop".split()

@@ -12,23 +12,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.jvm import call_of
-from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.dataflow.dataflow import Dataflow
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import (
-    check_row_wise,
-    column,
-    data_schema,
-    template,
-    update_struct,
-)
-from pyspark_diff.operators.projection import compute, keep_where
-from pyspark_diff.operators.linear import Expression, pick
-from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+from pyspark_diff.expressions.check import check_row_wise, data_schema
+from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.expressions.tree import Attribute, tree_of
+from pyspark_diff.operators.linear import Expression, pick
+from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.operators.projection import compute, keep_where
+from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.spark.jvm import call_of
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame

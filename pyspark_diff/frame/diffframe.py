@@ -8,21 +8,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import Dataflow
-from pyspark_diff.errors import NotReadableError, SchemaError
-from pyspark_diff.spark.frames import check_deterministic, column
 from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.engine.state import only
+from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.keyed_methods import KeyedMethods
 from pyspark_diff.frame.loop_methods import Loop, LoopMethods
+from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Input, Keyed, Node
-from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
-from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_data_names, check_names
-from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.engine.state import only
 
 
 class DiffFrame(KeyedMethods, LoopMethods):

@@ -8,22 +8,22 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.frame.aggregation import Aggregation, arguments_of
-from pyspark_diff.expressions.columns import Aggregate, parse_aggregates
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
+from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.frame.aggregation import Aggregation, arguments_of
 from pyspark_diff.operators.arrange import arrange_by_key
+from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import semijoin
 from pyspark_diff.operators.linear import Expression, pick
 from pyspark_diff.operators.node import Concat, Constant, Linear, Node
-from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.frames import column, template, update_struct
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, check_names, without_nullability
-from pyspark_diff.expressions.names import Resolver, unused
 
 if TYPE_CHECKING:
-    from pyspark_diff.frame.diffframe import DiffFrame
     from pyspark_diff.frame.base import Frame
+    from pyspark_diff.frame.diffframe import DiffFrame
 
 _NUMBERS = (T.NumericType,)
 

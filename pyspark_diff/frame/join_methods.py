@@ -12,19 +12,19 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.expressions.columns import Condition, parse_condition
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import quoted
+from pyspark_diff.expressions.conditions import Condition, parse_condition
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.linear_methods import LinearMethods
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
+from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.cross import replicate, salt
 from pyspark_diff.operators.join import join, pad, semijoin
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Arranged, Concat, Node
-from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.schema import without_nullability
-from pyspark_diff.expressions.names import Resolver, unused
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame

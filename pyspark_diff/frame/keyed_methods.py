@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from pyspark.sql import Column
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.jvm import order_of
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.grouped import GroupedDiff
 from pyspark_diff.frame.join_methods import JoinMethods
 from pyspark_diff.operators.aggregate import aggregate, total
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
-from pyspark_diff.operators.linear import Negate, pick, multiply_diff
+from pyspark_diff.operators.linear import Negate, multiply_diff, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.reduce import FORMS, reduce
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.top_k import top_k
+from pyspark_diff.spark.jvm import order_of
 from pyspark_diff.spark.schema import check_names, parse_schema
-
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame

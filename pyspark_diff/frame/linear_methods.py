@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import column
+from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.operators.linear import FlatMap, MapInPandas, Negate, pick
 from pyspark_diff.operators.node import Concat, Linear
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, check_names, parse_schema
-from pyspark_diff.expressions.names import Resolver
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame

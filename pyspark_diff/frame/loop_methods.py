@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.operators.consolidate import consolidate
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.loop import Leave, Variable
-from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
 
 if TYPE_CHECKING:

@@ -1,11 +1,14 @@
-"""Graph algorithms, kept up to date while edges come and go.
+"""Level 10, graphs: algorithms that are kept up to date while edges come and go.
 
-Each is a short program of `DiffFrame` operators and gives a `DiffFrame`. At every time ``t``::
+What lives here: a short program of public operators for each algorithm. May import: level 9, and
+what checks a column below it. There is nothing in here that could not be written outside.
+
+The law, at every time ``t``::
 
     at(algorithm(edges), t) = the algorithm, from scratch, on the graph as it stands at t
 
 Edges are a collection with columns ``src`` and ``dst``, or anything with ``vertices`` and ``edges``
-(see `pyspark_diff.graphs.edges`). There is nothing in here that could not be written outside.
+(see `pyspark_diff.graphs.edges`).
 """
 
 from pyspark_diff.graphs.bfs import bfs

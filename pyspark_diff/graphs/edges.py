@@ -22,10 +22,10 @@ from typing import Any, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import column
+from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.neighbours import ends
+from pyspark_diff.spark.frames import column
 
 #: Columns that a set of nodes may have its ids in; the first that is there counts.
 _IDS = ("node", "id")

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import edges_of, ids_of
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)

@@ -1,1 +1,9 @@
-"""Pure functions on numpy and Arrow arrays: what to compute, with no Spark and no I/O."""
+"""Level 1, kernels: arrays in, arrays out.
+
+What lives here: updates by column, and what is done to them - consolidate, merge, look up, join,
+replay, first records, sums, coordinates of loops. May import: numpy, numba and pyarrow, and level
+0; never pyspark. Acyclic.
+
+The law: a kernel is a pure function of its arrays, deterministic, without I/O, right on zero rows,
+and never loops over rows in Python.
+"""

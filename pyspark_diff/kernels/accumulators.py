@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.buffers import Array, read_only
-from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.diff_vectors import (
     COUNTER_OVERFLOW,
     FLOAT_OVERFLOW,
@@ -32,6 +31,7 @@ from pyspark_diff.kernels.diff_vectors import (
     DiffVectors,
     check,
 )
+from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.updates import Int64, PerRow
 
 #: Rows that all accumulators see before the next ones, so that their groups are still in the cache.

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels import ranking
+from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time
 from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, empty
 

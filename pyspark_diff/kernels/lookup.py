@@ -13,9 +13,9 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.coordinates import Limit
+from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 

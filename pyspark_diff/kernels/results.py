@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import DIGITS, LIMIT, LOW, double_add, two_product
 from pyspark_diff.kernels.buffers import read_only
-from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.diff_vectors import DiffVectors
+from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.updates import Int64
 
 

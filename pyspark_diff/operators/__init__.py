@@ -1,1 +1,10 @@
-"""The operators of a dataflow, one to a file."""
+"""Level 5, operators: nodes of a program, and what each of them computes.
+
+What lives here: `contract` (what a stage, a kernel and a reading kernel owe), `node` (nodes as
+values), and a file for each operator. May import: levels 0 to 4; an operator imports `contract`,
+`node` and no other operator. Acyclic.
+
+The law, for every operator and every time ``t``::
+
+    accumulate(op(A), t) = the batch operator of accumulate(A, t)
+"""

@@ -19,13 +19,12 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of
+from pyspark_diff.kernels.diff_vectors import DiffVectors, running
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.lookup import accumulated_vectors
-from pyspark_diff.kernels.diff_vectors import DiffVectors, running
 from pyspark_diff.kernels.results import result
+from pyspark_diff.operators.contract import Changes, DiffColumns, Side
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
-from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes, DiffColumns
 from pyspark_diff.spark.schema import Schema, arrow_type
 
 

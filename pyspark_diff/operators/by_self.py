@@ -12,9 +12,8 @@ from typing import Sequence
 import numpy as np
 
 from pyspark_diff.kernels.lookup import accumulated
+from pyspark_diff.operators.contract import Changes, Kernel, Side
 from pyspark_diff.operators.node import Arranged, Keyed, Reader
-from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes, Kernel
 
 
 @dataclass(frozen=True)

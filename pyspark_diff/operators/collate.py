@@ -19,12 +19,11 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.lookup import matching_rows
 from pyspark_diff.kernels.history import distinct_keys, history
+from pyspark_diff.kernels.lookup import matching_rows
 from pyspark_diff.kernels.updates import Int64, concat
+from pyspark_diff.operators.contract import Changes, Side
 from pyspark_diff.operators.node import Arranged, Reader
-from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes
 from pyspark_diff.spark.schema import Schema
 
 

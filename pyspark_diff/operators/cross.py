@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.frames import column
 from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema
 
 #: How many parts a collection is spread over: more than most clusters have cores for one job.

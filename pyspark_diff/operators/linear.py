@@ -19,9 +19,9 @@ from pyspark_diff.errors import (
     SchemaError,
     to_text,
 )
-from pyspark_diff.spark.frames import column, map_in_arrow
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.runners.tasks import errors_to_text
+from pyspark_diff.errors import (errors_to_text)
+from pyspark_diff.spark.frames import column, map_in_arrow
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.values import to_array
 
@@ -150,9 +150,8 @@ class MultiplyDiff:
 def multiply_diff(source: Node, name: str) -> Linear:
     """The node with each diff multiplied by a column, which is dropped."""
     names = [n for n in source.schema.names if n != name]
-    return Linear(
-        "weighted", source, source.schema.only(names), MultiplyDiff(name), lambda wanted: wanted | {name}
-    )
+    schema, stage = source.schema.only(names), MultiplyDiff(name)
+    return Linear("weighted", source, schema, stage, lambda wanted: wanted | {name})
 
 
 @dataclass(frozen=True)

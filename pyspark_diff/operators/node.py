@@ -15,9 +15,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.runners.feed import Stage
-from pyspark_diff.runners.read import ReadKernel
-from pyspark_diff.runners.work import Kernel, DiffColumns
+from pyspark_diff.operators.contract import DiffColumns, Kernel, ReadKernel, Stage
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.expressions.compiled import CompiledExpression
-from pyspark_diff.spark.frames import column
 from pyspark_diff.kernels.arrow_expression import ArrowExpression, column_of
 from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
 

@@ -30,9 +30,8 @@ from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
+from pyspark_diff.operators.contract import Changes, Side
 from pyspark_diff.operators.node import Arranged, Reader
-from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.values import to_array
 

@@ -18,8 +18,8 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.updates import Int64, pick
+from pyspark_diff.operators.contract import Changes
 from pyspark_diff.operators.node import Keyed, Node
-from pyspark_diff.runners.work import Changes
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels import top_k as kernel
+from pyspark_diff.operators.contract import Changes, Side
 from pyspark_diff.operators.node import Arranged, Reader
-from pyspark_diff.runners.read import Side
-from pyspark_diff.runners.work import Changes
 from pyspark_diff.spark.schema import Schema
 
 

@@ -18,14 +18,15 @@ from typing import Any, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.trace import storage
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
-from pyspark_diff.runners.read import Read, Side
+from pyspark_diff.operators.contract import Side
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, write_file
+from pyspark_diff.trace import storage
 
 
 def visit_coordinate(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:

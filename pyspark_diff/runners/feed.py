@@ -9,37 +9,14 @@ that reads it. Nothing is evaluated until a runner needs it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.spark.schema import TIME, Schema
-
-
-class Stage(Protocol):
-    """A linear operator, as runners see it. Travels to the executors where it is portable."""
-
-    @property
-    def portable(self) -> bool:
-        """Whether `on_table` works, so that no Spark is needed to evaluate the stage."""
-
-    @property
-    def takes(self) -> T.StructType | None:
-        """Spark schema of the update rows it takes, where it is not portable."""
-
-    @property
-    def keeps_time_and_diff(self) -> bool:
-        """Whether time and diff of every row stay what they are."""
-
-    def on_frame(self, frame: DataFrame) -> DataFrame:
-        """The operator on Spark update rows."""
-
-    def on_table(self, table: pa.Table) -> pa.Table:
-        """The operator on Arrow update rows."""
 
 
 @dataclass(frozen=True)

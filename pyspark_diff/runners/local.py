@@ -13,16 +13,17 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.runners.feed import Feed, Stage
-from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.coordinate import visit_coordinate
+from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.tasks import Split
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 
 #: From this many rows on, buckets are done side by side.
 THREADED = 50_000

@@ -12,64 +12,19 @@ shuffled: equal keys of all arrangements lie in equal buckets.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Protocol, Sequence
+from typing import Mapping
 
 import numpy as np
 
-from pyspark_diff.trace import storage
-from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Coordinate, Limit
+from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Updates, concat
-from pyspark_diff.runners.work import BucketResult, Changes, Output, write_file
-
-
-@dataclass(frozen=True)
-class Side:
-    """What a kernel sees of one arrangement.
-
-    Parameters
-    ----------
-    old : list of Updates
-        Batches of updates before the interval, each ordered by (key64, key, value, time).
-    new : Grouped
-        Updates of the interval, consolidated.
-    layout : Layout
-    names : tuple of str
-        Columns of the records, those of the key first.
-    lower : int or None
-        Where the interval begins; None where it has no beginning.
-    limit : Limit or None
-        In a loop, the coordinates of old updates that count.
-    reached : Reached or None
-        In a loop, what it has reached of the arrangement, for kernels that are bilinear.
-    """
-
-    old: list[Updates]
-    new: Grouped
-    layout: Layout
-    names: tuple[str, ...]
-    lower: int | None
-    limit: Limit | None = None
-    reached: Reached | None = None
-
-
-class ReadKernel(Protocol):
-    """The function of an operator on one bucket: pure, without I/O, right on zero rows."""
-
-    @property
-    def records(self) -> bool:
-        """Whether the output is arranged too, so that the kernel knows what it gave before."""
-
-    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        """Columns of the arrangement with this number that some output columns are made of."""
-
-    def __call__(
-        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
-    ) -> tuple[Changes, int]:
-        """Updates of the wanted output columns, and how many old rows were read."""
+from pyspark_diff.operators.contract import ReadKernel, Side
+from pyspark_diff.runners.work import BucketResult, Output, write_file
+from pyspark_diff.trace import storage
 
 
 @dataclass(frozen=True)

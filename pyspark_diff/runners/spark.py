@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
-from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
-from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
+from pyspark_diff.errors import errors_from_text
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
-from pyspark_diff.runners.feed import Feed, Source, Stage
+from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
+from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -31,6 +31,8 @@ from pyspark_diff.spark.schema import (
     arrow_type,
     without_nullability,
 )
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 
 #: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
 LOCAL_ROWS = 1000
@@ -94,7 +96,7 @@ class SparkRunner:
             return self._results(self._range(len(buckets)).mapInArrow(do, tasks.RESULTS))
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
-        with tasks.errors_from_text():
+        with errors_from_text():
             rows = results.collect()
         for row in rows:
             tasks.raise_error(row.error)
@@ -124,13 +126,13 @@ class SparkRunner:
             frame = stage.on_frame(frame)
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
-        with tasks.errors_from_text(), storage.made(directory):
+        with errors_from_text(), storage.made(directory):
             rows = written.collect()
         return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
-        with tasks.errors_from_text():
+        with errors_from_text():
             return self._start(source).toArrow()
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:

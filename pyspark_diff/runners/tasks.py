@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Callable, Iterable, Iterator, Sequence
 
@@ -17,28 +16,26 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pyspark_diff.trace import storage
 from pyspark_diff.errors import (
     DiffError,
     InvalidDiffError,
     InvalidTimeError,
     TimeRegressionError,
     from_payload,
-    from_text,
     to_payload,
-    to_text,
 )
 from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout, as_int64
 from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import PerRow, Updates, joined
-from pyspark_diff.kernels.into_diff import into_diff
-from pyspark_diff.runners.feed import Stage
-from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.operators.contract import DiffColumns, Stage
 from pyspark_diff.runners.coordinate import visit_coordinate
-from pyspark_diff.runners.work import BucketResult, DiffColumns, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.trace import storage
 
 BLOBS = "bucket int, part long, blob binary, error string"
 RESULTS = "bucket int, result string, output binary, error string"
@@ -236,27 +233,6 @@ def merge_buckets(
         return _as_data(RESULTS, results(batches))
 
     return run
-
-
-@contextmanager
-def errors_to_text() -> Iterator[None]:
-    """In a task that gives a user's rows, an error of the library leaves as text."""
-    try:
-        yield
-    except DiffError as error:
-        raise RuntimeError(to_text(error)) from error
-
-
-@contextmanager
-def errors_from_text() -> Iterator[None]:
-    """Around a job, an error of the library that left a task as text is raised as itself."""
-    try:
-        yield
-    except Exception as error:
-        found = from_text(str(error))
-        if found is None:
-            raise
-        raise found from error
 
 
 def raise_error(error: str | None) -> None:

@@ -10,41 +10,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Mapping, Protocol, Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.accumulators import Accumulator
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.lookup import accumulated
+from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout, from_int64
+from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, spread
+from pyspark_diff.kernels.updates import Updates, concat, spread
+from pyspark_diff.operators.contract import Changes, DiffColumns, Kernel
 from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 IN_MEMORY_ROWS = 4096
-
-#: What a kernel returns: the wanted output columns, times and diffs.
-Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
-
-
-class Kernel(Protocol):
-    """A keyed operator's function on one bucket."""
-
-    @property
-    def stateful(self) -> bool:
-        """Whether it needs the accumulation of each record below the interval."""
-
-    def __call__(
-        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
-    ) -> Changes:
-        """Updates of the output columns at the wanted positions."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +72,6 @@ def _rows(changes: Changes) -> int:
     """How many rows; a time or diff that all share does not tell."""
     columns, time, diff = changes
     return next(len(value) for value in (*columns, diff, time) if not isinstance(value, int))
-
-
-@dataclass(frozen=True)
-class DiffColumns:
-    """Columns that move into the diff, which is a vector then.
-
-    Parameters
-    ----------
-    columns : tuple of str
-    accumulators : tuple of Accumulator
-        What becomes of them; each names a column by its number.
-    """
-
-    columns: tuple[str, ...]
-    accumulators: tuple[Accumulator, ...]
 
 
 @dataclass(frozen=True)

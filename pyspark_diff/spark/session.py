@@ -19,8 +19,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession, is_remote
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import is_remote
 from pyspark.util import is_remote_only
 
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the

@@ -1,1 +1,10 @@
-"""Arrangements: collections indexed by key, in immutable sorted batches."""
+"""Level 4, traces: collections indexed by key, in immutable sorted batches.
+
+What lives here: batches, the spine that holds few of them, the arrangement that is read as a table,
+and the storage of their files. May import: levels 0 to 2. Acyclic.
+
+The law, of batch, trace and arrangement alike, for every ``t`` beyond ``since``::
+
+    sum of its updates at times <= t  =  sum of the collection's updates at times <= t that lie
+                                         beyond lower and not beyond upper
+"""

@@ -15,14 +15,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.trace import storage
-from pyspark_diff.trace.spine import Trace
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.updates import Updates, concat
 from pyspark_diff.spark.schema import Schema, TimeType
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.spine import Trace
 
 #: Up to this many rows a table is made on the driver, without a Spark job.
 DRIVER_ROWS = 100_000

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Iterable, Mapping
 
-from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.times import Antichain, Description
+from pyspark_diff.trace.batch import Batch, BatchFile
 
 
 @dataclass(frozen=True)
