@@ -22,13 +22,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import index
-from typing import SupportsIndex, TypeAlias, cast
+from typing import SupportsIndex, TypeAlias, TypeVar, cast
 
 from pyspark_diff.errors import InvalidTimeError, TimeRegressionError
 
 #: Which iteration of each of the loops around it, the outermost first.
 Coordinate: TypeAlias = tuple[int, ...]
 Time: TypeAlias = int | Coordinate
+_T = TypeVar("_T", bound=Time)
 
 
 def as_time(value: object) -> Time:
@@ -75,7 +76,7 @@ def less_equal(a: Time, b: Time) -> bool:
     return join(a, b) == b
 
 
-def join(a: Time, b: Time) -> Time:
+def join(a: _T, b: _T) -> _T:
     """Least upper bound: the smallest time that is at least both; the maximum by coordinate.
 
     Examples
@@ -84,9 +85,9 @@ def join(a: Time, b: Time) -> Time:
     (3, 4)
     """
     if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
+        return cast(_T, max(a, b))
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-        return tuple(map(max, a, b))
+        return cast(_T, tuple(map(max, a, b)))
     raise InvalidTimeError(
         f"cannot compare the times {a} and {b}: their shapes differ; "
         "give all times of a dataflow as ints, or as tuples of one shape"

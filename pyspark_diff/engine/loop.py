@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Sequence
 
 import pyarrow as pa
 
+from pyspark_diff import times
 from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
+from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates, joined
 from pyspark_diff.operators.inspect import Inspect
@@ -31,7 +32,7 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, Coordinate
 
 if TYPE_CHECKING:
     from pyspark_diff.engine.step import Step
@@ -85,7 +86,7 @@ class Iteration:
         loop = subgraph.loop
         left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
         if any(self._reached(node, base) for node in subgraph.outside):
-            self._note(loop, (*base, 0))
+            self._note(loop, times.enter(base))
         agenda = self._agenda.get((loop, base), [])
         while agenda:
             at = (*base, heapq.heappop(agenda))
@@ -101,10 +102,10 @@ class Iteration:
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
         while loop is not None and self._now.get(loop) != coordinate:
-            agenda = self._agenda.setdefault((loop, coordinate[:-1]), [])
+            agenda = self._agenda.setdefault((loop, times.leave(coordinate)), [])
             if coordinate[-1] not in agenda:
                 heapq.heappush(agenda, coordinate[-1])
-            loop, coordinate = loop.parent, coordinate[:-1]
+            loop, coordinate = loop.parent, times.leave(coordinate)
 
     def _turn(self, subgraph: Subgraph, at: Coordinate) -> None:
         started = time.perf_counter()
@@ -165,7 +166,7 @@ class Iteration:
         if at[-1] == 0:
             start = self._start(node, at)
             if start and node.loop is not None and node.loop.max_iterations > 1:
-                back = (*at[:-1], 1)
+                back = times.step(at)
                 taken = [feed.then(Negate()) for feed in start]
                 self._back.setdefault((node, back), []).extend(taken)
                 self._note(node.loop, back)
@@ -197,7 +198,7 @@ class Iteration:
         feeds = [feed for feed in self._feeds(result_of(node), at) if feed.source.rows != 0]
         if not feeds:
             return 0
-        following = (*at[:-1], at[-1] + 1)
+        following = times.step(at)
         if following[-1] >= node.loop.max_iterations:
             if not node.loop.stops:
                 self._refuse(node, node.loop, feeds, following)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple
 
-from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.spine import Trace
 
 

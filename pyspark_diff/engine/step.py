@@ -18,7 +18,6 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, Source
@@ -26,7 +25,7 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.times import Antichain, meet_all
+from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
