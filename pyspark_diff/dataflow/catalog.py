@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import IterationReport, State, only
+from pyspark_diff.engine.state import IterationReport, State
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.spark.schema import TimeType
 
@@ -57,7 +57,7 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
         if trace is None:
             continue
         lower, upper, since = (
-            None if (at := only(frontier)) is None else time_type.decode(at)
+            None if (at := frontier.bound) is None else time_type.decode(at)
             for frontier in (trace.lower, trace.upper, trace.since)
         )
         readers = [_name(reader) for reader in graph.readers[node]]

@@ -19,7 +19,7 @@ from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
-from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
+from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
@@ -27,6 +27,7 @@ from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import check_data_names, check_names, parse_schema, parse_time_type
 from pyspark_diff.spark.session import driver_rows, parallelism
+from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage
@@ -163,7 +164,7 @@ class Dataflow:
         node = Input(parsed, self.time_type, name)
         session = InputSession(node, self.time_name, self.diff_name, begin)
         self._sessions[node] = session
-        self._state = State({**self._state.frontiers, node: begin}, {}, {}, {})
+        self._state = State({**self._state.frontiers, node: session._frontier}, {}, {}, {})
         return Dataflow._wrap(self, node), session
 
     def step(self, on_iteration: Watch | None = None) -> bool:
@@ -189,7 +190,7 @@ class Dataflow:
         arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
         for node in graph.nodes:
             if isinstance(node, Constant):
-                upper[node] = None
+                upper[node] = Antichain()
                 arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if not moved and not any(arrivals.values()):
@@ -291,12 +292,11 @@ class Dataflow:
     def _probe(self, node: Node) -> Probe:
         self._add_sink(node)
 
-        def read() -> Frontier:
-            if node in self._state.frontiers:
-                return self._state.frontiers[node]
-            starts = [s for n in graph_of([node]).nodes
-                      if (s := self._state.frontiers.get(n)) is not None]
-            return min(starts) if starts else None
+        def read() -> Antichain:
+            known = self._state.frontiers
+            if node in known:
+                return known[node]
+            return meet_all(known[n] for n in graph_of([node]).nodes if n in known)
 
         return Probe(self.time_type, read)
 
@@ -305,25 +305,23 @@ class Dataflow:
             self._check_building(f"keeping {node.kind}")
             self._sinks[self._outputs.add(node, arranged)] = None
 
-    def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
-        """The kept collection of a node, and its frontier."""
+    def _arrangement(self, node: Node) -> Arrangement:
+        """The kept collection of a node."""
         self._check_open()
         if node not in self._outputs and self._graph is None:
             self._keep(node)
-        starts = [self._state.frontiers[n] for n in self._sessions]
-        return self._outputs.arrangement(node, self._state, starts)
+        return self._outputs.arrangement(node, self._state, self._start())
 
     def _hold(self, node: Node, time: int | None) -> Hold:
-        arrangement, _ = self._arrangement(node)
-        return self._outputs.hold(node, arrangement, time)
+        return self._outputs.hold(node, self._arrangement(node), time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
         self._keep(node)
         self._graph = graph_of(self._sinks)
         inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
-        frontiers: dict[Node, Frontier] = {n: BEGINNING for n in self._graph.nodes}
-        self._state = State(frontiers, {}, {}, {})
+        beginning = Antichain([BEGINNING])
+        self._state = State(dict.fromkeys(self._graph.nodes, beginning), {}, {}, {})
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
             if isinstance(n, Constant):
@@ -335,11 +333,17 @@ class Dataflow:
                 table = n.frame.toArrow()
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
-        self._advance(self._graph, arrivals, {n: None for n in inputs})
+        self._advance(self._graph, arrivals, dict.fromkeys(inputs, Antichain()))
+
+    def _start(self) -> Antichain:
+        """Where the first of the inputs is, and constants begin."""
+        if not self._sessions:
+            return Antichain([self.time_type.start])
+        return meet_all(self._state.frontiers[node] for node in self._sessions)
 
     def _constant(self, node: Constant) -> tuple[Arrival, ...]:
         """A constant's rows, as long as they have not been taken in."""
-        start = self._state.frontiers.get(node)
+        start = self._state.frontiers[node].bound
         if start is None:
             return ()
         begin = node.time_type.start if start == BEGINNING else start
@@ -376,7 +380,7 @@ class Dataflow:
                     self._keep(frame._node)
             graph = graph_of([*self._sinks, *self._sessions])
             begins = {node: self._state.frontiers[node] for node in self._sessions}
-            starts = starts_of(graph, begins, self.time_type.start)
+            starts = starts_of(graph, begins, self._start())
             self._state = State(starts, {}, {}, {})
             self._graph = graph
         return self._graph
@@ -395,7 +399,7 @@ class Dataflow:
     def _frontiers_in_words(self) -> str:
         told = []
         for session in self._sessions.values():
-            at = session._frontier
+            at = session._frontier.bound
             shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
             told.append(f"input {session.name!r} was flushed {shown}")
         return ", ".join(told)

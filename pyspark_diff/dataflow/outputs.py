@@ -6,15 +6,13 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
-from typing import Iterable
-
 from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.engine.compaction import antichain
-from pyspark_diff.engine.state import Frontier, State, only
+from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import arrange_by_self
 from pyspark_diff.operators.node import Arranged, Node, Reader
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.spine import Trace
 
@@ -49,10 +47,8 @@ class Outputs:
         self._nodes.setdefault(node, arranged)
         return arranged
 
-    def arrangement(
-        self, node: Node, state: State, starts: Iterable[Frontier]
-    ) -> tuple[Arrangement, Frontier]:
-        """A kept collection, and its frontier."""
+    def arrangement(self, node: Node, state: State, start: Antichain) -> Arrangement:
+        """A kept collection; one that no step has reached is empty, and begins at ``start``."""
         if node not in self._nodes:
             raise NotReadableError(
                 f"the updates of this collection ({node!r}) were not kept, because other operators "
@@ -61,7 +57,6 @@ class Outputs:
         kept = self._nodes[node]
         trace = state.traces.get(kept)
         if trace is None:
-            start = antichain(min([s for s in starts if s is not None], default=0))
             trace = Trace(start, start, start)
         every = frozenset(node.schema.names)
         arrangement = Arrangement(
@@ -70,11 +65,11 @@ class Outputs:
         )
         if arrangement.reads_later:
             self.pinned.update(trace.paths())
-        return arrangement, only(trace.upper)
+        return arrangement
 
     def hold(self, node: Node, arrangement: Arrangement, time: int | None) -> Hold:
         """A hold on a kept collection, from a time or from the first that can be read."""
-        since = only(arrangement.trace.since)
+        since = arrangement.trace.since.bound
         if time is None:
             time = since if since is not None else self._time_type.start
         elif since is not None and time < since:
@@ -86,11 +81,10 @@ class Outputs:
         self._holds.append((self._nodes[node], hold))
         return hold
 
-    def holds(self) -> dict[Node, int]:
+    def holds(self) -> dict[Node, Antichain]:
         """From when on each arrangement's history is held, where it is."""
-        self._holds = [held for held in self._holds if held[1]._at is not None]
-        found: dict[Node, int] = {}
+        self._holds = [held for held in self._holds if not held[1]._frontier.is_empty]
+        found: dict[Node, Antichain] = {}
         for node, hold in self._holds:
-            if hold._at is not None:
-                found[node] = min(found.get(node, hold._at), hold._at)
+            found[node] = found.get(node, hold._frontier).meet(hold._frontier)
         return found

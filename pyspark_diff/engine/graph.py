@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping
 
-from pyspark_diff.engine.state import Frontier, least
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of, result_of, sources_of
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.inspect import Inspect
@@ -25,6 +24,7 @@ from pyspark_diff.operators.node import (
     Reader,
 )
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.times import Antichain, meet_all
 
 #: What has no work of its own: its readers evaluate what it is made of.
 _PASSED = (Linear, Concat, Inspect, Variable, Enter, Leave)
@@ -139,20 +139,20 @@ def graph_of(sinks: Iterable[Node]) -> Graph:
 
 
 def starts_of(
-    graph: Graph, begins: Mapping[Node, Frontier], start: int
-) -> dict[Node, Frontier]:
-    """The first frontier of each node, given those of the inputs that are fed."""
-    starts: dict[Node, Frontier] = {}
+    graph: Graph, begins: Mapping[Node, Antichain], start: Antichain
+) -> dict[Node, Antichain]:
+    """The first frontier of each node, given those of the inputs that are fed, and of constants."""
+    starts: dict[Node, Antichain] = {}
     for item in graph.order:
         if isinstance(item, Subgraph):
-            first = least([starts[node] for node in item.outside])
+            first = meet_all(starts[node] for node in item.outside)
             starts.update(dict.fromkeys(item.nodes(), first))
         elif isinstance(item, Constant):
-            starts[item] = least(list(begins.values())) or start
+            starts[item] = start
         elif isinstance(item, Input):
             starts[item] = begins[item]
         else:
-            starts[item] = least([starts[node] for node in item.inputs])
+            starts[item] = meet_all(starts[node] for node in item.inputs)
     return starts
 
 

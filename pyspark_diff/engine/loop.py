@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Sequence
 
 import pyarrow as pa
 
-from pyspark_diff.engine.compaction import antichain
-from pyspark_diff.engine.state import Frontier, IterationReport
+from pyspark_diff import times
+from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
+from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates, joined
 from pyspark_diff.operators.inspect import Inspect
@@ -32,7 +32,7 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.trace.spine import Trace
+from pyspark_diff.times import Antichain, Coordinate
 
 if TYPE_CHECKING:
     from pyspark_diff.engine.step import Step
@@ -48,11 +48,11 @@ class Iteration:
     ----------
     step : Step
     subgraph : Subgraph
-    lower, upper : int or None
+    lower, upper : Antichain
         The interval of the step.
     """
 
-    def __init__(self, step: "Step", subgraph: Subgraph, lower: Frontier, upper: Frontier):
+    def __init__(self, step: "Step", subgraph: Subgraph, lower: Antichain, upper: Antichain):
         self._step, self._graph = step, step.graph
         self._subgraph = subgraph
         self._lower, self._upper = lower, upper
@@ -73,23 +73,20 @@ class Iteration:
     def run(self) -> None:
         """Run the loop to rest."""
         self._loop(self._subgraph, ())
-        start = antichain(self._lower)
         for node in arranged_in(self._subgraph):
             if node.keeps:
-                trace = self._step.traces.get(node) or Trace(start, start, start)
+                trace = self._step.trace(node, self._lower)
                 since = self._step.compaction.since(
                     node, trace, self._step.state.frontiers, self._upper
                 )
-                self._step.traces[node] = replace(
-                    trace, upper=antichain(self._upper), since=antichain(since)
-                )
+                self._step.traces[node] = replace(trace, upper=self._upper, since=since)
 
     def _loop(self, subgraph: Subgraph, base: Coordinate) -> None:
         """Run one loop to rest, inside of one iteration of the loops around it."""
         loop = subgraph.loop
         left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
         if any(self._reached(node, base) for node in subgraph.outside):
-            self._note(loop, (*base, 0))
+            self._note(loop, times.enter(base))
         agenda = self._agenda.get((loop, base), [])
         while agenda:
             at = (*base, heapq.heappop(agenda))
@@ -105,10 +102,10 @@ class Iteration:
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
         while loop is not None and self._now.get(loop) != coordinate:
-            agenda = self._agenda.setdefault((loop, coordinate[:-1]), [])
+            agenda = self._agenda.setdefault((loop, times.leave(coordinate)), [])
             if coordinate[-1] not in agenda:
                 heapq.heappush(agenda, coordinate[-1])
-            loop, coordinate = loop.parent, coordinate[:-1]
+            loop, coordinate = loop.parent, times.leave(coordinate)
 
     def _turn(self, subgraph: Subgraph, at: Coordinate) -> None:
         started = time.perf_counter()
@@ -127,8 +124,7 @@ class Iteration:
             if node in self._fresh and isinstance(node, Arranged):
                 # Not across what stood before the step: readers tell it from what is new.
                 trace = self._step.traces[node]
-                fences = [antichain(self._lower)]
-                self._step.traces[node] = self._step.merged(node, trace, fences)
+                self._step.traces[node] = self._step.merged(node, trace, [self._lower])
         changes = sum(self._feed_back(variable, at) for variable in subgraph.loop.variables)
         seconds = time.perf_counter() - started
         turn = IterationReport(subgraph.loop.name, at, changes, seconds)
@@ -170,7 +166,7 @@ class Iteration:
         if at[-1] == 0:
             start = self._start(node, at)
             if start and node.loop is not None and node.loop.max_iterations > 1:
-                back = (*at[:-1], 1)
+                back = times.step(at)
                 taken = [feed.then(Negate()) for feed in start]
                 self._back.setdefault((node, back), []).extend(taken)
                 self._note(node.loop, back)
@@ -202,7 +198,7 @@ class Iteration:
         feeds = [feed for feed in self._feeds(result_of(node), at) if feed.source.rows != 0]
         if not feeds:
             return 0
-        following = (*at[:-1], at[-1] + 1)
+        following = times.step(at)
         if following[-1] >= node.loop.max_iterations:
             if not node.loop.stops:
                 self._refuse(node, node.loop, feeds, following)
@@ -309,8 +305,7 @@ class Iteration:
         files = {r.bucket: r.file for r in results if r.file is not None}
         if files:
             trace = step.trace(node, self._lower)
-            lower, upper = antichain(self._lower), antichain(self._upper)
-            step.traces[node] = trace.joined(lower, upper, files)
+            step.traces[node] = trace.joined(self._lower, self._upper, files)
             self._fresh[node] = {bucket: (file.path,) for bucket, file in files.items()}
             self._rows[node] = sum(file.rows for file in files.values())
         if not isinstance(node, Reader):

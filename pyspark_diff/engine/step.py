@@ -12,23 +12,12 @@ from typing import Mapping, Sequence
 
 import pyarrow as pa
 
-from pyspark_diff.engine.compaction import Compaction, antichain
+from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.loop import Iteration
-from pyspark_diff.engine.state import (
-    Arrival,
-    Frontier,
-    Report,
-    Settings,
-    State,
-    Watch,
-    below,
-    least,
-    only,
-)
+from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, Source
@@ -36,7 +25,7 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
@@ -86,7 +75,7 @@ class Step:
         self.shown: list[tuple[Inspect, list[pa.Table], Coordinate]] = []
 
     def run(
-        self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Frontier]
+        self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> State:
         """Process everything up to the given frontiers of the inputs.
 
@@ -94,7 +83,7 @@ class Step:
         ----------
         arrivals : mapping of Node to sequence of Arrival
             What was flushed since the last step.
-        upper : mapping of Node to int or None
+        upper : mapping of Node to Antichain
             Frontier of each input.
 
         Returns
@@ -110,8 +99,8 @@ class Step:
                 elif isinstance(item, Input):
                     self._release(item, arrivals.get(item, ()), upper[item])
                 else:
-                    before = self._frontiers.get(item)
-                    self._frontiers[item] = least([self._frontiers[n] for n in item.inputs])
+                    before = self._frontiers[item]
+                    self._frontiers[item] = meet_all(self._frontiers[n] for n in item.inputs)
                     self._visit(item, before)
             for node in list(self.traces):
                 if isinstance(node, Arranged):
@@ -130,28 +119,28 @@ class Step:
         """Files that the step wrote, whether or not the new state needs them."""
         return self._written
 
-    def _release(self, node: Input, arrivals: Sequence[Arrival], upper: Frontier) -> None:
+    def _release(self, node: Input, arrivals: Sequence[Arrival], upper: Antichain) -> None:
         """Emit what lies before the input's new frontier; the rest waits."""
         feeds: list[Feed] = []
         rest: list[Arrival] = []
         self._frontiers[node] = upper
         for arrival in (*self._waiting.get(node, ()), *arrivals):
             source = arrival.source
-            whole = upper is None or arrival.last < upper
+            whole = not upper.less_equal(arrival.last)
             if not whole and source.time is not None:
                 rest.append(arrival)  # one time, not complete yet
                 continue
             if source.frame is not None and (self.graph.readings[node] > 1 or not whole):
                 # Read more than once, so evaluated once: two evaluations may differ.
                 source = self.evaluation.materialised(source)
-            bound = None if whole else upper
+            bound = None if whole else upper.bound
             feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
             if not whole:
-                rest.append(Arrival(source, arrival.last, taken=upper))
+                rest.append(Arrival(source, arrival.last, taken=upper.bound))
         self.emitted[node] = tuple(feeds)
         self._waiting[node] = tuple(rest)
 
-    def _visit(self, node: Node, before: Frontier) -> None:
+    def _visit(self, node: Node, before: Antichain) -> None:
         if isinstance(node, Keyed):
             self._keyed(node, before)
         elif isinstance(node, Reader):
@@ -168,32 +157,32 @@ class Step:
 
     def _loop(self, subgraph: Subgraph) -> None:
         nodes = subgraph.nodes()
-        before = self._frontiers.get(nodes[0])
-        after = least([self._frontiers[node] for node in subgraph.outside])
+        before = self._frontiers[nodes[0]]
+        after = meet_all(self._frontiers[node] for node in subgraph.outside)
         for node in nodes:
             self._frontiers[node] = after
         Iteration(self, subgraph, before, after).run()
 
-    def gated(self, node: Node, reached: Sequence[Feed], upper: Frontier) -> list[Feed]:
+    def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
         """The feeds that a node takes in now; what lies beyond its frontier waits."""
         now: list[Feed] = []
         later: list[Feed] = []
         for feed in (*self._pending.get(node, ()), *reached):
-            if not below(upper, feed.until):
+            if feed.until.precedes(upper):
                 now.append(feed)
                 continue
             if feed.source.frame is not None:
                 # The other input lags, so this one is read again later.
                 feed = replace(feed, source=self.evaluation.materialised(feed.source))
-            if feed.lower is None or below(feed.lower, upper):
-                now.append(replace(feed, upper=upper))
-                feed = replace(feed, lower=upper)
+            if feed.lower is None or not upper.less_equal(feed.lower):
+                now.append(replace(feed, upper=upper.bound))
+                feed = replace(feed, lower=upper.bound)
             # What lies before its own lower bound was taken from the source in an earlier step.
             later.append(feed)
         self._pending[node] = tuple(later)
         return now
 
-    def _keyed(self, node: Keyed, lower: Frontier) -> None:
+    def _keyed(self, node: Keyed, lower: Antichain) -> None:
         upper = self._frontiers[node]
         now = self.gated(node, self.graph.feeds(node.inputs[0], self.emitted), upper)
         trace = self.trace(node, lower)
@@ -202,12 +191,11 @@ class Step:
         if node.keeps:
             self.traces[node] = self.extended(node, trace, results, upper)
 
-    def trace(self, node: Arranged, lower: Frontier) -> Trace:
+    def trace(self, node: Arranged, lower: Antichain) -> Trace:
         """What a node keeps."""
-        start = antichain(lower)
-        return self.traces.get(node) or Trace(start, start, start)
+        return self.traces.get(node) or Trace(lower, lower, lower)
 
-    def _reader(self, node: Reader, lower: Frontier) -> None:
+    def _reader(self, node: Reader, lower: Antichain) -> None:
         upper = self._frontiers[node]
         views = tuple(
             self.compaction.view(source, self.traces[source], lower, upper)
@@ -220,7 +208,7 @@ class Step:
             self.traces[node] = self.extended(node, self.trace(node, lower), results, upper)
 
     def read_of(
-        self, node: Reader, views: tuple[View, ...], lower: Frontier, upper: Frontier
+        self, node: Reader, views: tuple[View, ...], lower: Antichain, upper: Antichain
     ) -> Read:
         """What a reader does with some views of its arrangements."""
         names = node.schema.names
@@ -238,9 +226,9 @@ class Step:
             stored,
             self._directory(f"{node.kind}-{node.serial}"),
             self.compaction.needed(node, self._frontiers, upper),
-            self.compaction.since(node, trace, self.state.frontiers, lower),
-            lower,
-            upper,
+            self.compaction.since(node, trace, self.state.frontiers, lower).bound,
+            lower.bound,
+            upper.bound,
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
@@ -260,7 +248,7 @@ class Step:
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
 
     def run_node(
-        self, node: Keyed, trace: Trace, lower: Frontier, upper: Frontier, feeds: list[Feed],
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
         coordinate: int = 0,
     ) -> list[BucketResult]:
         """Take updates into a keyed operator."""
@@ -271,7 +259,7 @@ class Step:
             schema = schema.only(node.stored(wanted))
         output = None if node.kernel is None else self._output(node)
         # A complete collection is never looked up again, unless somebody reads it.
-        keeps = node.keeps and (upper is not None or node.kernel is None)
+        keeps = node.keeps and (not upper.is_empty or node.kernel is None)
         work = Work(
             layout,
             self.settings.buckets,
@@ -280,9 +268,9 @@ class Step:
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
             self._directory(f"{node.kind}-{node.serial}"),
             keeps,
-            self.compaction.since(node, trace, self.state.frontiers, upper),
-            lower,
-            upper,
+            self.compaction.since(node, trace, self.state.frontiers, upper).bound,
+            lower.bound,
+            upper.bound,
             node.diff_columns,
             coordinate,
         )
@@ -328,7 +316,7 @@ class Step:
             fetched.append(feed)
         return self._local, fetched
 
-    def emit(self, node: Arranged, results: Sequence[BucketResult], upper: Frontier) -> None:
+    def emit(self, node: Arranged, results: Sequence[BucketResult], upper: Antichain) -> None:
         """Hand on what a node gave."""
         self.emitted[node] = self.given(
             node, [(r.output, r.output_path, r.rows_out) for r in results], upper
@@ -336,7 +324,7 @@ class Step:
 
     def given(
         self, node: Arranged, outputs: Sequence[tuple[pa.Table | None, str | None, int]],
-        upper: Frontier,
+        upper: Antichain,
     ) -> tuple[Feed, ...]:
         """Tables, and paths of tables with their rows, as feeds."""
         wanted = self.graph.wanted[node]
@@ -353,19 +341,19 @@ class Step:
         return tuple(feeds)
 
     def extended(
-        self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Frontier
+        self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Antichain
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         files = {r.bucket: r.file for r in results if r.file is not None}
-        return trace.extended(antichain(upper), antichain(since), files)
+        return trace.extended(upper, since, files)
 
     def _compacted(self, node: Arranged, trace: Trace) -> Trace:
         """The trace when all readers have gone on: compacted, and merged where that is due."""
         upper = self._frontiers[node]
         if not self.compaction.needed(node, self._frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper)
-        since = antichain(self.compaction.since(node, trace, self._frontiers, upper))
+        since = self.compaction.since(node, trace, self._frontiers, upper)
         fences = self.compaction.fences(node, self._frontiers)
         return self.merged(node, replace(trace, since=since), fences)
 
@@ -375,13 +363,13 @@ class Step:
             batches = trace.batches[first:stop]
             # Beyond a reader's frontier times still tell old updates from new ones.
             settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = only(trace.since) if settled else None
+            until = trace.since.bound if settled else None
             reached = trace.since if settled else batches[0].description.since
             trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
         return trace
 
     def _merge(
-        self, node: Arranged, batches: Sequence[Batch], since: Frontier
+        self, node: Arranged, batches: Sequence[Batch], since: int | None
     ) -> dict[int, BatchFile]:
         merged: dict[int, BatchFile] = {}
         several: dict[int, list[str]] = {}

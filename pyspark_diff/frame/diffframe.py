@@ -10,7 +10,6 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.dataflow import Dataflow
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
-from pyspark_diff.engine.state import only
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver, unused
@@ -297,8 +296,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
             If the collection was not kept.
         """
         flow = self._running()
-        arrangement, _ = flow._arrangement(self._node)
-        return self._shown(arrangement.updates(self._spark))
+        return self._shown(flow._arrangement(self._node).updates(self._spark))
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
         """The collection as it stood at a time: a plain Spark frame, each record as often as it
@@ -327,8 +325,8 @@ class DiffFrame(KeyedMethods, LoopMethods):
         """
         flow = self._running()
         kind = self._node.time_type
-        arrangement, frontier = flow._arrangement(self._node)
-        since = only(arrangement.trace.since)
+        arrangement = flow._arrangement(self._node)
+        frontier, since = arrangement.trace.upper.bound, arrangement.trace.since.bound
         if time is None:
             at = 2**63 - 1 if frontier is None else frontier - 1
         else:
