@@ -42,8 +42,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "catalog coercion dataflow hold input_session outputs probe".split()
     ),
     "frame": frozenset(
-        "aggregation base diffframe grouped join_methods keyed_methods linear_methods loop_methods"
-        .split()
+        "aggregation base collection dataflow diffframe grouped join_plan joins keyed keys linear "
+        "loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
@@ -65,7 +65,7 @@ REACHES: dict[str, frozenset[str]] = {
 LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
-    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm"}),
+    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions"}),
 }
 
 #: The only module that talks to the JVM, and the names by which it does.
