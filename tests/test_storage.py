@@ -28,7 +28,7 @@ print(storage.root, flush=True)
 """
 
 
-def held_by_a_process(folder, end="time.sleep(60)"):
+def held_by_a_process(folder, end="time.sleep(600)"):
     """A process with a directory of its own, and that directory; it ends as it is told."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
