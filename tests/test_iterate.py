@@ -22,10 +22,10 @@ from pyspark_diff import (
     NotReadableError,
     SchemaError,
     StalledError,
-    storage,
 )
 from pyspark_diff.kernels.history import due_after
 from pyspark_diff.runners import coordinate
+from pyspark_diff.trace import storage
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
