@@ -19,6 +19,7 @@ from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
@@ -292,9 +293,9 @@ class Dataflow:
         self._add_sink(node)
 
         def read() -> Frontier:
-            if node in self._state.frontiers:
-                return self._state.frontiers[node]
-            starts = [s for n in graph_of([node]).nodes
+            if self._graph is not None:
+                return self._state.frontiers[self._graph.lowered[node]]
+            starts = [s for n in written([node]).nodes
                       if (s := self._state.frontiers.get(n)) is not None]
             return min(starts) if starts else None
 
@@ -311,7 +312,7 @@ class Dataflow:
         if node not in self._outputs and self._graph is None:
             self._keep(node)
         starts = [self._state.frontiers[n] for n in self._sessions]
-        return self._outputs.arrangement(node, self._state, starts)
+        return self._outputs.arrangement(node, self._state, starts, self._graph)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
         arrangement, _ = self._arrangement(node)
@@ -349,7 +350,8 @@ class Dataflow:
         self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
     ) -> None:
         settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history, self._outputs.holds()
+            self._buckets, self.runner, self.local_rows, self._keep_history,
+            self._outputs.holds(graph),
         )
         step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
         state = step.run(arrivals, upper)
@@ -365,10 +367,9 @@ class Dataflow:
 
     def _build(self) -> Graph:
         if self._graph is None:
-            read = {source for frame in self._frames for n in graph_of([frame._node]).nodes
-                    for source in n.inputs}
-            read.update(source for sink in self._sinks for n in graph_of([sink]).nodes
-                        for source in n.inputs)
+            program = written([*self._sinks, *(frame._node for frame in self._frames)])
+            read = {source for node in program.nodes for source in node.inputs}
+            read.update(program.results.values())
             for frame in list(self._frames):
                 # Nothing consumes it, so to be read is the only use that it can have.
                 unread = frame._node not in read and frame._node not in self._sinks

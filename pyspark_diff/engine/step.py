@@ -30,7 +30,7 @@ from pyspark_diff.engine.state import (
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
+from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.read import Read, View
@@ -156,14 +156,14 @@ class Step:
             self._keyed(node, before)
         elif isinstance(node, Reader):
             self._reader(node, before)
-        elif node in self.graph.shared:
+        elif isinstance(node, Shared):
             self.share(node)
         elif isinstance(node, Inspect):
             self.shows.append((node, self.graph.feeds(node, self.emitted), ()))
 
-    def share(self, node: Node, seen: int = 0) -> None:
+    def share(self, node: Shared, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
-        feeds = self.graph.feeds(node, self.emitted, seen)
+        feeds = self.graph.feeds(node.inputs[0], self.emitted, seen)
         self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
 
     def _loop(self, subgraph: Subgraph) -> None:
@@ -236,7 +236,7 @@ class Step:
             own,
             self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
             stored,
-            self._directory(f"{node.kind}-{node.serial}"),
+            self._directory(self.graph.program.name(node)),
             self.compaction.needed(node, self._frontiers, upper),
             self.compaction.since(node, trace, self.state.frontiers, lower),
             lower,
@@ -278,7 +278,7 @@ class Step:
             node.kernel,
             output,
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
-            self._directory(f"{node.kind}-{node.serial}"),
+            self._directory(self.graph.program.name(node)),
             keeps,
             self.compaction.since(node, trace, self.state.frontiers, upper),
             lower,
@@ -396,7 +396,7 @@ class Step:
             for bucket in several:
                 del merged[bucket]
             runner = self._local if self.settings.few(rows) else self.spark_runner
-            made = runner.merge(several, self._directory(f"{node.kind}-{node.serial}"), since)
+            made = runner.merge(several, self._directory(self.graph.program.name(node)), since)
             self._written.extend(file.path for file in made.values())
             merged.update(made)
         return merged

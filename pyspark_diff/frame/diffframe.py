@@ -16,11 +16,10 @@ from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.keyed_methods import KeyedMethods
 from pyspark_diff.frame.loop_methods import Loop, LoopMethods
-from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.node import Input, Keyed, Node
+from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_data_names, check_names
@@ -154,7 +153,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
         [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
         """
         name = unused("count", [*self.columns, *self._names])
-        return self._records(count(self._node, name))
+        return self._with(count(self._node, name))
 
     def count_total(self) -> "DiffFrame":
         """`count` for totally ordered times.
@@ -174,7 +173,7 @@ class DiffFrame(KeyedMethods, LoopMethods):
         >>> n.distinct().to_df().orderBy("time").collect()
         [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
         """
-        return self._records(threshold(self._node, None))
+        return self._with(threshold(self._node, None))
 
     def threshold(self, func: Callable[[int], int]) -> "DiffFrame":
         """Each record with a function of its multiplicity as its multiplicity.
@@ -191,16 +190,11 @@ class DiffFrame(KeyedMethods, LoopMethods):
         >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
         [Row(n=7), Row(n=7)]
         """
-        return self._records(threshold(self._node, func))
+        return self._with(threshold(self._node, func))
 
     def consolidate(self) -> "DiffFrame":
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
         return self._with(consolidate(self._node))
-
-    def _records(self, node: Keyed) -> "DiffFrame":
-        """An operator on whole records: over their arrangement, if there is one that is shared."""
-        arranged = self._node.arrangements.get(self._node.schema.names)
-        return self._with(node if arranged is None else over_arrangement(node, arranged))
 
     # Reading.
 

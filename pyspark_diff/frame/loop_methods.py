@@ -87,6 +87,7 @@ class Loop:
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
         self._scope: LoopScope | None = None
+        self._variables: list[Variable] = []
 
     def __enter__(self) -> "Loop":
         if self._scope is not None:
@@ -102,7 +103,7 @@ class Loop:
         _stack().pop()
         if kind is not None or self._scope is None:
             return
-        for variable in self._scope.variables:
+        for variable in self._variables:
             if variable.result is None:
                 raise SchemaError(
                     f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
@@ -120,7 +121,9 @@ class Loop:
         if self._scope is None or self._scope not in _stack():
             raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
         start._unambiguous("a variable")
-        return start._with(Variable(self._scope, start._node))
+        node = Variable(self._scope, start._node)
+        self._variables.append(node)
+        return start._with(node)
 
     def leave(self, frame: "DiffFrame") -> "DiffFrame":
         """A collection of the loop as it is at the end; see `DiffFrame.leave`."""
@@ -214,7 +217,7 @@ class LoopMethods(Frame):
         if not node.schema.same_types(theirs.schema):
             raise SchemaError(self._differ("set", result))
         # Updates that cancel out would go round for ever.
-        node.result = consolidate(theirs) if _unsettled(theirs) else theirs
+        node.define(consolidate(theirs) if _unsettled(theirs) else theirs)
         return result
 
     def leave(self) -> "DiffFrame":
