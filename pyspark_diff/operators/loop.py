@@ -18,8 +18,8 @@ from pyspark_diff.spark.schema import Schema, without_nullability
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Variable(Passing):
-    """What goes round in a loop.
+class Variable(Node):
+    """What goes round in a loop: whole, and so it needs all of what it starts with.
 
     Its definition is made of the variable itself, so it comes later: the one knot of a program,
     which `define` ties, once. Nothing else about a node is filled in after it is made.
