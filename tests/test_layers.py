@@ -38,7 +38,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("coordinate feed local read spark tasks work".split()),
     "engine": frozenset(
-        "compaction demand evaluation graph loop lowering program state step subgraph".split()
+        "compaction context demand evaluation graph loop lowering program state step subgraph"
+        .split()
     ),
     "dataflow": frozenset(
         "catalog coercion dataflow hold input_session outputs probe".split()

@@ -18,6 +18,7 @@ from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
@@ -353,15 +354,16 @@ class Dataflow:
             self._buckets, self.runner, self.local_rows, self._keep_history,
             self._outputs.holds(graph),
         )
-        step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
+        context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
+        step = Step(context, on_iteration)
         state = step.run(arrivals, upper)
         old, self._state = self._state, state
         for node, taken in arrivals.items():
             if node in self._sessions:
                 del self._sessions[node]._flushed[: len(taken)]
         needed = state.paths() | self._outputs.pinned
-        storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
-        self.report = step.report
+        storage.remove_files(sorted((old.paths() | set(context.written)) - needed))
+        self.report = context.report
         for node, tables, at in step.shown:
             node.show_updates(tables, self.time_name, self.diff_name, at)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
 import pyarrow as pa
 
 from pyspark_diff.engine.compaction import antichain
-from pyspark_diff.engine.state import Frontier, IterationReport
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.state import Frontier, IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
@@ -34,9 +35,6 @@ from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace.spine import Trace
 
-if TYPE_CHECKING:
-    from pyspark_diff.engine.step import Step
-
 #: How many of the rows that still change are shown when a loop does not come to rest.
 SHOWN = 5
 
@@ -46,16 +44,22 @@ class Iteration:
 
     Parameters
     ----------
-    step : Step
+    step : StepContext
     subgraph : Subgraph
     lower, upper : int or None
         The interval of the step.
+    on_iteration : callable, optional
+        Called with each `IterationReport` when it is over.
     """
 
-    def __init__(self, step: "Step", subgraph: Subgraph, lower: Frontier, upper: Frontier):
+    def __init__(
+        self, step: StepContext, subgraph: Subgraph, lower: Frontier, upper: Frontier,
+        on_iteration: Watch | None = None,
+    ):
         self._step, self._graph = step, step.graph
         self._subgraph = subgraph
         self._lower, self._upper = lower, upper
+        self._on_iteration = on_iteration
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
         #: The coordinate whose turn it is, of each loop that runs.
@@ -135,8 +139,8 @@ class Iteration:
         seconds = time.perf_counter() - started
         turn = IterationReport(subgraph.loop.name, at, changes, seconds)
         self._step.report.iterations.append(turn)
-        if self._step.on_iteration is not None:
-            self._step.on_iteration(turn)
+        if self._on_iteration is not None:
+            self._on_iteration(turn)
 
     def _visit(self, node: Node, at: Coordinate) -> None:
         step = self._step
