@@ -37,7 +37,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "loop node projection reduce threshold top_k".split()
     ),
     "runners": frozenset("coordinate feed local read spark tasks work".split()),
-    "engine": frozenset("compaction evaluation graph loop state step subgraph".split()),
+    "engine": frozenset(
+        "compaction context demand evaluation graph loop lowering program state step subgraph"
+        .split()
+    ),
     "dataflow": frozenset(
         "catalog coercion dataflow hold input_session outputs probe".split()
     ),

@@ -60,19 +60,19 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
             None if (at := frontier.bound) is None else time_type.decode(at)
             for frontier in (trace.lower, trace.upper, trace.since)
         )
-        readers = [_name(reader) for reader in graph.readers[node]]
+        readers = [_name(graph, reader) for reader in graph.readers[node]]
         if isinstance(node, Keyed) and node.kernel is not None:
-            readers.append(_name(node))
+            readers.append(_name(graph, node))
         if node in graph.sinks:
             readers.append("at, to_df")
         found.append(Entry(
-            _name(node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size, lower,
-            upper, since, readers,
+            _name(graph, node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size,
+            lower, upper, since, readers,
         ))
     return found
 
 
-def _name(node: Node) -> str:
+def _name(graph: Graph, node: Node) -> str:
     """Operator and number, and the inputs that it is made of."""
     inputs: dict[str, None] = {}
     stack: list[Node] = [node]
@@ -84,7 +84,7 @@ def _name(node: Node) -> str:
         if at not in seen:
             seen.add(at)
             stack.extend(reversed(at.inputs))
-    return f"{node.kind}-{node.serial}({', '.join(inputs)})"
+    return f"{graph.program.name(node)}({', '.join(inputs)})"
 
 
 def as_text(found: Sequence[Entry]) -> str:

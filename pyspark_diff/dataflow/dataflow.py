@@ -18,7 +18,9 @@ from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
@@ -222,9 +224,9 @@ class BaseDataflow:
 
         def read() -> Antichain:
             known = self._state.frontiers
-            if node in known:
-                return known[node]
-            return meet_all(known[n] for n in graph_of([node]).nodes if n in known)
+            if self._graph is not None:
+                return known[self._graph.lowered[node]]
+            return meet_all(known[n] for n in written([node]).nodes if n in known)
 
         return Probe(self.time_type, read)
 
@@ -238,7 +240,7 @@ class BaseDataflow:
         self._check_open()
         if node not in self._outputs and self._graph is None:
             self._keep(node)
-        return self._outputs.arrangement(node, self._state, self._start())
+        return self._outputs.arrangement(node, self._state, self._start(), self._graph)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
         return self._outputs.hold(node, self._arrangement(node), time)
@@ -281,27 +283,28 @@ class BaseDataflow:
         self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
     ) -> None:
         settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history, self._outputs.holds()
+            self._buckets, self.runner, self.local_rows, self._keep_history,
+            self._outputs.holds(graph),
         )
-        step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
+        context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
+        step = Step(context, on_iteration)
         state = step.run(arrivals, upper)
         old, self._state = self._state, state
         for node, taken in arrivals.items():
             if node in self._sessions:
                 del self._sessions[node]._flushed[: len(taken)]
         needed = state.paths() | self._outputs.pinned
-        storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
-        self.report = step.report
+        storage.remove_files(sorted((old.paths() | set(context.written)) - needed))
+        self.report = context.report
         for node, tables, at in step.shown:
             node.show_updates(tables, self.time_name, self.diff_name, at)
 
     def _build(self) -> Graph:
         if self._graph is None:
             shown = list(self._frames.values())
-            read = {source for node in shown for n in graph_of([node]).nodes
-                    for source in n.inputs}
-            read.update(source for sink in self._sinks for n in graph_of([sink]).nodes
-                        for source in n.inputs)
+            program = written([*self._sinks, *shown])
+            read = {source for node in program.nodes for source in node.inputs}
+            read.update(program.results.values())
             for node in shown:
                 # Nothing consumes it, so to be read is the only use that it can have.
                 unread = node not in read and node not in self._sinks

@@ -90,6 +90,7 @@ class Loop:
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
         self._scope: LoopScope | None = None
+        self._variables: list[Variable] = []
 
     def __enter__(self) -> Self:
         if self._scope is not None:
@@ -105,7 +106,7 @@ class Loop:
         _stack().pop()
         if kind is not None or self._scope is None:
             return
-        for variable in self._scope.variables:
+        for variable in self._variables:
             if variable.result is None:
                 raise SchemaError(
                     f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
@@ -123,7 +124,9 @@ class Loop:
         if self._scope is None or self._scope not in _stack():
             raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
         start._collection.check_unambiguous("a variable")
-        return start._derived(Variable(self._scope, start._node))
+        node = Variable(self._scope, start._node)
+        self._variables.append(node)
+        return start._derived(node)
 
     def leave(self, frame: LoopFrameT) -> LoopFrameT:
         """A collection of the loop as it is at the end; see `DiffFrame.leave`."""
@@ -217,7 +220,7 @@ class LoopMethods(Frame):
         if not node.schema.same_types(following.schema):
             raise self._collection.mismatch("set", theirs)
         # Updates that cancel out would go round for ever.
-        node.result = consolidate(following) if _unsettled(following) else following
+        node.define(consolidate(following) if _unsettled(following) else following)
         return result
 
     def leave(self) -> Self:

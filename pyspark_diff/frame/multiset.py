@@ -15,11 +15,10 @@ from pyspark_diff.expressions.names import unused
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.operators.aggregate import aggregate, total
-from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
-from pyspark_diff.operators.node import Concat, Keyed, Linear, Node
+from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class MultisetMethods(Frame):
         """
         source = self._collection
         name = unused("count", [*self.columns, source.time_name, source.diff_name])
-        return self._by_self(count(source.node, name))
+        return self._derived(count(source.node, name))
 
     def count_total(self) -> Self:
         """`count` for totally ordered times.
@@ -67,7 +66,7 @@ class MultisetMethods(Frame):
         >>> n.distinct().to_df().orderBy("time").collect()
         [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
         """
-        return self._by_self(threshold(self._node, None))
+        return self._derived(threshold(self._node, None))
 
     def threshold(self, func: Callable[[int], int]) -> Self:
         """Each record with a function of its multiplicity as its multiplicity.
@@ -84,7 +83,7 @@ class MultisetMethods(Frame):
         >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
         [Row(n=7), Row(n=7)]
         """
-        return self._by_self(threshold(self._node, func))
+        return self._derived(threshold(self._node, func))
 
     def consolidate(self) -> Self:
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
@@ -209,11 +208,6 @@ class MultisetMethods(Frame):
             for i, name in enumerate(names)
         ]
         return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))
-
-    def _by_self(self, node: Keyed) -> Self:
-        """An operator on whole records: over their arrangement, if there is one that is shared."""
-        arranged = self._node.arrangements.get(self._node.schema.names)
-        return self._derived(node if arranged is None else over_arrangement(node, arranged))
 
     def _with_our_names(self, other: Self, kind: str) -> Node:
         """The other collection with columns of the same names, matched by position."""
