@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError
-from pyspark_diff.arrange import arrangement
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import storage
+from pyspark_diff.trace import arrangement, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
