@@ -66,9 +66,8 @@ def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
     if key not in source.picks:
         stage = Pick(key)
         fields = [
-            T.StructField(new, source.schema.struct[old].dataType,
-                          source.schema.struct[old].nullable)
-            for old, new in key
+            T.StructField(new, field.dataType, field.nullable)
+            for new, field in ((new, source.schema.field(old)) for old, new in key)
         ]
         schema = Schema(T.StructType(fields))
         source.picks[key] = Linear(kind, source, schema, stage, stage.needs)
