@@ -8,7 +8,7 @@ at ``t``.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -24,6 +24,7 @@ from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
+from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
@@ -81,6 +82,8 @@ class BaseDataflow:
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
+        #: What is to be dropped from the sessions when this state stands: one assignment makes it so.
+        self._taken: tuple[State | None, Mapping[Node, Sequence[Arrival]]] = (None, {})
         self._open = True
         self.report = Report()
 
@@ -103,6 +106,7 @@ class BaseDataflow:
         """
         self._check_open()
         graph = self._build()
+        self._drop_taken()
         upper = {node: session._frontier for node, session in self._sessions.items()}
         arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
         for node in graph.nodes:
@@ -279,6 +283,7 @@ class BaseDataflow:
         begin = node.time_type.start if start == BEGINNING else start
         return (constant_arrival(node, begin),)
 
+    @interruptible()
     def _advance(
         self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
     ) -> None:
@@ -289,15 +294,24 @@ class BaseDataflow:
         context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
         step = Step(context, on_iteration)
         state = step.run(arrivals, upper)
+        self._taken = (state, arrivals)
         old, self._state = self._state, state
-        for node, taken in arrivals.items():
-            if node in self._sessions:
-                del self._sessions[node]._flushed[: len(taken)]
+        self._drop_taken()
         needed = state.paths() | self._outputs.pinned
         storage.remove_files(sorted((old.paths() | set(context.written)) - needed))
         self.report = context.report
         for node, tables, at in step.shown:
             node.show_updates(tables, self.time_name, self.diff_name, at)
+
+    def _drop_taken(self) -> None:
+        """Drop what the state has taken in from the sessions; again, if that was interrupted."""
+        state, arrivals = self._taken
+        if state is self._state:
+            for node, taken in arrivals.items():
+                flushed = self._sessions[node]._flushed if node in self._sessions else []
+                if taken and flushed and flushed[0] is taken[0]:
+                    del flushed[: len(taken)]
+        self._taken = (None, {})
 
     def _build(self) -> Graph:
         if self._graph is None:

@@ -1,8 +1,15 @@
-"""The one way a kernel is compiled: by numba, without the GIL, kept in a cache on disk."""
+"""The one way a kernel is compiled: by numba, without the GIL, kept in a cache on disk.
+
+Compiled code notices Ctrl-C when it returns, and may return with it as a `SystemError`. Whoever runs
+kernels for a user does so within `interruptible`:
+
+    Ctrl-C  ==>  KeyboardInterrupt
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -48,3 +55,29 @@ def jit(function: Callable[..., Any]) -> Any:
         if "no locator available" not in str(error):
             raise
         return numba.njit(nogil=True)(function)
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether an error is what compiled code made of Ctrl-C.
+
+    Examples
+    --------
+    >>> error = SystemError("returned a result with an exception set")
+    >>> error.__cause__ = KeyboardInterrupt()
+    >>> interrupted(error), interrupted(SystemError())
+    (True, False)
+    """
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around kernels: Ctrl-C leaves as a KeyboardInterrupt, also out of compiled code."""
+    try:
+        yield
+    except SystemError as error:
+        if interrupted(error):
+            raise KeyboardInterrupt from error
+        raise

@@ -29,6 +29,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
+from pyspark_diff.kernels.jit import interrupted
 from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
 from pyspark_diff.operators.contract import Changes, Side
 from pyspark_diff.operators.node import Arranged, Reader
@@ -267,6 +268,8 @@ class _Replay:
         except DiffError:
             raise
         except Exception as error:
+            if interrupted(error):
+                raise
             raise FunctionError(
                 f"reduce's function failed {self._where(group, time)}: "
                 f"{type(error).__name__}: {error}"

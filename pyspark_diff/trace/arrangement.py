@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError, errors_to_text
 from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.updates import Updates, concat
@@ -62,6 +63,7 @@ class Arrangement:
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         return [columns[name] for name in self.schema.names]
 
+    @interruptible()
     def updates(self, spark: SparkSession) -> DataFrame:
         """Consolidated update rows: the data columns, then time and diff."""
         struct = T.StructType(
@@ -81,6 +83,7 @@ class Arrangement:
 
         return self._frame(spark, struct, table, by_time=True)
 
+    @interruptible()
     def snapshot(self, spark: SparkSession, time: int, *, allow_negative: bool) -> DataFrame:
         """The collection at a time, each record as often as its multiplicity.
 

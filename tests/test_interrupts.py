@@ -1,0 +1,167 @@
+"""Ctrl-C is a KeyboardInterrupt wherever it comes, and a step that it cut short changes nothing.
+
+    interrupted steps, then one that is not  ==  one step
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_diff import Dataflow
+from pyspark_diff.kernels.jit import interruptible, interrupted
+from pyspark_diff.trace import storage
+
+ROOT = Path(__file__).parent.parent
+
+START = """
+import os, signal, threading, time
+import numpy as np, pyarrow as pa
+from pyspark_diff import Dataflow, session
+from pyspark_diff.kernels.jit import jit
+
+spark = session(master="local[1]")
+patience = [0]
+
+
+@jit
+def search(values, turns):
+    # Results such as these are where compiled code makes a SystemError of the signal.
+    found = np.zeros_like(values)
+    for turn in range(turns):
+        for i in range(values.size):
+            found[i] += values[i] ^ turn
+    return found, values
+
+
+search(np.arange(3), 1)
+
+
+def slow(key, values):
+    search(np.arange(1000), patience[0])
+    return [(len(values),)]
+
+
+def interrupt(after):
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def outcome(do):
+    try:
+        do()
+    except BaseException as error:
+        return type(error).__name__
+    return "done"
+"""
+
+#: The function of a user calls compiled code; what it raises is told, but not this.
+REDUCE = START + """
+with Dataflow(spark, runner="local", buckets=1) as flow:
+    rows, rows_in = flow.input("rows", "k int, v int")
+    sizes = rows.reduce(slow, "n int", "k")
+    rows_in.insert([(1, 1), (1, 2), (2, 1)])
+    rows_in.close()
+    for turns in 1_000_000, 1_000_000, 1_000_000, 0:
+        patience[0] = turns
+        print(outcome(lambda: (turns and interrupt(0.4), flow.step())), flush=True)
+    print(sorted(map(tuple, sizes.at().collect())))
+"""
+
+#: Kernels of the library, interrupted at any moment.
+COUNT = START + """
+def build(flow):
+    rows, rows_in = flow.input("rows", "k bigint")
+    counts = rows.join(rows.distinct(), "k").count()
+    rows_in.insert(pa.table({"k": np.arange(400_000) % 100_000}))
+    rows_in.close()
+    return counts
+
+with Dataflow(spark, runner="local", buckets=1) as flow:
+    build(flow)
+    began = time.perf_counter()
+    flow.step()  # all is compiled by now
+    lasts = time.perf_counter() - began
+with Dataflow(spark, runner="local", buckets=1) as flow:
+    counts = build(flow)
+    for share in range(1, 10):
+        found = outcome(lambda: (interrupt(lasts * share / 10), flow.step()))
+        if found == "done":
+            # The signal came after the step, or is still to come.
+            outcome(lambda: time.sleep(lasts + 1))
+            break
+        print(found, flush=True)
+    print(outcome(flow.step))
+    print(counts.at().count(), counts.at().agg({"count": "sum"}).first()[0])
+"""
+
+
+def printed(program: str) -> list[str]:
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_an_interrupt_in_compiled_code_is_an_interrupt():
+    assert printed(REDUCE) == [*["KeyboardInterrupt"] * 3, "done", "[(1, 2), (2, 1)]"]
+
+
+def test_a_step_may_be_interrupted_at_any_moment():
+    *found, last, sums = printed(COUNT)
+    assert set(found) <= {"KeyboardInterrupt"} and last == "done"
+    assert sums == "100000 400000"
+
+
+def test_an_interrupt_is_told_from_a_failure_of_compiled_code():
+    outer, inner = SystemError("returned a result with an exception set"), SystemError("the same")
+    outer.__cause__ = inner
+    for cause, wanted in (KeyboardInterrupt(), True), (MemoryError(), False), (None, False):
+        inner.__cause__ = cause
+        assert interrupted(outer) is wanted
+        with pytest.raises(KeyboardInterrupt if wanted else SystemError):
+            with interruptible():
+                raise outer
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_what_a_step_took_in_is_not_taken_in_twice(spark, monkeypatch, place):
+    """The new state stands, and the interrupt comes before the rest is done."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count()
+
+        def insert(time):
+            session.insert([("a",)])
+            session.advance_to(time)
+            session.flush()
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        insert(1)
+        with monkeypatch.context() as patch:
+            if place == "before":
+                patch.setattr(Dataflow, "_drop_taken", interrupt)
+            else:
+                patch.setattr(storage, "remove_files", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                # The first call drops what an earlier step left, which is nothing.
+                flow._advance(*arrived(flow))
+        assert flow.step() is False
+        assert counts.at().collect() == [("a", 1)]
+        insert(2)
+        flow.step()
+        assert counts.at().collect() == [("a", 2)]
+
+
+def arrived(flow):
+    """What the step of a dataflow advances to."""
+    sessions = flow._sessions.items()
+    arrivals = {node: tuple(session._flushed) for node, session in sessions}
+    return flow._build(), arrivals, {node: session._frontier for node, session in sessions}
