@@ -82,7 +82,7 @@ class BaseDataflow:
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
-        #: What is to be dropped from the sessions when this state stands: one assignment makes it so.
+        #: What is to be dropped from the sessions when this state stands.
         self._taken: tuple[State | None, Mapping[Node, Sequence[Arrival]]] = (None, {})
         self._open = True
         self.report = Report()

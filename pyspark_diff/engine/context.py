@@ -14,6 +14,7 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Report, Settings, State
+from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
@@ -101,7 +102,8 @@ class StepContext:
         own = None
         stored: tuple[int, ...] = ()
         if node.keeps:
-            own = self.compaction.view(node, trace, lower, upper)
+            # What it gave in this step itself, at other coordinates of a loop, has had its turn.
+            own = self.compaction.view(node, trace, lower, upper).at_turn({}, False)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
             node.kernel,
@@ -129,7 +131,7 @@ class StepContext:
         positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
         names = [node.schema.names[i] for i in positions]
         # Pairs of a join are many, and what takes them in adds up equal ones anyway.
-        pruned = len(names) < len(node.schema.names) and not getattr(node.kernel, "bilinear", False)
+        pruned = len(names) < len(node.schema.names) and not isinstance(node.kernel, BilinearKernel)
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
 
     def run_node(
@@ -147,6 +149,7 @@ class StepContext:
         keeps = node.keeps and (not upper.is_empty or node.kernel is None)
         work = Work(
             layout,
+            schema.names,
             self.settings.buckets,
             node.kernel,
             output,

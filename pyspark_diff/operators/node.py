@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.operators.contract import DiffColumns, Kernel, ReadKernel, Stage
+from pyspark_diff.operators.contract import DiffColumns, Kernel, ReplayKernel, Stage
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 AnyNode = TypeVar("AnyNode", bound="Node")
@@ -278,7 +278,7 @@ class Keyed(Arranged):
     source : Node
     schema : Schema
         Output columns.
-    kernel : Kernel or None
+    kernel : ReplayKernel or None
         None only arranges, and gives nothing.
     by : sequence of str, optional
         Columns of the key; the whole record if not given, as kernels want it.
@@ -292,7 +292,7 @@ class Keyed(Arranged):
     kind: str
     source: InitVar[Node]
     schema: Schema
-    kernel: Kernel | None
+    kernel: ReplayKernel | None
     by: InitVar[Sequence[str] | None] = None
     ordering: Sequence[tuple[str, bool, bool]] | None = field(default=None, kw_only=True)
     diff_columns: DiffColumns | None = field(default=None, kw_only=True)
@@ -358,7 +358,7 @@ class Reader(Arranged):
         All with keys of the same types.
     schema : Schema
         Output columns.
-    kernel : ReadKernel
+    kernel : Kernel
     by : sequence of str, optional
         The output's columns that are the arrangements' key, if they are all there: by them the
         output can be an arrangement without moving.
@@ -367,7 +367,7 @@ class Reader(Arranged):
     kind: str
     sources: InitVar[Sequence[Arranged]]
     schema: Schema
-    kernel: ReadKernel
+    kernel: Kernel
     by: InitVar[Sequence[str] | None] = None
     #: Whether the output comes out by its key.
     keyed: bool = field(init=False)
@@ -383,22 +383,20 @@ class Reader(Arranged):
         return self.inputs  # type: ignore[return-value]
 
     def with_arranged_output(self) -> Reader:
-        """This operator with its output arranged by its key."""
-        if self.keeps:
+        """This operator with its output arranged by its key; nothing is recalled of a join."""
+        if self.keeps or not isinstance(self.kernel, ReplayKernel):
             return self
-        return _changed(
-            self, kernel=replace(self.kernel, records=True)  # type: ignore[type-var]
-        )
+        return _changed(self, kernel=replace(self.kernel, arranges_output=True))
 
     @property
     def keeps(self) -> bool:
         """Whether its output is an arrangement."""
-        return self.kernel.records
+        return self.kernel.arranges_output
 
     @property
     def recalls(self) -> bool:
         """Whether it looks up in a step what it gave in those before."""
-        return getattr(self.kernel, "recalls", False)
+        return self.kernel.recalls
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
         # What was given must be found again whole, whoever reads it.
