@@ -20,6 +20,7 @@ from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.lowering import merged
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
@@ -369,12 +370,14 @@ class Dataflow:
 
     def _build(self) -> Graph:
         if self._graph is None:
-            program = written([*self._sinks, *(frame._node for frame in self._frames)])
-            read = {source for node in program.nodes for source in node.inputs}
-            read.update(program.results.values())
-            for frame in list(self._frames):
+            frames = list(self._frames)
+            found = merged(written([*self._sinks, *(frame._node for frame in frames)]))
+            read = {source for node in found.program.nodes for source in node.inputs}
+            read.update(found.program.results.values())
+            self._outputs.share([frame._node for frame in frames], found.nodes)
+            for frame in frames:
                 # Nothing consumes it, so to be read is the only use that it can have.
-                unread = frame._node not in read and frame._node not in self._sinks
+                unread = found.nodes[frame._node] not in read and frame._node not in self._sinks
                 if unread and frame._node.loop is None:
                     self._keep(frame._node)
             graph = graph_of([*self._sinks, *self._sessions])

@@ -6,7 +6,7 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Iterable, Mapping
 
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.engine.compaction import antichain
@@ -48,6 +48,13 @@ class Outputs:
         self._sinks.setdefault(node, sink)
         return sink
 
+    def share(self, nodes: Iterable[Node], same: Mapping[Node, Node]) -> None:
+        """Take collections for kept that are the same as kept ones: for each node the one it is."""
+        sinks = {same[node]: sink for node, sink in self._sinks.items()}
+        for node in nodes:
+            if same[node] in sinks:
+                self._sinks.setdefault(node, sinks[same[node]])
+
     def arrangement(
         self, node: Node, state: State, starts: Iterable[Frontier], graph: Graph | None
     ) -> tuple[Arrangement, Frontier]:
@@ -82,15 +89,15 @@ class Outputs:
                 f"held from {self._time_type.decode(since)!r} on"
             )
         hold = Hold(self._time_type, time)
-        self._holds.append((self._sinks[node], hold))
+        self._holds.append((node, hold))
         return hold
 
     def holds(self, graph: Graph) -> dict[Node, int]:
         """From when on each arrangement's history is held, where it is."""
         self._holds = [held for held in self._holds if held[1]._at is not None]
         found: dict[Node, int] = {}
-        for sink, hold in self._holds:
+        for node, hold in self._holds:
             if hold._at is not None:
-                node = graph.lowered[sink]
-                found[node] = min(found.get(node, hold._at), hold._at)
+                kept = graph.arrangement(self._sinks[node])
+                found[kept] = min(found.get(kept, hold._at), hold._at)
         return found
