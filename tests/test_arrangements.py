@@ -112,6 +112,34 @@ def test_a_reduce_is_joined_as_it_comes_out(spark, runner):
     assert accumulate(seen, 1) == {(2, 3, 3): 1, (3, 1, 1): 1, (4, 4, 4): 1}
 
 
+def test_a_collection_written_twice_is_one(spark):
+    """What is read, kept or held of the one is of the other too."""
+    with Dataflow(spark, runner="local") as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        unread, kept, other = (edges.select("src") for _ in range(3))
+        kept.arrange_by_self()
+        counts = edges.select("src").count()
+        hold = other.hold(0)
+        for time in range(2):
+            edges_in.insert(EDGES)
+            advance(flow, edges_in, time + 1)
+        # The sources by self, which the counts are made from, and the counts.
+        assert len(arranged(flow)) == 2
+        assert sorted(row.src for row in unread.at(0).collect()) == [1, 2, 2, 3, 4]
+        assert kept.at(1).count() == other.at(1).count() == 10
+        assert (2, 4) in counts.at(1).collect()
+        hold.release()
+    with Dataflow(spark, runner="local") as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        sources = edges.select("src")
+        counts = edges.select("src").count()
+        edges_in.insert(EDGES)
+        advance(flow, edges_in, 1)
+        assert counts.at(0).count() == 4
+        with pytest.raises(NotReadableError, match="not kept"):
+            sources.at(0)
+
+
 def test_columns_that_nobody_reads_are_not_kept(spark):
     with Dataflow(spark, runner="local") as flow:
         wide, wide_in = flow.input("wide", "k long, a string, b string, c string")

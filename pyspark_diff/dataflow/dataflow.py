@@ -20,6 +20,7 @@ from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.lowering import merged
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
@@ -316,12 +317,13 @@ class BaseDataflow:
     def _build(self) -> Graph:
         if self._graph is None:
             shown = list(self._frames.values())
-            program = written([*self._sinks, *shown])
-            read = {source for node in program.nodes for source in node.inputs}
-            read.update(program.results.values())
+            found = merged(written([*self._sinks, *shown]))
+            read = {source for node in found.program.nodes for source in node.inputs}
+            read.update(found.program.results.values())
+            self._outputs.share(shown, found.nodes)
             for node in shown:
                 # Nothing consumes it, so to be read is the only use that it can have.
-                unread = node not in read and node not in self._sinks
+                unread = found.nodes[node] not in read and node not in self._sinks
                 if unread and node.loop is None:
                     self._keep(node)
             graph = graph_of([*self._sinks, *self._sessions])

@@ -6,6 +6,8 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
+from typing import Iterable, Mapping
+
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import State
@@ -46,6 +48,13 @@ class Outputs:
         self._sinks.setdefault(node, sink)
         return sink
 
+    def share(self, nodes: Iterable[Node], same: Mapping[Node, Node]) -> None:
+        """Take collections for kept that are the same as kept ones: for each node the one it is."""
+        sinks = {same[node]: sink for node, sink in self._sinks.items()}
+        for node in nodes:
+            if same[node] in sinks:
+                self._sinks.setdefault(node, sinks[same[node]])
+
     def arrangement(
         self, node: Node, state: State, start: Antichain, graph: Graph | None
     ) -> Arrangement:
@@ -79,14 +88,14 @@ class Outputs:
                 f"held from {self._time_type.decode(since)!r} on"
             )
         hold = Hold(self._time_type, time)
-        self._holds.append((self._sinks[node], hold))
+        self._holds.append((node, hold))
         return hold
 
     def holds(self, graph: Graph) -> dict[Node, Antichain]:
         """From when on each arrangement's history is held, where it is."""
         self._holds = [held for held in self._holds if not held[1]._frontier.is_empty]
         found: dict[Node, Antichain] = {}
-        for sink, hold in self._holds:
-            node = graph.lowered[sink]
-            found[node] = found.get(node, hold._frontier).meet(hold._frontier)
+        for node, hold in self._holds:
+            kept = graph.arrangement(self._sinks[node])
+            found[kept] = found.get(kept, hold._frontier).meet(hold._frontier)
         return found
