@@ -15,6 +15,7 @@ from oracle import accumulate, normal
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.lookup import accumulated
@@ -454,6 +455,16 @@ def test_numbers_are_narrowed_without_loss(reach):
     numbers = np.array([low, low + reach // 2, low + reach], dtype=np.int64)
     found = ipc.from_bytes(ipc.to_bytes(Updates(numbers, None, numbers, numbers)))
     assert found.key64.tolist() == found.time.tolist() == found.diff.tolist() == numbers.tolist()
+
+
+def test_vectors_are_read_back():
+    keys, vectors = np.array([3, 5]), DiffVectors(np.array([[1, 2], [0, -1]]))
+    for columns in (None, (pa.array(["a", "b"]),)):
+        updates = Updates(keys, columns, 4, vectors)
+        found = ipc.from_batch(ipc.to_batch(updates))
+        assert found.diff.values.tolist() == vectors.values.tolist()
+        assert (found.values, found.columns) == (None, columns)
+
 
 
 def test_other_format_is_refused():

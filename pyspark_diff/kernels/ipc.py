@@ -102,8 +102,8 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     val64 = get("val64") if "val64" in names else None
     assert not isinstance(val64, int)
 
-    def columns(letter: str, whole: str) -> tuple[pa.Array, ...] | None:
-        count = sum(1 for name in names if name.startswith(letter) and name != whole)
+    def columns(letter: str) -> tuple[pa.Array, ...] | None:
+        count = sum(1 for name in names if name[0] == letter and name[1:].isdigit())
         return tuple(batch.column(f"{letter}{i}") for i in range(count)) if count else None
 
     diff = _vectors(batch) if "vectors" in names else get("diff")
@@ -111,11 +111,11 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     ordering = None
     if ordered is not None:
         ordering = tuple((bool(down), bool(last)) for down, last in json.loads(ordered))
-    values = columns("v", "val64")
+    values = columns("v")
     if values is None and ordering == ():
         values = ()  # no columns, and not one that its hash stands for
     return Updates(
-        key64, columns("k", "key64"), get("time"), diff, val64, values, ordering,
+        key64, columns("k"), get("time"), diff, val64, values, ordering,
         get("coordinate"),
     )
 
