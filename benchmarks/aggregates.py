@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--json", default="benchmarks/results/aggregates.json")
     parser.add_argument("--folder", help="where generated data goes; a temporary one if not given")
     options = parser.parse_args()
-    spark = pyspark_diff.spark.session("benchmark aggregates")
+    spark = pyspark_diff.session("benchmark aggregates")
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         warm = write_rows(os.path.join(folder, "warm"), 1000, 100)

@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
     baseline = BASELINES["bfs"]
-    spark = pyspark_diff.spark.session("benchmark bfs")
+    spark = pyspark_diff.session("benchmark bfs")
     spark.sparkContext.setLogLevel("ERROR")
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--json", default="benchmarks/results/degrees.json")
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
-    spark = pyspark_diff.spark.session("benchmark degrees")
+    spark = pyspark_diff.session("benchmark degrees")
     spark.sparkContext.setLogLevel("ERROR")
     results = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
     baseline = BASELINES["k_core"]
-    spark = pyspark_diff.spark.session("benchmark k-core")
+    spark = pyspark_diff.session("benchmark k-core")
     spark.sparkContext.setLogLevel("ERROR")
     wanted = shapes(options.changes, options.rows, options.singles)
     todo = [(*found, wanted) for found in options.sizes]

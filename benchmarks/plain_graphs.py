@@ -247,7 +247,7 @@ def graphx_here(function: str, argument: int, jar: str, warm: str) -> None:
     """Answer about each path on standard input, in a session of this process."""
     # Graphs are held in the heap, which is small otherwise: our own work is outside of it.
     heap = f"{machine()['memory_gib'] / 2:.0f}g"
-    spark = pyspark_diff.spark.session("GraphX", memory=heap, conf={"spark.jars": jar})
+    spark = pyspark_diff.session("GraphX", memory=heap, conf={"spark.jars": jar})
     spark.sparkContext.setLogLevel("ERROR")
     jvm: Any = spark._jvm
     baseline = getattr(jvm.benchmarks.GraphXBaseline, function)
@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
     baseline = BASELINES[options.baseline]
-    spark = pyspark_diff.spark.session(f"plain {options.baseline}")
+    spark = pyspark_diff.session(f"plain {options.baseline}")
     spark.sparkContext.setLogLevel("ERROR")
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--json", default="benchmarks/results/skip_level.json")
     parser.add_argument("--folder", help="where generated data goes; a temporary one if not given")
     options = parser.parse_args()
-    spark = pyspark_diff.spark.session("benchmark skip level")
+    spark = pyspark_diff.session("benchmark skip level")
     spark.sparkContext.setLogLevel("ERROR")
     results = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = options.edges or options.nodes is not None
     worked = (options.history or ("random" if given else "worked")) == "worked"
     options.nodes = 50 if options.nodes is None else options.nodes
-    spark = pyspark_diff.spark.session("bfs")
+    spark = pyspark_diff.session("bfs")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = (None, WORKED) if worked else changing_graph(spark, options)
     updates: Counter = Counter()  # from distance and time to the change of the number of nodes

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = graph_parser(__doc__.splitlines()[0])
     parser.set_defaults(edges_count=35)
     options = parser.parse_args(arguments)
-    spark = pyspark_diff.spark.session("components")
+    spark = pyspark_diff.session("components")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = changing_graph(spark, options)
     now: dict[int, tuple[int, int]] = {}  # from each time at which it changes to what it is then

@@ -334,7 +334,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if min(options.nodes, options.edges, options.batch) < 1 or options.rounds < 0:
         parser.error("--nodes, --edges and --batch must be at least 1, and --rounds at least 0")
-    spark = pyspark_diff.spark.session("degrees")
+    spark = pyspark_diff.session("degrees")
     spark.sparkContext.setLogLevel("ERROR")
     if options.flights:
         run_flights(spark, options)

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.k < 1:
         parser.error("--k must be at least 1")
-    spark = pyspark_diff.spark.session("k-core")
+    spark = pyspark_diff.session("k-core")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = changing_graph(spark, options)
     updates: Counter = Counter()  # from kind and time to the change of a number

@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if not 2 <= options.levels <= options.nodes or (options.batch or 1) < 1:
         parser.error("--levels is from 2 to --nodes, and --batch at least 1")
-    spark = pyspark_diff.spark.session("org chart")
+    spark = pyspark_diff.session("org chart")
     spark.sparkContext.setLogLevel("ERROR")
     company = random_company(options.nodes, options.levels, options.seed)
     if options.edges:

@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = graph_parser(__doc__.splitlines()[0])
     parser.add_argument("--roots", type=int, nargs="+", default=[0], help="where to start")
     options = parser.parse_args(arguments)
-    spark = pyspark_diff.spark.session("reachability")
+    spark = pyspark_diff.session("reachability")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = changing_graph(spark, options)
     updates: Counter = Counter()  # by how much the number changes at each time

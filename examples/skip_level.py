@@ -318,7 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--people must be at least 1, --changes at least 0, and --batch positive")
     if options.interactive and "PYSPARK_GATEWAY_PORT" in os.environ:
         parser.error("spark-submit does not hand on what is typed; run --interactive with python")
-    spark = pyspark_diff.spark.session("skip level")
+    spark = pyspark_diff.session("skip level")
     spark.sparkContext.setLogLevel("ERROR")
     if options.interactive:
         run_interactive(spark, options.people)

@@ -48,7 +48,7 @@ def kill(folder, name, killed):
 
 
 def main(folder):
-    spark = pyspark_diff.spark.session(
+    spark = pyspark_diff.session(
         "cluster",
         master="local-cluster[2,1,1400]",
         conf={
