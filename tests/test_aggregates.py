@@ -192,6 +192,29 @@ def test_other_forms_of_a_group(spark):
         same(of(frame), of(now))
 
 
+@pytest.mark.parametrize("name", ["k", "s"])
+def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
+    """What is called like a column is still what it is made of."""
+    rows = [(1, 10, "a", (5,), 0, 1), (1, 20, "b", (6,), 0, 2)]
+    frame = DiffFrame(
+        spark.createDataFrame(rows, "k int, n int, s string, f struct<k int>, time int, diff int")
+    )
+    now = frame.at(0)
+    for made in (
+        F.col("n"), F.lit(7), F.when(F.col("n") > 10, 3).otherwise(4), F.col("f.k"),
+        F.expr("n + 0"), F.col("n").cast("int"),
+    ):
+        for of in (
+            lambda f: f.groupBy(made.alias(name)).count(),
+            lambda f: f.groupBy(made.alias(name), "n").agg(F.sum("k").alias("t")),
+            lambda f: f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m")),
+            lambda f: f.groupBy(F.col("f.k")).count(),
+        ):
+            assert multiset(of(frame).at(0)) == multiset(of(now)), str(made)
+        with pytest.raises(SchemaError, match="an order is made of columns"):
+            frame.top_k(1, made.alias(name).desc())
+
+
 def test_the_row_of_an_empty_collection(spark):
     calls = [("count", ""), ("count", "n"), ("sum", "n"), ("min", "s"), ("countDistinct", "n"),
              ("collect_list", "n"), ("collect_set", "s"), ("avg", "n"), ("bool_or", "b"),

@@ -22,7 +22,6 @@ from pyspark_diff.operators.linear import Expression, pick
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
-from pyspark_diff.spark.jvm import call_of
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 
 if TYPE_CHECKING:
@@ -172,12 +171,11 @@ class Frame:
 
     def _keyed(self, resolver: Resolver, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
         """The node with expressions as columns, and their names; plain columns stay as they are."""
-        frame = self._template(resolver)
         names = list(self._node.schema.names)
         keys: list[str] = []
         made: list[tuple[str, Column]] = []
         for expression in expressions:
-            plain = self._plain_column(frame, expression, resolver)
+            plain = self._plain_column(expression, resolver)
             if plain is not None and plain not in keys:
                 keys.append(plain)
                 continue
@@ -186,42 +184,52 @@ class Frame:
             keys.append(name)
         if not made:
             return self._node, keys
-
-        def apply(frame: DataFrame) -> DataFrame:
-            extra = [expression.alias(name) for name, expression in made]
-            return resolver.template(frame).select(*map(column, names), *extra, TIME, DIFF)
-
-        result = apply(template(self._spark, self._node.schema, self._node.time_type))
-        check_row_wise(result, "the key")
-        schema = data_schema(result, self._node.time_type, "the key")
-        return self._linear("key", schema, apply, resolver, made=dict(made)), keys
+        kept = [(name, column(name)) for name in names]
+        return self._computed("key", [*kept, *made], resolver, made=dict(made)), keys
 
     def _replaced(
         self, resolver: Resolver, names: Sequence[str], expressions: Sequence[Column]
     ) -> "DiffFrame":
         """This frame with expressions in the place of some columns."""
         made = dict(zip(names, expressions))
-        wanted = [made.get(n, column(n)).alias(n) for n in self._node.schema.names]
+        wanted = [(n, made.get(n, column(n))) for n in self._node.schema.names]
+        node = self._computed("join", wanted, resolver, made=made)
+        return self._with(node, resolver=self._resolver)
+
+    def _computed(
+        self,
+        kind: str,
+        columns: Sequence[tuple[str, Column]],
+        resolver: Resolver,
+        *,
+        made: Made | None = None,
+    ) -> Linear:
+        """The node of columns that are given by name and expression: checked as in `_express`."""
 
         def apply(frame: DataFrame) -> DataFrame:
+            wanted = [expression.alias(name) for name, expression in columns]
             return resolver.template(frame).select(*wanted, TIME, DIFF)
 
         result = apply(template(self._spark, self._node.schema, self._node.time_type))
-        schema = data_schema(result, self._node.time_type, "join")
-        node = self._linear("select", schema, apply, resolver, made=made)
-        return self._with(node, resolver=self._resolver)
+        check_row_wise(result, kind)
+        schema = data_schema(result, self._node.time_type, kind)
+        if made is None:
+            made = [expression for _, expression in columns]
+        return self._linear(kind, schema, apply, resolver, made=made)
 
     def _plain_column(
-        self, frame: DataFrame, expression: Column, resolver: Resolver | None = None
+        self, expression: Column, resolver: Resolver | None = None
     ) -> str | None:
         """The node's column that an expression is, or None if it has to be evaluated."""
-        if call_of(expression) is not None:
-            return None
-        found = frame.select(expression).schema.fields[0]
-        plain = (resolver or self._resolver).internal(found.name)
-        if plain is None or self._node.schema.struct[plain].dataType != found.dataType:
-            return None
-        return plain
+        tree = tree_of(expression)
+        if not isinstance(tree, Attribute):
+            return None  # also where it has the name of a column, as after alias
+        names, aliased = _names_in(resolver or self._resolver)
+        if tree.qualifier is None:
+            return tree.name if tree.name in names else None
+        if any(", " in name for name in self._node.schema.names):
+            return None  # a tree has two parts for such a name
+        return aliased.get((tree.qualifier, tree.name))
 
     def _column_name(self, name: str, where: str) -> str:
         """The node's column that a user calls by a name."""

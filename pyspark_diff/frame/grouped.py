@@ -15,11 +15,11 @@ from pyspark_diff.frame.aggregation import Aggregation, arguments_of
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import semijoin
-from pyspark_diff.operators.linear import Expression, pick
-from pyspark_diff.operators.node import Concat, Constant, Linear, Node
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
-from pyspark_diff.spark.frames import column, template, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, check_names, without_nullability
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 if TYPE_CHECKING:
     from pyspark_diff.frame.base import Frame
@@ -100,7 +100,7 @@ class GroupedDiff:
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         frame = self._frame
-        resolver, rows = frame._resolver, frame._template()
+        rows = frame._template()
         keys = [F.col(c) if isinstance(c, str) and c not in frame.columns else
                 column(c) if isinstance(c, str) else c for c in self._cols]
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
@@ -117,25 +117,12 @@ class GroupedDiff:
                     wanted.append((known[shown], argument))
                 named.append(known[shown])
             arguments.append(named)
-        plain, pairs = True, []
-        for name, expression in wanted:
-            old = frame._plain_column(rows, expression)
-            plain &= old is not None
-            pairs.append((old or "", name))
-        if plain:
-            # Columns as they are need no Spark to be found.
+        plain = [(frame._plain_column(expression), name) for name, expression in wanted]
+        pairs = [(old, name) for old, name in plain if old is not None]
+        if len(pairs) == len(wanted):
+            # Columns as they are need not be computed.
             return pick("select", frame._node, pairs), arguments
-
-        def apply(given: Any) -> Any:
-            made = [expression.alias(name) for name, expression in wanted]
-            return resolver.template(given).select(*made, TIME, DIFF)
-
-        kind = frame._node.time_type
-        result = apply(template(frame._spark, frame._node.schema, kind))
-        fields = [f for f in result.schema.fields if f.name not in (TIME, DIFF)]
-        takes = without_nullability(update_struct(frame._node.schema, kind))
-        stage = Expression(apply, takes, True)
-        return Linear("select", frame._node, Schema(T.StructType(fields)), stage), arguments
+        return frame._computed("groupBy", wanted, frame._resolver), arguments
 
     def count(self) -> "DiffFrame":
         """The number of records of each group, in a column ``count``."""

@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.frame.grouped import GroupedDiff
 from pyspark_diff.frame.join_methods import JoinMethods
 from pyspark_diff.operators.aggregate import aggregate, total
@@ -344,8 +345,9 @@ class KeyedMethods(JoinMethods):
                 ordered = order_of(column)
                 if ordered is not None:
                     column, down, last = ordered
-                plain = self._plain_column(self._template(), column)
+                plain = self._plain_column(column)
                 if plain is None:
+                    check_row_wise(self._template().select(column), "an order")
                     raise SchemaError(
                         f"an order is made of columns, not of expressions such as {column}; add "
                         "it as a column with withColumn first"
