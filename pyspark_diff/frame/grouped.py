@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
 from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.frame.aggregation import Aggregation, arguments_of
+from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import semijoin
@@ -109,7 +109,7 @@ class GroupedDiff:
         for one in found:
             kinds = [rows.select(a).schema.fields[0].dataType for a in one.arguments]
             named = []
-            for argument in arguments_of(one, kinds):
+            for argument in one.function.evaluated(one.arguments, kinds, one.distinct):
                 shown = str(argument)
                 if shown not in known:
                     taken = [*names, *known.values()]
@@ -179,10 +179,7 @@ def _there(count: int) -> int:
 
 def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     """The one row of all records, or SQL's row for no records."""
-    defaults: dict[str, Any] = {
-        "count": 0, "count_if": 0, "collect_list": [], "collect_set": [],
-    }
-    values = [defaults.get(one.function) for one in found]
+    values = [one.function.empty for one in found]
     schema = Schema(without_nullability(node.schema.struct))
     default = Constant(schema, node.time_type, [tuple(values)])
     nothing = pick("select", node, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import types as T
 
@@ -11,7 +12,8 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.frame.grouped import GroupedDiff
 from pyspark_diff.frame.join_methods import JoinMethods
-from pyspark_diff.operators.aggregate import aggregate, total
+from pyspark_diff.kernels.results import WeightSum
+from pyspark_diff.operators.aggregate import aggregate
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
@@ -285,7 +287,7 @@ class KeyedMethods(JoinMethods):
             return self._with(node)
         rest = [name for name in self._node.schema.names if name not in names]
         sums = [
-            (T.StructField(name, T.LongType(), False), total(i))
+            (T.StructField(name, T.LongType(), False), WeightSum(pa.int64(), i))
             for i, name in enumerate(names)
         ]
         return self._with(aggregate(self._node, rest, names, sums, by_rows=False))

@@ -9,7 +9,8 @@ Vectors form a commutative group, added component by component, so they serve wh
 Integer components obey this exactly or raise. A pair of them holds one sum of floats as a
 *double-word* ``hi + lo``, added with a relative error of about 3 * 2**-106 (AccurateDWPlusDW:
 Joldes, Muller and Popescu, *Tight and rigorous error bounds for basic building blocks of
-double-word arithmetic*, ACM TOMS 44(2), 2017, built on the TwoSum of Knuth and Moller and the Fast2Sum of Dekker, 1971).
+double-word arithmetic*, ACM TOMS 44(2), 2017, built on the TwoSum of Knuth and Moller and the
+Fast2Sum of Dekker, 1971).
 """
 
 from __future__ import annotations
