@@ -260,6 +260,38 @@ def test_nothing_is_left_of_doubles_with_exact(spark):
     assert found == [1e300, 0.1 * 3, 1e-300, inf, "NaN", "NaN", 1e-300]
 
 
+@every_runner
+@pytest.mark.parametrize("exact", [False, True])
+def test_sums_of_doubles_beyond_the_range(spark, runner, exact):
+    """Infinite as in Spark, in one step and in several, and exact again when they come back."""
+    big = 1e308
+    rows = [(1, big, 0, 1), (1, 0.5, 0, 1), (2, -big, 0, 1), (1, big, 1, 1), (2, -big, 1, 2),
+            (2, 3.0, 2, 1), (1, big, 2, 3), (1, big, 3, -4), (2, -big, 3, -3), (1, big, 4, -1)]
+    inf = float("inf")
+    expected = [
+        {1: big, 2: -big}, {1: inf, 2: -inf}, {1: inf, 2: -inf}, {1: big, 2: 3.0}, {1: 0.5, 2: 3.0}
+    ]
+    if not exact:
+        expected[4] = {1: 0.0, 2: 3.0}  # what was below the last digit of so large a sum
+    cuts = range(1, 6) if runner == "local" else (2, 5)
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        frame, session = flow.input("in", "k int, x double")
+        sums = frame.groupBy("k").agg(F.sum("x").alias("x"), exact=exact).arrange_by_key("k")
+        session.update(rows)
+        for time in cuts:
+            session.advance_to(time)
+            session.flush()
+            flow.step()
+            assert dict(map(tuple, sums.at(time - 1).collect())) == expected[time - 1]
+    columns = "k int, x double, time int, diff int"
+    whole = DiffFrame(spark.createDataFrame(rows, columns))
+    sums = whole.groupBy("k").agg(F.sum("x").alias("x"), exact=exact)
+    assert [dict(map(tuple, sums.at(t).collect())) for t in range(5)] == expected
+    for time in (1, 3):
+        now = dict(map(tuple, whole.at(time).groupBy("k").agg(F.sum("x")).collect()))
+        assert now == expected[time]
+
+
 @pytest.mark.parametrize("wrong", [
     lambda f: f.groupBy("k").agg(), lambda f: f.groupBy("z").count(), lambda f: f.agg(F.col("l")),
     lambda f: f.groupBy("k").agg(F.first("l")), lambda f: f.groupBy("k").agg(F.sum("z")),

@@ -10,20 +10,17 @@ import math
 
 import numpy as np
 
+from pyspark_diff.kernels.double_word import (
+    UP,
+    double_add,
+    double_divide,
+    quotient_of_pair,
+    two_product,
+)
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.tallies import LIMIT, LOW, double_add, two_product
+from pyspark_diff.kernels.tallies import LIMIT, LOW
 
 # Sums as digits: unsigned, of 32 bits each, the lowest first, in 64-bit words; the sign is apart.
-
-
-@jit
-def _double_divide(high, low, by):  # type: ignore[no-untyped-def]
-    """A double-word divided by a double (DWDivFP3 of Joldes, Muller and Popescu)."""
-    first = high / by
-    product, error = two_product(first, by)
-    second = (((high - product) - error) + low) / by
-    total = first + second
-    return total, second - (total - first)
 
 
 @jit
@@ -203,8 +200,7 @@ def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-de
 def float_quotients(reals, at, n, found):  # type: ignore[no-untyped-def]
     for i in range(n.size):
         if n[i] != 0:
-            high, low = _double_divide(reals[i, at], reals[i, at + 1], float(n[i]))
-            found[i] = high + low
+            found[i] = quotient_of_pair(reals[i, at], reals[i, at + 1], float(n[i]))
 
 
 @jit
@@ -213,14 +209,20 @@ def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyp
     for i in range(n.size):
         if n[i] == 0 or n[i] == ddof:
             continue
-        high, low = reals[i, at], reals[i, at + 1]
-        squares = reals[i, square]
-        mean, mean_low = _double_divide(high, low, float(n[i]))
+        high, low, unit = reals[i, at], reals[i, at + 1], 1.0
+        if abs(high) < abs(low):
+            found[i] = np.nan  # then no square of a value was finite
+            continue
+        squares, squares_low = reals[i, square], reals[i, square + 1]
+        if abs(squares) < abs(squares_low):
+            squares, squares_low, unit = squares_low, squares, UP
+            high, low = high * 2.0**-64, low * 2.0**-64
+        mean, mean_low = double_divide(high, low, float(n[i]))
         product, error = two_product(high, mean)
         error += high * mean_low + low * mean
-        left, left_low = double_add(squares, reals[i, square + 1], -product, -error)
+        left, left_low = double_add(squares, squares_low, -product, -error)
         # Of what is a variance, less than zero can only be what rounding has left; and so is what
         # lies above by no more than these operations are wrong, as of values that are all equal.
         if -abs(squares) * 2.0**-70 < left < abs(squares) * 2.0**-103:
             left, left_low = 0.0, 0.0
-        found[i] = (left + left_low) / float(n[i] - ddof)
+        found[i] = (left + left_low) / float(n[i] - ddof) * unit

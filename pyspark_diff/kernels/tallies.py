@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 
-from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, MULTIPLICITY
+from pyspark_diff.kernels.double_word import add_product, product_of_moderate
+from pyspark_diff.kernels.jit import inlined, jit
 
 #: Digits of 32 bits from 2**-1074, the smallest double, up to 2**1024.
 DIGITS = 66
@@ -25,7 +26,7 @@ LIMIT = 1 << 31
 LOW = 0xFFFFFFFF
 
 
-@jit
+@inlined
 def _add(table, row, at, more):  # type: ignore[no-untyped-def]
     """Add to a counter; negative if it wrapped."""
     old = table[row, at]
@@ -103,71 +104,6 @@ def tally_square(  # type: ignore[no-untyped-def]
 
 
 @jit
-def two_sum(a, b):  # type: ignore[no-untyped-def]
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-@jit
-def two_product(a, b):  # type: ignore[no-untyped-def]
-    """Dekker's exact product, with Veltkamp's split; numba offers no fused multiply-add."""
-    if abs(a) > 2.0**990:
-        # The split would overflow. The other factor is far from that wherever this is used.
-        product, error = _two_product_of_moderate(a * 2.0**-64, b)
-        return product * 2.0**64, error * 2.0**64
-    return _two_product_of_moderate(a, b)
-
-
-@jit
-def _two_product_of_moderate(a, b):  # type: ignore[no-untyped-def]
-    product = a * b
-    part = 134217729.0 * a
-    a_high = part - (part - a)
-    a_low = a - a_high
-    part = 134217729.0 * b
-    b_high = part - (part - b)
-    b_low = b - b_high
-    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return product, error
-
-
-@jit
-def double_add(a_high, a_low, b_high, b_low):  # type: ignore[no-untyped-def]
-    """The addition of `pyspark_diff.kernels.diff_vectors`; numba has a cache for each file."""
-    high, rest = two_sum(a_high, b_high)
-    low, last = two_sum(a_low, b_low)
-    rest += low
-    total = high + rest
-    last += rest - (total - high)
-    high = total + last
-    return high, last - (high - total)
-
-
-@jit
-def _add_product(reals, row, at, high, low, d):  # type: ignore[no-untyped-def]
-    """Add a double-word times an integer to a pair; whether that stays finite."""
-    while d != 0:
-        # A diff of more than 52 bits may be no double: it goes in two pieces.
-        piece = d if -(1 << 52) < d < (1 << 52) else d - (d >> 40 << 40)
-        product, error = high, low
-        if piece == -1:
-            product, error = -high, -low
-        elif piece != 1:
-            product, error = two_product(high, float(piece))
-            error += low * float(piece)
-            product, error = two_sum(product, error)
-        product, error = double_add(reals[row, at], reals[row, at + 1], product, error)
-        reals[row, at], reals[row, at + 1] = product, error
-        if not math.isfinite(product):
-            return False
-        d -= piece
-        if d != 0:
-            high, low, d = high * 2.0**40, low * 2.0**40, d >> 40
-    return True
-
-
-@jit
 def tally_float(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -176,8 +112,9 @@ def tally_float(  # type: ignore[no-untyped-def]
         if valid.size == 0 or valid[i]:
             d, x, g = diff[i * step], values[i], group[i]
             if math.isfinite(x):
-                if not _add_product(reals, g, at, x, 0.0, d):
-                    return FLOAT_OVERFLOW
+                reals[g, at], reals[g, at + 1] = add_product(
+                    reals[g, at], reals[g, at + 1], x, 0.0, d
+                )
             else:
                 kind = 2 if x != x else (3 if x > 0 else 4)
                 wrapped |= _add(table, g, at + kind, d)
@@ -193,9 +130,10 @@ def tally_float_square(  # type: ignore[no-untyped-def]
         if valid.size == 0 or valid[i]:
             d, x, g = diff[i * step], values[i], group[i]
             if math.isfinite(x * x):
-                high, low = _two_product_of_moderate(x, x)
-                if not _add_product(reals, g, at, high, low, d):
-                    return FLOAT_OVERFLOW
+                high, low = product_of_moderate(x, x)
+                reals[g, at], reals[g, at + 1] = add_product(
+                    reals[g, at], reals[g, at + 1], high, low, d
+                )
             elif math.isfinite(x):
                 wrapped |= _add(table, g, at + 2, d)
     return COUNTER_OVERFLOW if wrapped < 0 else 0
