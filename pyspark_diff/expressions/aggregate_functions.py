@@ -8,8 +8,9 @@ three forms::
     collected    a function of the values and how often each is there, in ascending order
 
 Linear functions of one group share a vector of sums. The other two look at the values that stand
-with a *positive* multiplicity: one that was removed more often than inserted counts as absent, for
-them as for `distinct` and `top_k`, and a group with none but these has the value of an empty one.
+with a *positive* multiplicity, and so do `Truth`, which is the extreme of booleans, and whatever is
+distinct: a value that was removed more often than inserted is absent to them, as it is to the
+operators `distinct` and `top_k`, and a group of none but these is to them an empty one.
 """
 
 from __future__ import annotations

@@ -63,12 +63,19 @@ class GroupedDiff:
         exact, and one that does not fit its type is an error. Sums of doubles are kept in pairs of
         doubles, with a relative error of about 1e-31 an update: taking a value back leaves at most
         that of it behind. With ``exact=True`` nothing is left behind, and sums and averages are the
-        nearest double. Variances of doubles are computed from such sums: where the mean is more
-        than about 1e13 standard deviations, digits are lost.
+        nearest double. A sum that leaves the range of doubles is infinite, as in Spark, and finite
+        again once enough is taken back, whatever came first; an average is that of what was summed,
+        so it may be finite where Spark divides infinity. Variances of doubles are computed from
+        such sums: where the mean is more than about 1e13 standard deviations, digits are lost.
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
         million costs what a change in a small group costs. Lists are kept whole: a change in a
         group costs as much as the group has distinct values.
+
+        A record that was removed more often than it was inserted counts against the others where
+        records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
+        ``bool_or`` - it is absent, as to `distinct` and `top_k`: where only such records stand,
+        these are null, or a count of zero, or an empty list.
 
         Examples
         --------

@@ -130,24 +130,29 @@ class ColumnResult(Result):
 
 @dataclass(frozen=True)
 class AnyTrue(ColumnResult):
-    """Whether a boolean is true at least once."""
+    """Whether a boolean is ever true: the greatest value that stands more than no times."""
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Trues(self.column))
 
     def of(self, sums: Sums) -> pa.Array:
+        true, false = self._there(sums)
+        return pa.array(true, mask=~(true | false))
+
+    def _there(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+        """Whether true stands more than no times, and whether false does."""
         valid, true = (sums.of(held) for held in self.accumulators)
-        return pa.array(true > 0, mask=valid == 0)
+        return true > 0, valid > true
 
 
 @dataclass(frozen=True)
 class AllTrue(AnyTrue):
-    """Whether a boolean is never false."""
+    """Whether a boolean is never false: the least such value."""
 
     def of(self, sums: Sums) -> pa.Array:
-        valid, true = (sums.of(held) for held in self.accumulators)
-        return pa.array(true == valid, mask=valid == 0)
+        true, false = self._there(sums)
+        return pa.array(~false, mask=~(true | false))
 
 
 @dataclass(frozen=True)
