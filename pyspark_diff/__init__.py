@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_diff import graphs
-    from pyspark_diff.dataflow.dataflow import Dataflow
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.probe import Probe
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
         TimeRegressionError,
         UnsupportedTypeError,
     )
+    from pyspark_diff.frame.dataflow import Dataflow
     from pyspark_diff.frame.diffframe import DiffFrame
     from pyspark_diff.frame.grouped import GroupedDiff
-    from pyspark_diff.frame.loop_methods import Loop
+    from pyspark_diff.frame.loops import Loop
     from pyspark_diff.spark.session import configure, session
     from pyspark_diff.times import Antichain
 
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Antichain": "times",
     "ClosedError": "errors",
-    "Dataflow": "dataflow.dataflow",
+    "Dataflow": "frame.dataflow",
     "DiffError": "errors",
     "DiffFrame": "frame.diffframe",
     "DiffOverflowError": "errors",
@@ -54,7 +54,7 @@ _HOMES = {
     "InputSession": "dataflow.input_session",
     "InvalidDiffError": "errors",
     "InvalidTimeError": "errors",
-    "Loop": "frame.loop_methods",
+    "Loop": "frame.loops",
     "NegativeMultiplicityError": "errors",
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",

@@ -15,6 +15,8 @@ import pyspark_diff
 from pyspark_diff import Dataflow, graphs
 
 NODES, EDGES, CAP = 2_000, 200_000, 45
+#: Seconds within which whoever waits is met, also on a slow machine.
+WAIT = 600
 
 
 def executor_above(pid):
@@ -34,7 +36,7 @@ def once(folder, name):
         scratch = Path(folder) / f"{name}.{os.getpid()}"
         scratch.write_text(str(executor_above(os.getpid())))
         scratch.rename(marker)
-        time.sleep(60)
+        time.sleep(WAIT)
 
 
 def kill(folder, name, killed):
@@ -80,7 +82,7 @@ def main(folder):
         killer = threading.Thread(target=kill, args=(folder, name, killed), daemon=True)
         killer.start()
         flow.step()
-        killer.join(10)
+        killer.join(WAIT)
         assert killed[-1:] == [name], "no executor was killed while the step ran"
 
     with Dataflow(spark, runner="spark", root=folder) as flow:

@@ -391,7 +391,7 @@ class Run:
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             self._check_new(output, frontier, output.seen[count:])
-        assert files_of(self.flow) == self.flow._state.paths() | self.flow._kept.pinned
+        assert files_of(self.flow) == self.flow._state.paths() | self.flow._outputs.pinned
         self.check()
 
     def finish(self) -> None:

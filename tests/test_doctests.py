@@ -29,6 +29,6 @@ def test_examples(spark, name):
 
 def test_examples_are_found(spark):
     # One of each kind: without them the test above would pass on nothing.
-    for name in ("diffframe", "kernels.consolidate", "times"):
+    for name in ("frame.diffframe", "kernels.consolidate", "times"):
         module = importlib.import_module(f"pyspark_diff.{name}")
         assert sum(len(test.examples) for test in doctest.DocTestFinder().find(module)) > 1

@@ -15,12 +15,15 @@ import pytest
 from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
+#: Seconds after which an example hangs; a slow machine may take minutes for it.
+HANGS = 1800
 
 
 def run(*command, cwd, text=None):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, input=text, capture_output=True, text=True, timeout=300
+        command, cwd=cwd, env=environment, input=text, capture_output=True, text=True,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

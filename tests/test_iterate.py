@@ -22,10 +22,10 @@ from pyspark_diff import (
     NotReadableError,
     SchemaError,
     StalledError,
-    storage,
 )
 from pyspark_diff.kernels.history import due_after
 from pyspark_diff.runners import coordinate
+from pyspark_diff.trace import storage
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
@@ -385,6 +385,67 @@ def test_a_chain_of_many_iterations(spark):
         assert len(run.flow.report.iterations) == length + 1
         run.step([((length // 2, length // 2 + 1), 1, -1)], 2)
         assert len(accumulate(run.updates, 1)) == length // 2 + 1
+
+
+# What a loop starts with.
+
+
+STARTS = {
+    "aggregate": lambda n: n.groupBy("a").agg(F.sum("b").alias("s")),
+    "count": lambda n: n.select("a").count().toDF("a", "s"),
+    "reduce": lambda n: n.reduce(lambda k, values: [(len(values),)], "s long", key="a"),
+    "join": lambda n: n.join(n.toDF("a", "s"), "a").select("a", "s"),
+    "distinct": lambda n: n.toDF("a", "s").distinct(),
+}
+
+
+def ones(x):
+    """Reads one column of two."""
+    return x.select("a", F.lit(1).cast("long").alias("s")).distinct()
+
+
+def up(x):
+    """Reads one column of two, and never comes to rest."""
+    return x.select((F.col("a") + 1).alias("a"), F.lit(1).cast("long").alias("s")).distinct()
+
+
+@pytest.fixture
+def pairs(spark):
+    return whole(spark, [(1, 2), (1, 3), (2, 5)], "a long, b long")
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_a_computed_start_is_taken_back_whole(pairs, start):
+    found = start(pairs).iterate(ones).at(0)
+    assert sorted(tuple(row) for row in found.collect()) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("start", [STARTS["aggregate"], STARTS["count"]])
+def test_a_computed_start_of_a_loop_in_a_loop(pairs, start):
+    found = start(pairs).iterate(lambda x: start(x.toDF("a", "b")).iterate(ones)).at(0)
+    assert sorted(tuple(row) for row in found.collect()) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_a_loop_with_a_computed_start_that_never_comes_to_rest_is_refused(pairs, start):
+    with pytest.raises(StalledError, match="3 iterations: .* still go round, such as"):
+        start(pairs).iterate(up, max_iterations=3).at(0)
+    with pytest.raises(StalledError, match="1 iterations"):
+        start(pairs).iterate(up, max_iterations=1).at(0)
+
+
+@pytest.mark.parametrize("start", [STARTS["aggregate"], STARTS["join"]])
+def test_a_computed_start_changes_with_its_inputs(spark, start):
+    seen = []
+    with Dataflow(spark, runner="local") as flow:
+        n, n_in = flow.input("n", "a long, b long")
+        start(n).iterate(ones).inspect(lambda r, t, d: seen.append((r, t, d)))
+        for time, change in enumerate([((1, 2), 1), ((3, 4), 1), ((1, 2), -1)]):
+            n_in.update([(*change[0], time, change[1])])
+            n_in.advance_to(time + 1)
+            n_in.flush()
+            flow.step()
+    assert [sorted(accumulate(seen, t)) for t in range(3)] == [[(1, 1)], [(1, 1), (3, 1)], [(3, 1)]]
 
 
 # What a user sees of a loop.

@@ -40,13 +40,16 @@ ROOMS: dict[str, frozenset[str]] = {
         "loop node projection reduce threshold top_k".split()
     ),
     "runners": frozenset("coordinate feed local read spark tasks work".split()),
-    "engine": frozenset("compaction evaluation graph loop state step subgraph".split()),
+    "engine": frozenset(
+        "compaction context demand evaluation graph loop lowering program state step subgraph"
+        .split()
+    ),
     "dataflow": frozenset(
         "catalog coercion dataflow hold input_session outputs probe".split()
     ),
     "frame": frozenset(
-        "aggregation base diffframe grouped join_methods keyed_methods linear_methods loop_methods"
-        .split()
+        "aggregation base collection dataflow diffframe grouped join_plan joins keyed keys linear "
+        "loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
@@ -68,7 +71,7 @@ REACHES: dict[str, frozenset[str]] = {
 LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
-    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm"}),
+    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions"}),
 }
 
 #: The only module that talks to the JVM, and the names by which it does.

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError
-from pyspark_diff.arrange import arrangement
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import storage
+from pyspark_diff.trace import arrangement, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +27,7 @@ print(storage.root, flush=True)
 """
 
 
-def held_by_a_process(folder, end="time.sleep(60)"):
+def held_by_a_process(folder, end="time.sleep(600)"):
     """A process with a directory of its own, and that directory; it ends as it is told."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(

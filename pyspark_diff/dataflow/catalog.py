@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import IterationReport, State, only
+from pyspark_diff.engine.state import IterationReport, State
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.spark.schema import TimeType
 
@@ -57,22 +57,22 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
         if trace is None:
             continue
         lower, upper, since = (
-            None if (at := only(frontier)) is None else time_type.decode(at)
+            None if (at := frontier.bound) is None else time_type.decode(at)
             for frontier in (trace.lower, trace.upper, trace.since)
         )
-        readers = [_name(reader) for reader in graph.readers[node]]
+        readers = [_name(graph, reader) for reader in graph.readers[node]]
         if isinstance(node, Keyed) and node.kernel is not None:
-            readers.append(_name(node))
+            readers.append(_name(graph, node))
         if node in graph.sinks:
             readers.append("at, to_df")
         found.append(Entry(
-            _name(node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size, lower,
-            upper, since, readers,
+            _name(graph, node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size,
+            lower, upper, since, readers,
         ))
     return found
 
 
-def _name(node: Node) -> str:
+def _name(graph: Graph, node: Node) -> str:
     """Operator and number, and the inputs that it is made of."""
     inputs: dict[str, None] = {}
     stack: list[Node] = [node]
@@ -84,7 +84,7 @@ def _name(node: Node) -> str:
         if at not in seen:
             seen.add(at)
             stack.extend(reversed(at.inputs))
-    return f"{node.kind}-{node.serial}({', '.join(inputs)})"
+    return f"{graph.program.name(node)}({', '.join(inputs)})"
 
 
 def as_text(found: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ at ``t``.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, ClassVar
+from typing import TYPE_CHECKING, Any, Callable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -18,8 +18,10 @@ from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
-from pyspark_diff.engine.state import Arrival, Frontier, Report, Settings, State, Watch
+from pyspark_diff.engine.program import written
+from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
@@ -27,69 +29,24 @@ from pyspark_diff.runners.feed import Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import check_data_names, check_names, parse_schema, parse_time_type
 from pyspark_diff.spark.session import driver_rows, parallelism
+from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Where the history of a collection begins that is given as a whole.
 BEGINNING = -(2**63)
 
 
-class Dataflow:
-    """A program over collections that is kept up to date, step by step.
+class BaseDataflow:
+    """The inputs, outputs and state of a program of nodes; it holds state.
 
-    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context
-    manager; what it wrote is removed at the end, also after an exception.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Any session; none of its settings is changed.
-    time_type : str or DataType
-        Type of the logical times of all inputs: an integer, date or timestamp.
-    time, diff : str
-        Names of these two columns wherever updates are shown as a table.
-    buckets : int, optional
-        Buckets of every arrangement; the cluster's default parallelism if not given.
-    runner : {"auto", "spark", "local"}
-        Where operators run. Automatic: on the driver when few updates reach them, else as Spark
-        jobs. The answer is the same.
-    local_rows : int, optional
-        Up to this many update rows an operator runs on the driver under ``"auto"``: 2 million if
-        not given, and 20 million where there is no other machine than the driver's.
-    keep_history : bool
-        Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
-        only the latest complete time can be read, and state stays bounded however long the stream
-        of changes is.
-    root : str, optional
-        Directory for state. On a cluster of several machines it must be shared by all of them.
-
-    Raises
-    ------
-    ClosedError
-        On any use after `close`.
-
-    Notes
-    -----
-    Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
-
-    Examples
-    --------
-    >>> from pyspark_diff import Dataflow
-    >>> with Dataflow(spark) as flow:
-    ...     edges, edges_in = flow.input("edges", "src long, dst long")
-    ...     degrees = edges.select("src").count()
-    ...     edges_in.insert([(1, 2), (1, 3), (2, 3)])
-    ...     edges_in.advance_to(1)
-    ...     edges_in.flush()
-    ...     _ = flow.step()
-    ...     sorted(tuple(row) for row in degrees.at(0).collect())
-    [(1, 2), (2, 1)]
+    What users have is `pyspark_diff.Dataflow`, which gives frames for nodes and tells what the
+    parameters are.
     """
-
-    #: Makes the frame that a user sees from a node; set by the layer above, which knows the class.
-    _wrap: ClassVar[Callable[["Dataflow", Node], Any]]
-    _make_loop: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -119,52 +76,13 @@ class Dataflow:
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
         self._sessions: dict[Node, InputSession] = {}
-        self._frames: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._frames: weakref.WeakKeyDictionary[object, Node] = weakref.WeakKeyDictionary()
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
         self._open = True
         self.report = Report()
-
-    def input(
-        self, name: str, schema: str | T.StructType, *, start: Any = None
-    ) -> tuple[Any, InputSession]:
-        """A new input: its collection, and the session that feeds it.
-
-        Parameters
-        ----------
-        name : str
-        schema : str or StructType
-            Data columns, for example ``"src long, dst long"``.
-        start : int, date or datetime, optional
-            First time of the input; zero or the epoch if not given.
-
-        Returns
-        -------
-        frame : DiffFrame
-        session : InputSession
-
-        Examples
-        --------
-        >>> from pyspark_diff import Dataflow
-        >>> with Dataflow(spark) as flow:
-        ...     words, words_in = flow.input("words", "word string")
-        ...     words.columns, words_in.time()
-        (['word'], 0)
-        """
-        self._check_open()
-        self._check_building(f"input {name!r}")
-        if any(session.name == name for session in self._sessions.values()):
-            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
-        parsed = parse_schema(schema)
-        check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
-        begin = self.time_type.start if start is None else self.time_type.encode(start)
-        node = Input(parsed, self.time_type, name)
-        session = InputSession(node, self.time_name, self.diff_name, begin)
-        self._sessions[node] = session
-        self._state = State({**self._state.frontiers, node: begin}, {}, {}, {})
-        return Dataflow._wrap(self, node), session
 
     def step(self, on_iteration: Watch | None = None) -> bool:
         """Process everything that was flushed, up to the frontiers of the inputs.
@@ -189,7 +107,7 @@ class Dataflow:
         arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
         for node in graph.nodes:
             if isinstance(node, Constant):
-                upper[node] = None
+                upper[node] = Antichain()
                 arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if not moved and not any(arrivals.values()):
@@ -251,13 +169,6 @@ class Dataflow:
         self._check_open()
         return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
 
-    def loop(
-        self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None
-    ) -> Any:
-        """A loop of several variables: see `Loop`."""
-        self._check_open()
-        return Dataflow._make_loop(max_iterations, on_limit, name)
-
     def iterations(self) -> DataFrame:
         """The iterations of loops in the last step, in the order in which they ran.
 
@@ -274,7 +185,7 @@ class Dataflow:
             session._flow_closed = True
         self._storage.close()
 
-    def __enter__(self) -> "Dataflow":
+    def __enter__(self) -> Self:
         self._check_open()
         return self
 
@@ -282,6 +193,26 @@ class Dataflow:
         self.close()
 
     # What follows is for the layer above.
+
+    def _add_input(
+        self, name: str, schema: str | T.StructType, start: Any
+    ) -> tuple[Input, InputSession]:
+        self._check_open()
+        self._check_building(f"input {name!r}")
+        if any(session.name == name for session in self._sessions.values()):
+            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
+        parsed = parse_schema(schema)
+        check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
+        begin = self.time_type.start if start is None else self.time_type.encode(start)
+        node = Input(parsed, self.time_type, name)
+        session = InputSession(node, self.time_name, self.diff_name, begin)
+        self._sessions[node] = session
+        self._state = State({**self._state.frontiers, node: session._frontier}, {}, {}, {})
+        return node, session
+
+    def _add_frame(self, frame: object, node: Node) -> None:
+        """Tell of a frame, which is kept to be read if it is there when the first step begins."""
+        self._frames[frame] = node
 
     def _add_sink(self, node: Node) -> None:
         self._check_open()
@@ -291,12 +222,11 @@ class Dataflow:
     def _probe(self, node: Node) -> Probe:
         self._add_sink(node)
 
-        def read() -> Frontier:
-            if node in self._state.frontiers:
-                return self._state.frontiers[node]
-            starts = [s for n in graph_of([node]).nodes
-                      if (s := self._state.frontiers.get(n)) is not None]
-            return min(starts) if starts else None
+        def read() -> Antichain:
+            known = self._state.frontiers
+            if self._graph is not None:
+                return known[self._graph.lowered[node]]
+            return meet_all(known[n] for n in written([node]).nodes if n in known)
 
         return Probe(self.time_type, read)
 
@@ -305,25 +235,23 @@ class Dataflow:
             self._check_building(f"keeping {node.kind}")
             self._sinks[self._outputs.add(node, arranged)] = None
 
-    def _arrangement(self, node: Node) -> tuple[Arrangement, Frontier]:
-        """The kept collection of a node, and its frontier."""
+    def _arrangement(self, node: Node) -> Arrangement:
+        """The kept collection of a node."""
         self._check_open()
         if node not in self._outputs and self._graph is None:
             self._keep(node)
-        starts = [self._state.frontiers[n] for n in self._sessions]
-        return self._outputs.arrangement(node, self._state, starts)
+        return self._outputs.arrangement(node, self._state, self._start(), self._graph)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
-        arrangement, _ = self._arrangement(node)
-        return self._outputs.hold(node, arrangement, time)
+        return self._outputs.hold(node, self._arrangement(node), time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
         self._keep(node)
         self._graph = graph_of(self._sinks)
         inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
-        frontiers: dict[Node, Frontier] = {n: BEGINNING for n in self._graph.nodes}
-        self._state = State(frontiers, {}, {}, {})
+        beginning = Antichain([BEGINNING])
+        self._state = State(dict.fromkeys(self._graph.nodes, beginning), {}, {}, {})
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
             if isinstance(n, Constant):
@@ -335,11 +263,17 @@ class Dataflow:
                 table = n.frame.toArrow()
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
-        self._advance(self._graph, arrivals, {n: None for n in inputs})
+        self._advance(self._graph, arrivals, dict.fromkeys(inputs, Antichain()))
+
+    def _start(self) -> Antichain:
+        """Where the first of the inputs is, and constants begin."""
+        if not self._sessions:
+            return Antichain([self.time_type.start])
+        return meet_all(self._state.frontiers[node] for node in self._sessions)
 
     def _constant(self, node: Constant) -> tuple[Arrival, ...]:
         """A constant's rows, as long as they have not been taken in."""
-        start = self._state.frontiers.get(node)
+        start = self._state.frontiers[node].bound
         if start is None:
             return ()
         begin = node.time_type.start if start == BEGINNING else start
@@ -349,34 +283,36 @@ class Dataflow:
         self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
     ) -> None:
         settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history, self._outputs.holds()
+            self._buckets, self.runner, self.local_rows, self._keep_history,
+            self._outputs.holds(graph),
         )
-        step = Step(graph, self._state, settings, self._storage, self._spark_runner, on_iteration)
+        context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
+        step = Step(context, on_iteration)
         state = step.run(arrivals, upper)
         old, self._state = self._state, state
         for node, taken in arrivals.items():
             if node in self._sessions:
                 del self._sessions[node]._flushed[: len(taken)]
         needed = state.paths() | self._outputs.pinned
-        storage.remove_files(sorted((old.paths() | set(step.written())) - needed))
-        self.report = step.report
+        storage.remove_files(sorted((old.paths() | set(context.written)) - needed))
+        self.report = context.report
         for node, tables, at in step.shown:
             node.show_updates(tables, self.time_name, self.diff_name, at)
 
     def _build(self) -> Graph:
         if self._graph is None:
-            read = {source for frame in self._frames for n in graph_of([frame._node]).nodes
-                    for source in n.inputs}
-            read.update(source for sink in self._sinks for n in graph_of([sink]).nodes
-                        for source in n.inputs)
-            for frame in list(self._frames):
+            shown = list(self._frames.values())
+            program = written([*self._sinks, *shown])
+            read = {source for node in program.nodes for source in node.inputs}
+            read.update(program.results.values())
+            for node in shown:
                 # Nothing consumes it, so to be read is the only use that it can have.
-                unread = frame._node not in read and frame._node not in self._sinks
-                if unread and frame._node.loop is None:
-                    self._keep(frame._node)
+                unread = node not in read and node not in self._sinks
+                if unread and node.loop is None:
+                    self._keep(node)
             graph = graph_of([*self._sinks, *self._sessions])
             begins = {node: self._state.frontiers[node] for node in self._sessions}
-            starts = starts_of(graph, begins, self.time_type.start)
+            starts = starts_of(graph, begins, self._start())
             self._state = State(starts, {}, {}, {})
             self._graph = graph
         return self._graph
@@ -395,7 +331,7 @@ class Dataflow:
     def _frontiers_in_words(self) -> str:
         told = []
         for session in self._sessions.values():
-            at = session._frontier
+            at = session._frontier.bound
             shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
             told.append(f"input {session.name!r} was flushed {shown}")
         return ", ".join(told)

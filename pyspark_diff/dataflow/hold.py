@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark_diff.errors import ClosedError, TimeRegressionError
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
 
 
 class Hold:
-    """Keeps the history of one collection. Made by `DiffFrame.hold`; it holds state, a time.
+    """Keeps the history of one collection. Made by `DiffFrame.hold`; it holds state, a frontier.
 
     Use it as a context manager, or release it: history is kept as long as it stands.
 
@@ -35,8 +36,8 @@ class Hold:
 
     def __init__(self, time_type: TimeType, at: int):
         self._time_type = time_type
-        #: The time in the kernels' numbers; None when released.
-        self._at: int | None = at
+        #: From which on history is kept; empty when released.
+        self._frontier = Antichain([at])
 
     def time(self) -> Any:
         """The time from which on history is kept."""
@@ -56,11 +57,11 @@ class Hold:
                 f"a hold at {self.time()!r} cannot go back to {time!r}: what lies before may have "
                 "been compacted away"
             )
-        self._at = at
+        self._frontier = Antichain([at])
 
     def release(self) -> None:
         """Let all history go, from the next step on. A second call does nothing."""
-        self._at = None
+        self._frontier = Antichain()
 
     def __enter__(self) -> "Hold":
         return self
@@ -69,9 +70,10 @@ class Hold:
         self.release()
 
     def __repr__(self) -> str:
-        return "Hold(released)" if self._at is None else f"Hold({self.time()!r})"
+        return "Hold(released)" if self._frontier.is_empty else f"Hold({self.time()!r})"
 
     def _standing(self) -> int:
-        if self._at is None:
+        at = self._frontier.bound
+        if at is None:
             raise ClosedError("this hold was released; take a new one with DiffFrame.hold")
-        return self._at
+        return at

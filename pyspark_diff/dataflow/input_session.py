@@ -29,6 +29,7 @@ from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_array
+from pyspark_diff.times import Antichain
 
 
 class InputSession:
@@ -57,11 +58,13 @@ class InputSession:
     def __init__(self, node: Input, time: str, diff: str, start: int):
         self._node = node
         self._names = (time, diff)
-        self._time: int | None = start
+        #: Times that it still accepts; empty when closed.
+        self._capability = Antichain([start])
         self._waiting: list[Arrival] = []
         self._rows: list[pa.Table] = []
         self._flushed: list[Arrival] = []
-        self._frontier: int | None = start
+        #: What was declared with the last flush.
+        self._frontier = self._capability
         self._flow_closed = False
 
     @property
@@ -159,7 +162,7 @@ class InputSession:
             raise TimeRegressionError(
                 f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
             )
-        self._time = to
+        self._capability = Antichain([to])
 
     def flush(self) -> None:
         """Hand everything over to the dataflow, which processes it in its next step."""
@@ -168,8 +171,8 @@ class InputSession:
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
-        if self._time is not None:
-            self._time = None
+        if not self._capability.is_empty:
+            self._capability = Antichain()
             self._flush()
 
     def __enter__(self) -> "InputSession":
@@ -182,14 +185,15 @@ class InputSession:
         self._gather()
         self._flushed.extend(self._waiting)
         self._waiting = []
-        self._frontier = self._time
+        self._frontier = self._capability
 
     def _open(self) -> int:
         if self._flow_closed:
             raise ClosedError(f"the dataflow of input {self.name!r} was closed; make a new one")
-        if self._time is None:
+        now = self._capability.bound
+        if now is None:
             raise ClosedError(f"input {self.name!r} was closed: it takes no more updates")
-        return self._time
+        return now
 
     def _put(self, data: Data, diff: int) -> None:
         now = self._open()

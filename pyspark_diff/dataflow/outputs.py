@@ -6,15 +6,14 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
-from typing import Iterable
-
 from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.engine.compaction import antichain
-from pyspark_diff.engine.state import Frontier, State, only
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
-from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.node import Arranged, Node, Reader
+from pyspark_diff.operators.arrange import Output, arrange_by_self
+from pyspark_diff.operators.node import Arranged, Node
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.spine import Trace
 
@@ -32,36 +31,33 @@ class Outputs:
     def __init__(self, time_type: TimeType, time: str, diff: str):
         self._time_type = time_type
         self._names = (time, diff)
-        self._nodes: dict[Node, Arranged] = {}
-        self._holds: list[tuple[Arranged, Hold]] = []
+        #: The sinks that keep collections: a certain arrangement of one, or any.
+        self._sinks: dict[Node, Node] = {}
+        self._holds: list[tuple[Node, Hold]] = []
         #: Files of frames that were handed out and may be read until the dataflow is closed.
         self.pinned: set[str] = set()
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._nodes
+        return node in self._sinks
 
-    def add(self, node: Node, arranged: Arranged | None = None) -> Arranged:
-        """Keep a collection, in the given arrangement or one that suits; returns which."""
-        if arranged is None:
-            if node in self._nodes:
-                return self._nodes[node]
-            arranged = node if isinstance(node, Reader) and node.keeps else arrange_by_self(node)
-        self._nodes.setdefault(node, arranged)
-        return arranged
+    def add(self, node: Node, arranged: Arranged | None = None) -> Node:
+        """Keep a collection, in the given arrangement or one that there is; returns its sink."""
+        sink = arranged or self._sinks.get(node) or Output(node)
+        self._sinks.setdefault(node, sink)
+        return sink
 
     def arrangement(
-        self, node: Node, state: State, starts: Iterable[Frontier]
-    ) -> tuple[Arrangement, Frontier]:
-        """A kept collection, and its frontier."""
-        if node not in self._nodes:
+        self, node: Node, state: State, start: Antichain, graph: Graph | None
+    ) -> Arrangement:
+        """A kept collection; one that no step has reached is empty, and begins at ``start``."""
+        if node not in self._sinks:
             raise NotReadableError(
                 f"the updates of this collection ({node!r}) were not kept, because other operators "
                 "read it; call arrange_by_self() on it before the first step"
             )
-        kept = self._nodes[node]
+        kept = arrange_by_self(node) if graph is None else graph.arrangement(self._sinks[node])
         trace = state.traces.get(kept)
         if trace is None:
-            start = antichain(min([s for s in starts if s is not None], default=0))
             trace = Trace(start, start, start)
         every = frozenset(node.schema.names)
         arrangement = Arrangement(
@@ -70,11 +66,11 @@ class Outputs:
         )
         if arrangement.reads_later:
             self.pinned.update(trace.paths())
-        return arrangement, only(trace.upper)
+        return arrangement
 
     def hold(self, node: Node, arrangement: Arrangement, time: int | None) -> Hold:
         """A hold on a kept collection, from a time or from the first that can be read."""
-        since = only(arrangement.trace.since)
+        since = arrangement.trace.since.bound
         if time is None:
             time = since if since is not None else self._time_type.start
         elif since is not None and time < since:
@@ -83,14 +79,14 @@ class Outputs:
                 f"held from {self._time_type.decode(since)!r} on"
             )
         hold = Hold(self._time_type, time)
-        self._holds.append((self._nodes[node], hold))
+        self._holds.append((self._sinks[node], hold))
         return hold
 
-    def holds(self) -> dict[Node, int]:
+    def holds(self, graph: Graph) -> dict[Node, Antichain]:
         """From when on each arrangement's history is held, where it is."""
-        self._holds = [held for held in self._holds if held[1]._at is not None]
-        found: dict[Node, int] = {}
-        for node, hold in self._holds:
-            if hold._at is not None:
-                found[node] = min(found.get(node, hold._at), hold._at)
+        self._holds = [held for held in self._holds if not held[1]._frontier.is_empty]
+        found: dict[Node, Antichain] = {}
+        for sink, hold in self._holds:
+            node = graph.lowered[sink]
+            found[node] = found.get(node, hold._frontier).meet(hold._frontier)
         return found

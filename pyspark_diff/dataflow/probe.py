@@ -32,30 +32,27 @@ class Probe:
     (True, False, Antichain([1]))
     """
 
-    def __init__(self, time_type: TimeType, read: Callable[[], int | None]):
+    def __init__(self, time_type: TimeType, read: Callable[[], Antichain]):
         self._time_type = time_type
         self._read = read
 
     def less_than(self, time: Any) -> bool:
         """Whether updates at times before ``time`` may still appear."""
-        at = self._read()
-        return at is not None and at < self._time_type.encode(time)
+        return self._read().less_than(self._time_type.encode(time))
 
     def less_equal(self, time: Any) -> bool:
         """Whether updates at times up to and including ``time`` may still appear."""
-        at = self._read()
-        return at is not None and at <= self._time_type.encode(time)
+        return self._read().less_equal(self._time_type.encode(time))
 
     def done(self) -> bool:
         """Whether the collection is complete."""
-        return self._read() is None
+        return self._read().is_empty
 
     def frontier(self) -> Antichain:
         """The least times that may still appear, as encoded integers; empty when complete."""
-        at = self._read()
-        return Antichain([] if at is None else [at])
+        return self._read()
 
     def time(self) -> Any:
         """The one time of the frontier as the user's type, or None when complete."""
-        at = self._read()
+        at = self._read().bound
         return None if at is None else self._time_type.decode(at)

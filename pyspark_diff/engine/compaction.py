@@ -1,9 +1,9 @@
 """Compaction of arrangements: what their readers find in them, how far times may be advanced, and
 which batches are merged.
 
-With ``holds`` the frontiers up to which readers have read, and the times that users may ask for::
+With the holds: the frontiers up to which readers have read, and those from which on users may ask::
 
-    since <= every hold
+    since = join(what it was, meet of all holds)
 
 and no merge takes in batches from both sides of a reader's frontier.
 """
@@ -14,17 +14,12 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Frontier, Settings, only
+from pyspark_diff.engine.state import Settings
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import View
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.spine import Trace
-
-
-def antichain(frontier: Frontier) -> Antichain:
-    """A frontier of totally ordered times as an antichain."""
-    return Antichain([] if frontier is None else [frontier])
 
 
 @dataclass(frozen=True)
@@ -40,19 +35,18 @@ class Compaction:
     graph: Graph
     settings: Settings
 
-    def view(self, node: Arranged, trace: Trace, lower: Frontier, upper: Frontier) -> View:
+    def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
         """The files of an arrangement, as a reader sees them that goes from lower to upper."""
-        begin, end = antichain(lower), antichain(upper)
         old: list[Batch] = []
         new: list[Batch] = []
         both: list[Batch] = []
         for batch in trace.batches:
             interval = batch.description
-            if interval.upper.precedes(begin):
+            if interval.upper.precedes(lower):
                 old.append(batch)
-            elif end.precedes(interval.lower):
+            elif upper.precedes(interval.lower):
                 continue
-            elif begin.precedes(interval.lower) and interval.upper.precedes(end):
+            elif lower.precedes(interval.lower) and interval.upper.precedes(upper):
                 new.append(batch)
             else:
                 both.append(batch)
@@ -67,33 +61,31 @@ class Compaction:
             node.depth,
         )
 
-    def holds(
-        self, node: Arranged, frontiers: Mapping[Node, Frontier], upper: Frontier
-    ) -> list[int]:
-        """Times from which on somebody may still read."""
-        found = [frontiers.get(reader) for reader in self.graph.readers[node]]
+    def hold(
+        self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
+    ) -> Antichain:
+        """The frontier from which on somebody may still read; empty where nobody will."""
+        holds = [frontiers[reader] for reader in self.graph.readers[node]]
         own = isinstance(node, Reader) and node.recalls
         if own or (isinstance(node, Keyed) and node.kernel is not None):
-            found.append(upper)  # it reads its own past itself
+            holds.append(upper)  # it reads its own past itself
         if node in self.settings.holds:
-            found.append(self.settings.holds[node])
-        return [frontier for frontier in found if frontier is not None]
+            holds.append(self.settings.holds[node])
+        return meet_all(holds)
 
     def since(
-        self, node: Arranged, trace: Trace, frontiers: Mapping[Node, Frontier], upper: Frontier
-    ) -> Frontier:
+        self, node: Arranged, trace: Trace, frontiers: Mapping[Node, Antichain], upper: Antichain
+    ) -> Antichain:
         """How far times may be advanced: as far as nobody reads behind it."""
-        since = only(trace.since)
-        holds = self.holds(node, frontiers, upper)
+        hold = self.hold(node, frontiers, upper)
         if self.readable(node):
-            if self.settings.keep_history or upper is None:
-                return since
+            end = upper.bound
+            if self.settings.keep_history or end is None:
+                return trace.since
             # The latest complete time stays readable.
-            holds.append(upper - 1)
-        if not holds:
-            return since
+            hold = hold.meet(Antichain([end - 1]))
         # Where the first step completes nothing, there is no time before.
-        return min(holds) if since is None else max(since, min(holds))
+        return trace.since.join(hold)
 
     def readable(self, node: Arranged) -> bool:
         """Whether a user may read the collection at a time."""
@@ -102,14 +94,14 @@ class Compaction:
         )
 
     def needed(
-        self, node: Arranged, frontiers: Mapping[Node, Frontier], upper: Frontier
+        self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> bool:
         """Whether anybody will look into the arrangement again."""
-        return self.readable(node) or bool(self.holds(node, frontiers, upper))
+        return self.readable(node) or not self.hold(node, frontiers, upper).is_empty
 
-    def fences(self, node: Arranged, frontiers: Mapping[Node, Frontier]) -> list[Antichain]:
+    def fences(self, node: Arranged, frontiers: Mapping[Node, Antichain]) -> list[Antichain]:
         """Frontiers that no merge may cross."""
-        return [antichain(frontiers.get(reader)) for reader in self.graph.readers[node]]
+        return [frontiers[reader] for reader in self.graph.readers[node]]
 
 
 def _files(batches: list[Batch]) -> dict[int, tuple[str, ...]]:

@@ -11,31 +11,29 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
 import pyarrow as pa
 
-from pyspark_diff.engine.compaction import antichain
-from pyspark_diff.engine.state import Frontier, IterationReport
-from pyspark_diff.engine.subgraph import Subgraph, arranged_in, result_of, sources_of
+from pyspark_diff import times
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.state import IterationReport, Watch
+from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.coordinates import Coordinate, pack, unpack
+from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates, joined
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
+from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.trace.spine import Trace
-
-if TYPE_CHECKING:
-    from pyspark_diff.engine.step import Step
+from pyspark_diff.times import Antichain, Coordinate
 
 #: How many of the rows that still change are shown when a loop does not come to rest.
 SHOWN = 5
@@ -46,16 +44,22 @@ class Iteration:
 
     Parameters
     ----------
-    step : Step
+    step : StepContext
     subgraph : Subgraph
-    lower, upper : int or None
+    lower, upper : Antichain
         The interval of the step.
+    on_iteration : callable, optional
+        Called with each `IterationReport` when it is over.
     """
 
-    def __init__(self, step: "Step", subgraph: Subgraph, lower: Frontier, upper: Frontier):
+    def __init__(
+        self, step: StepContext, subgraph: Subgraph, lower: Antichain, upper: Antichain,
+        on_iteration: Watch | None = None,
+    ):
         self._step, self._graph = step, step.graph
         self._subgraph = subgraph
         self._lower, self._upper = lower, upper
+        self._on_iteration = on_iteration
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
         #: The coordinate whose turn it is, of each loop that runs.
@@ -73,23 +77,20 @@ class Iteration:
     def run(self) -> None:
         """Run the loop to rest."""
         self._loop(self._subgraph, ())
-        start = antichain(self._lower)
         for node in arranged_in(self._subgraph):
             if node.keeps:
-                trace = self._step.traces.get(node) or Trace(start, start, start)
+                trace = self._step.trace(node, self._lower)
                 since = self._step.compaction.since(
                     node, trace, self._step.state.frontiers, self._upper
                 )
-                self._step.traces[node] = replace(
-                    trace, upper=antichain(self._upper), since=antichain(since)
-                )
+                self._step.traces[node] = replace(trace, upper=self._upper, since=since)
 
     def _loop(self, subgraph: Subgraph, base: Coordinate) -> None:
         """Run one loop to rest, inside of one iteration of the loops around it."""
         loop = subgraph.loop
         left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
         if any(self._reached(node, base) for node in subgraph.outside):
-            self._note(loop, (*base, 0))
+            self._note(loop, times.enter(base))
         agenda = self._agenda.get((loop, base), [])
         while agenda:
             at = (*base, heapq.heappop(agenda))
@@ -105,10 +106,10 @@ class Iteration:
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
         while loop is not None and self._now.get(loop) != coordinate:
-            agenda = self._agenda.setdefault((loop, coordinate[:-1]), [])
+            agenda = self._agenda.setdefault((loop, times.leave(coordinate)), [])
             if coordinate[-1] not in agenda:
                 heapq.heappush(agenda, coordinate[-1])
-            loop, coordinate = loop.parent, coordinate[:-1]
+            loop, coordinate = loop.parent, times.leave(coordinate)
 
     def _turn(self, subgraph: Subgraph, at: Coordinate) -> None:
         started = time.perf_counter()
@@ -127,14 +128,15 @@ class Iteration:
             if node in self._fresh and isinstance(node, Arranged):
                 # Not across what stood before the step: readers tell it from what is new.
                 trace = self._step.traces[node]
-                fences = [antichain(self._lower)]
-                self._step.traces[node] = self._step.merged(node, trace, fences)
-        changes = sum(self._feed_back(variable, at) for variable in subgraph.loop.variables)
+                self._step.traces[node] = self._step.merged(node, trace, [self._lower])
+        changes = sum(
+            self._feed_back(node, at) for node in own if isinstance(node, Variable)
+        )
         seconds = time.perf_counter() - started
         turn = IterationReport(subgraph.loop.name, at, changes, seconds)
         self._step.report.iterations.append(turn)
-        if self._step.on_iteration is not None:
-            self._step.on_iteration(turn)
+        if self._on_iteration is not None:
+            self._on_iteration(turn)
 
     def _visit(self, node: Node, at: Coordinate) -> None:
         step = self._step
@@ -144,8 +146,6 @@ class Iteration:
                 step.emitted[node] = tuple(step.gated(node, reached, self._upper))
         elif isinstance(node, Variable):
             self._variable(node, at)
-        elif isinstance(node, Keyed) and node.stand_in is not None:
-            step.emitted[node] = step.emitted.get(node.stand_in, ())
         elif isinstance(node, Keyed):
             feeds = list(self._feeds(node.inputs[0], at))
             if feeds:
@@ -156,7 +156,7 @@ class Iteration:
                 self._take(node, results)
         elif isinstance(node, Reader):
             self._reader(node, at)
-        elif node in self._graph.shared:
+        elif isinstance(node, Shared):
             step.share(node, _seen(at))
         elif isinstance(node, Inspect):
             step.shows.append((node, self._feeds(node, at), at))
@@ -169,8 +169,8 @@ class Iteration:
         feeds = self._back.pop((node, at), [])
         if at[-1] == 0:
             start = self._start(node, at)
-            if start and node.loop is not None and node.loop.max_iterations > 1:
-                back = (*at[:-1], 1)
+            if start and node.loop.max_iterations > 1:
+                back = times.step(at)
                 taken = [feed.then(Negate()) for feed in start]
                 self._back.setdefault((node, back), []).extend(taken)
                 self._note(node.loop, back)
@@ -192,17 +192,15 @@ class Iteration:
         return [_added_up(Feed(Source(node.schema, table=table), until=self._upper), table)]
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
-        (source,) = sources_of(node)
-        return self._feeds(source, at)
+        return self._feeds(node.inputs[0], at)
 
     def _feed_back(self, node: Variable, at: Coordinate) -> int:
         """Send a variable's result round; gives the number of updates that go."""
-        if node.loop is None or node not in self._graph.wanted:
-            return 0  # nobody reads it
-        feeds = [feed for feed in self._feeds(result_of(node), at) if feed.source.rows != 0]
+        result = self._graph.program.results[node]
+        feeds = [feed for feed in self._feeds(result, at) if feed.source.rows != 0]
         if not feeds:
             return 0
-        following = (*at[:-1], at[-1] + 1)
+        following = times.step(at)
         if following[-1] >= node.loop.max_iterations:
             if not node.loop.stops:
                 self._refuse(node, node.loop, feeds, following)
@@ -250,7 +248,7 @@ class Iteration:
             # Streams pass a gate, behind which some may be waiting.
             return bool(self._graph.feeds(node, self._step.emitted)) or any(
                 self._step.state.pending.get(enter)
-                for enter in self._subgraph.loop.entered.values()
+                for enter in self._subgraph.items if isinstance(enter, Enter)
             )
         return bool(self._feeds(node, at))
 
@@ -309,8 +307,7 @@ class Iteration:
         files = {r.bucket: r.file for r in results if r.file is not None}
         if files:
             trace = step.trace(node, self._lower)
-            lower, upper = antichain(self._lower), antichain(self._upper)
-            step.traces[node] = trace.joined(lower, upper, files)
+            step.traces[node] = trace.joined(self._lower, self._upper, files)
             self._fresh[node] = {bucket: (file.path,) for bucket, file in files.items()}
             self._rows[node] = sum(file.rows for file in files.values())
         if not isinstance(node, Reader):

@@ -6,16 +6,12 @@ States are values: a step makes a new one, and until it has, the old one stands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Callable, Mapping, NamedTuple
 
-from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.spine import Trace
-
-#: Frontier of a total order: its one time, or None when complete.
-Frontier = int | None
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class State:
 
     Parameters
     ----------
-    frontiers : mapping of Node to int or None
+    frontiers : mapping of Node to Antichain
         Up to where each node is processed.
     traces : mapping of Node to Trace
         Arrangements of keyed nodes.
@@ -51,7 +47,7 @@ class State:
         Flushed updates of inputs that are not released completely.
     """
 
-    frontiers: Mapping[Node, Frontier]
+    frontiers: Mapping[Node, Antichain]
     traces: Mapping[Node, Trace]
     pending: Mapping[Node, tuple[Feed, ...]]
     waiting: Mapping[Node, tuple[Arrival, ...]]
@@ -125,35 +121,16 @@ class Settings:
         Up to this many update rows an operator runs on the driver, under ``"auto"``.
     keep_history : bool
         Whether arrangements that are read keep all times, or only the latest complete one.
-    holds : mapping of Node to int
-        Arrangements whose history is held, and from which time on.
+    holds : mapping of Node to Antichain
+        Arrangements whose history is held, and the frontier from which on.
     """
 
     buckets: int
     runner: str
     local_rows: int
     keep_history: bool
-    holds: Mapping[Node, int] = field(default_factory=dict)
+    holds: Mapping[Node, Antichain] = field(default_factory=dict)
 
     def few(self, rows: float) -> bool:
         """Whether so many rows are for the driver."""
         return self.runner == "local" or (self.runner == "auto" and rows <= self.local_rows)
-
-
-def only(frontier: Antichain) -> Frontier:
-    """The one element of a frontier of totally ordered times, or None where it is empty."""
-    for element in frontier:
-        if isinstance(element, int):
-            return element
-    return None
-
-
-def below(a: Frontier, b: Frontier) -> bool:
-    """Whether frontier ``a`` lies strictly before ``b``; the empty one is behind all."""
-    return a is not None and (b is None or a < b)
-
-
-def least(frontiers: Sequence[Frontier]) -> Frontier:
-    """The frontier of a union: the least of several."""
-    known = [f for f in frontiers if f is not None]
-    return min(known) if known else None

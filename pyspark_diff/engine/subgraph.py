@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Sequence, Union
 
-from pyspark_diff.operators.arrange import arrange_by_self
-from pyspark_diff.operators.by_self import over_arrangement
-from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader
+from pyspark_diff.engine.program import Program
+from pyspark_diff.operators.loop import Leave
+from pyspark_diff.operators.node import Arranged, LoopScope, Node
 
 
 @dataclass(frozen=True)
@@ -51,54 +50,9 @@ def flat(items: Iterable[Item]) -> list[Node]:
     return found
 
 
-def sources_of(node: Node) -> tuple[Node, ...]:
-    """What a node needs to have run before it: its inputs, or what stands in for it or them."""
-    if isinstance(node, Keyed) and node.loop is not None and node.kernel is not None:
-        if node.kernel.stateful:
-            return (_stand_in(node),)
-    if isinstance(node, (Enter, Leave, Reader)):
-        return node.inputs
-    return tuple(_entered(node.loop, source) for source in node.inputs)
-
-
-def result_of(node: Variable) -> Node:
-    """What goes round to a variable, as it is seen in its loop."""
-    if node.result is None:
-        raise ValueError(f"{node!r} was never set")
-    return _entered(node.loop, node.result)
-
-
-def _stand_in(node: Keyed) -> Reader:
-    """The reader of an arrangement that does in a loop what a keyed operator does outside."""
-    if node.stand_in is None:
-        arranged = arrange_by_self(node.inputs[0])
-        node.stand_in = over_arrangement(node, arranged, arranged=True)
-    return node.stand_in
-
-
-def _entered(loop: LoopScope | None, source: Node) -> Node:
-    """A stream of updates, as it is seen in a loop."""
-    if loop is None or source.loop is not None:
-        return source
-    outermost = loop.around(1)
-    if source not in outermost.entered:
-        outermost.entered[source] = Enter(outermost, source)
-    return outermost.entered[source]
-
-
-def order_of(sinks: Sequence[Node]) -> tuple[Item, ...]:
-    """All nodes upstream of some sinks, in the order in which they run."""
-    seen: dict[Node, None] = {}
-    stack = list(reversed(sinks))
-    while stack:  # without recursion: chains may be longer than Python's stack
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen[node] = None
-        stack.extend(reversed(sources_of(node)))
-        if isinstance(node, Variable) and node.result is not None:
-            stack.append(result_of(node))
-    return _ordered(list(seen), None)
+def order_of(program: Program) -> tuple[Item, ...]:
+    """All nodes of a program that is lowered, in the order in which they run."""
+    return _ordered(program.nodes, None)
 
 
 def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
@@ -119,7 +73,7 @@ def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
         if isinstance(here, LoopScope):
             inner.setdefault(here, []).append(node)
         found = needs.setdefault(here, {})
-        for source in sources_of(node):
+        for source in node.inputs:
             there = place(source)
             if there is not here and source in within:
                 found[there] = None
@@ -148,9 +102,7 @@ def _subgraph(loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node]) ->
         node for node in around if isinstance(node, Leave) and node.inputs[0].loop is loop
     )
     outside = dict.fromkeys(
-        source for node in nodes for source in sources_of(node)
-        if source not in loop and (isinstance(node, Reader) or source.loop is not None
-                                   or isinstance(node, Enter))
+        source for node in nodes for source in node.inputs if source not in loop
     )
     return Subgraph(loop, _ordered(nodes, loop), leaves, tuple(outside))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Generic, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -12,6 +12,9 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
+from pyspark_diff.frame.base import FrameT
+from pyspark_diff.frame.keys import reduced
+from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import semijoin
@@ -21,25 +24,21 @@ from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
-if TYPE_CHECKING:
-    from pyspark_diff.frame.base import Frame
-    from pyspark_diff.frame.diffframe import DiffFrame
-
 _NUMBERS = (T.NumericType,)
 
 
-class GroupedDiff:
+class GroupedDiff(Generic[FrameT]):
     """Groups of a collection's records. Made by `DiffFrame.groupBy`.
 
     Every method is lazy and returns a `DiffFrame`: the columns of the group, then the results. A
     group has a row while its records do not add up to none; null is a group like any other.
     """
 
-    def __init__(self, frame: "Frame", cols: Sequence[str | Column]):
+    def __init__(self, frame: FrameT, cols: Sequence[str | Column]):
         self._frame = frame
         self._cols = tuple(cols)
 
-    def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> "DiffFrame":
+    def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> FrameT:
         """Aggregates of each group, as PySpark's `agg`, kept up to date.
 
         Parameters
@@ -87,8 +86,8 @@ class GroupedDiff:
         """
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
-        frame = self._frame
-        rows = frame._template()
+        collection = self._frame._collection
+        rows = collection.template()
         given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
         found = parse_aggregates(rows, self._cols, given)
         names = rows.groupBy(*self._cols).agg(F.count("*")).columns[:-1]
@@ -100,15 +99,15 @@ class GroupedDiff:
         node = plan.node()
         if empty:
             node = _with_default(node, found)
-        return frame._with(node, resolver=Resolver.plain(node.schema.names))
+        return self._frame._derived(node, resolver=Resolver.plain(node.schema.names))
 
     def _evaluated(
         self, names: Sequence[str], found: Sequence[Aggregate]
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
-        frame = self._frame
-        rows = frame._template()
-        keys = [F.col(c) if isinstance(c, str) and c not in frame.columns else
+        collection = self._frame._collection
+        rows = collection.template()
+        keys = [F.col(c) if isinstance(c, str) and c not in collection.columns else
                 column(c) if isinstance(c, str) else c for c in self._cols]
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
         known: dict[str, str] = {}
@@ -124,32 +123,32 @@ class GroupedDiff:
                     wanted.append((known[shown], argument))
                 named.append(known[shown])
             arguments.append(named)
-        plain = [(frame._plain_column(expression), name) for name, expression in wanted]
+        plain = [(plain_column(collection, expression), name) for name, expression in wanted]
         pairs = [(old, name) for old, name in plain if old is not None]
         if len(pairs) == len(wanted):
             # Columns as they are need not be computed.
-            return pick("select", frame._node, pairs), arguments
-        return frame._computed("groupBy", wanted, frame._resolver), arguments
+            return pick("select", collection.node, pairs), arguments
+        return computed(collection, "groupBy", wanted), arguments
 
-    def count(self) -> "DiffFrame":
+    def count(self) -> FrameT:
         """The number of records of each group, in a column ``count``."""
         return self.agg(F.count("*").alias("count"))
 
-    def sum(self, *cols: str) -> "DiffFrame":
+    def sum(self, *cols: str) -> FrameT:
         """Sums of columns, all numbers if none is named, as PySpark's `sum`."""
         return self._each(F.sum, cols)
 
-    def avg(self, *cols: str) -> "DiffFrame":
+    def avg(self, *cols: str) -> FrameT:
         """Averages of columns, all numbers if none is named, as PySpark's `avg`."""
         return self._each(F.avg, cols)
 
     mean = avg
 
-    def min(self, *cols: str) -> "DiffFrame":
+    def min(self, *cols: str) -> FrameT:
         """Minima of columns, all numbers if none is named, as PySpark's `min`."""
         return self._each(F.min, cols)
 
-    def max(self, *cols: str) -> "DiffFrame":
+    def max(self, *cols: str) -> FrameT:
         """Maxima of columns, all numbers if none is named, as PySpark's `max`."""
         return self._each(F.max, cols)
 
@@ -160,16 +159,16 @@ class GroupedDiff:
         *,
         form: str = "rows",
         allow_negative: bool = False,
-    ) -> "DiffFrame":
+    ) -> FrameT:
         """A Python function of each group's values: see `DiffFrame.reduce`."""
         names = [str(c) for c in self._cols if isinstance(c, str)]
         if len(names) < len(self._cols):
             raise SchemaError("reduce groups by columns; add expressions with withColumn first")
-        return self._frame.reduce(  # type: ignore[attr-defined, no-any-return]
-            func, schema, names, form=form, allow_negative=allow_negative
-        )
+        return self._frame._wrap(reduced(
+            self._frame._collection, func, schema, names, form=form, allow_negative=allow_negative
+        ))
 
-    def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> "DiffFrame":
+    def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:
         named = [c for c in self._cols if isinstance(c, str)]
         if not cols:
             fields = self._frame.schema.fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.frame.loop_methods import Loop
+from pyspark_diff.frame.loops import Loop
 from pyspark_diff.graphs.edges import graph_of
 from pyspark_diff.graphs.propagation import own_labels, smallest_labels
 

@@ -16,9 +16,7 @@ import numpy as np
 
 from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.updates import Int64, PerRow
-
-#: A coordinate as it is packed, and as a tuple.
-Coordinate = tuple[int, ...]
+from pyspark_diff.times import Coordinate, enter, join
 
 
 def bits(depth: int) -> int:
@@ -116,8 +114,7 @@ def lub(codes: PerRow, depth: int, at: Coordinate) -> PerRow:
     if deep == 1:
         return np.maximum(codes, at[0]) if isinstance(codes, np.ndarray) else max(codes, at[0])
     if not isinstance(codes, np.ndarray):
-        parts = unpack(codes, depth)
-        return pack(tuple(map(max, parts, at[:depth])) + at[depth:])
+        return pack(join(enter(unpack(codes, depth), deep - depth), at))
     found = np.zeros(codes.size, dtype=np.int64)
     width = bits(deep)
     theirs = _parts(codes, depth)

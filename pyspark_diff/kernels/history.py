@@ -14,9 +14,10 @@ from typing import Sequence
 import numpy as np
 
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Coordinate, Limit, lub, pack
+from pyspark_diff.kernels.coordinates import Limit, lub, pack
 from pyspark_diff.kernels.lookup import matching_rows, matching_within
 from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat, pick, spread
+from pyspark_diff.times import Coordinate
 
 
 def key_starts(grouped: Grouped) -> Int64:

@@ -16,10 +16,11 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Coordinate, lub, pack
+from pyspark_diff.kernels.coordinates import lub, pack
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, advanced, concat, pick, spread
+from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
 #: order of time instead: what is not there at the same time never meets.

@@ -101,12 +101,8 @@ def arrange_sums(
 ) -> Arranged:
     """The node that keeps, for each key of ``source``, a vector of sums over some columns."""
     diff_columns = DiffColumns(tuple(columns), tuple(accumulators))
-    known = (tuple(key), diff_columns)
-    if known not in source.arrangements:
-        schema = source.schema.only(key)
-        node = Keyed("arrange", source, schema, None, key, diff_columns=diff_columns)
-        source.arrangements[known] = node
-    return source.arrangements[known]
+    schema = source.schema.only(key)
+    return Keyed("arrange", source, schema, None, key, diff_columns=diff_columns)
 
 
 def aggregate(

@@ -1,14 +1,15 @@
 """Arrange: a collection indexed by a key and kept, for any number of readers.
 
-Asked for again, the arrangement of a collection by a key is the same one: it is made and kept once,
-whoever reads it.
+Each reader may ask for it by itself: the arrangement of a collection by a key is one, which is made
+and kept once, however often it was asked for. See `pyspark_diff.engine.lowering`.
 """
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from typing import Sequence
 
-from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
+from pyspark_diff.operators.node import Arranged, Keyed, Node, Passing
 
 
 def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
@@ -16,13 +17,7 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
 
     Source: differential-dataflow ``operators/arrange``.
     """
-    key = tuple(key)
-    found = source.output_by(key) if isinstance(source, Reader) else None
-    if found is not None:
-        return found  # arranged as it comes out
-    if key not in source.arrangements:
-        source.arrangements[key] = Keyed("arrange_by_key", source, source.schema, None, key)
-    return source.arrangements[key]
+    return Keyed("arrange_by_key", source, source.schema, None, key)
 
 
 def arrange_in_order(
@@ -37,14 +32,20 @@ def arrange_in_order(
     ordering : sequence of (str, bool, bool)
         Columns of the order: name, whether descending, whether nulls come last.
     """
-    known = (tuple(key), *ordering)
-    if known not in source.arrangements:
-        source.arrangements[known] = Keyed(
-            "arrange_in_order", source, source.schema, None, key, ordering=ordering
-        )
-    return source.arrangements[known]
+    return Keyed("arrange_in_order", source, source.schema, None, key, ordering=ordering)
 
 
 def arrange_by_self(source: Node) -> Arranged:
     """The node that keeps ``source``, indexed by the whole record."""
     return arrange_by_key(source, source.schema.names)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Output(Passing):
+    """A collection that users read: kept, in whichever arrangement of it there is."""
+
+    kind = "output"
+    source: InitVar[Node]
+
+    def __post_init__(self, source: Node) -> None:
+        self._settle((source,), schema=source.schema)

@@ -7,6 +7,7 @@ For the updates ``U`` of a step, in order of time::
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from typing import Callable, Sequence
 
 import pyarrow as pa
@@ -15,13 +16,17 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Inspect(Node):
     """Passes a collection on unchanged, and shows its updates to a function."""
 
-    def __init__(self, source: Node, show: Callable[..., object], by_table: bool):
-        super().__init__("inspect", (source,), source.schema, source.time_type)
-        self.show = show
-        self.by_table = by_table
+    kind = "inspect"
+    source: InitVar[Node]
+    show: Callable[..., object]
+    by_table: bool
+
+    def __post_init__(self, source: Node) -> None:
+        self._settle((source,), schema=source.schema)
 
     def show_updates(
         self, tables: Sequence[pa.Table], time: str, diff: str, at: tuple[int, ...] = ()

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.coordinates import Coordinate, pack
+from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.kernels.join import Matches
 from pyspark_diff.kernels.join import join as join_core
 from pyspark_diff.kernels.join import join_at
@@ -31,6 +31,7 @@ from pyspark_diff.operators.contract import Changes, Side
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
+from pyspark_diff.times import Coordinate
 
 
 @dataclass(frozen=True)

@@ -62,17 +62,12 @@ class Pick:
 
 def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
     """The node with some columns of ``source``: pairs of a column and its name in the output."""
-    key = tuple(names)
-    if key not in source.picks:
-        stage = Pick(key)
-        fields = [
-            T.StructField(new, source.schema.struct[old].dataType,
-                          source.schema.struct[old].nullable)
-            for old, new in key
-        ]
-        schema = Schema(T.StructType(fields))
-        source.picks[key] = Linear(kind, source, schema, stage, stage.needs)
-    return source.picks[key]
+    stage = Pick(tuple(names))
+    fields = [
+        T.StructField(new, source.schema.struct[old].dataType, source.schema.struct[old].nullable)
+        for old, new in names
+    ]
+    return Linear(kind, source, Schema(T.StructType(fields)), stage, stage.needs)
 
 
 @dataclass(frozen=True)
@@ -101,16 +96,11 @@ class DropNull:
         return table
 
 
-def drop_null(source: Node, columns: Sequence[str]) -> Node:
+def drop_null(source: Node, columns: Sequence[str]) -> Linear:
     """The node without the records in which one of some columns is null."""
-    columns = tuple(columns)
-    if columns not in source.drops:
-        stage = DropNull(columns)
-        need = frozenset(columns)
-        source.drops[columns] = Linear(
-            "dropna", source, source.schema, stage, lambda wanted: wanted | need
-        )
-    return source.drops[columns]
+    stage = DropNull(tuple(columns))
+    need = frozenset(columns)
+    return Linear("dropna", source, source.schema, stage, lambda wanted: wanted | need)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Nodes of the dataflow graph: what an operator reads, and what it gives.
 
-Nodes are descriptions and hold no state; a `Dataflow` holds the state of each. An operator is
-correct iff at every time the output accumulated there equals its batch function of the input
-accumulated there.
+Nodes are values: descriptions that hold no state and never change, so that to ask one for something
+changes nothing. A `Dataflow` holds the state of each that runs. An operator is correct iff at every
+time the output accumulated there equals its batch function of the input accumulated there.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-from typing import Any, Callable, Sequence
+from copy import copy
+from dataclasses import InitVar, dataclass, field, replace
+from typing import Any, Callable, Sequence, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -18,9 +18,10 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.contract import DiffColumns, Kernel, ReadKernel, Stage
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
-_serial = itertools.count()
+AnyNode = TypeVar("AnyNode", bound="Node")
 
 
+@dataclass(frozen=True, eq=False)
 class LoopScope:
     """One loop, as nodes know it.
 
@@ -35,17 +36,14 @@ class LoopScope:
         Whether it returns what it has reached then, instead of refusing.
     """
 
-    def __init__(
-        self, name: str, parent: LoopScope | None, max_iterations: int, *, stops: bool
-    ):
-        self.name = name
-        self.parent = parent
-        self.depth: int = 1 if parent is None else parent.depth + 1
-        self.max_iterations = max_iterations
-        self.stops = stops
-        self.variables: list[Any] = []
-        #: Collections from outside of all loops that are read inside, by the node read.
-        self.entered: dict[Node, Node] = {}
+    name: str
+    parent: LoopScope | None
+    max_iterations: int
+    stops: bool = field(kw_only=True)
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", 1 if self.parent is None else self.parent.depth + 1)
 
     def around(self, depth: int) -> "LoopScope":
         """The loop at a depth, of this one and those around it."""
@@ -60,34 +58,38 @@ class LoopScope:
 
 
 class Node:
-    """An operator's place in the graph.
+    """An operator's place in the graph. Two nodes are equal iff they are the same one.
 
-    Parameters
+    Attributes
     ----------
     kind : str
         The operator's name, for messages.
-    inputs : sequence of Node
+    inputs : tuple of Node
     schema : Schema
         Data columns of the output.
     time_type : TimeType
+    loop : LoopScope or None
+        The innermost loop around it; None outside of all.
     """
 
-    def __init__(
-        self, kind: str, inputs: Sequence["Node"], schema: Schema, time_type: TimeType
-    ):
-        self.kind = kind
-        self.inputs = tuple(inputs)
-        self.schema = schema
-        self.time_type = time_type
-        self.serial = next(_serial)
-        #: The innermost loop around it; None outside of all.
-        self.loop: LoopScope | None = _innermost(kind, self.inputs)
-        #: The nodes that keep this collection, by the key that it is indexed by, and its order.
-        self.arrangements: dict[tuple[Any, ...], Arranged] = {}
-        #: Nodes with some of its columns, so that asked for again they are the same ones.
-        self.picks: dict[tuple[tuple[str, str], ...], Linear] = {}
-        #: Nodes without the records in which one of some columns is null, likewise.
-        self.drops: dict[tuple[str, ...], Linear] = {}
+    kind: str
+    inputs: tuple["Node", ...]
+    schema: Schema
+    time_type: TimeType
+    loop: LoopScope | None
+
+    def _settle(self, inputs: Sequence["Node"], **others: object) -> None:
+        """Fill in, while the node is made, what follows from its inputs, and other attributes."""
+        others = {"inputs": tuple(inputs), "loop": _innermost(self.kind, inputs), **others}
+        if inputs:
+            others["time_type"] = inputs[0].time_type
+        for name, value in others.items():
+            object.__setattr__(self, name, value)
+
+    def over(self: AnyNode, inputs: Sequence["Node"]) -> AnyNode:
+        """The same operator on other inputs, with the same columns and in the same loops."""
+        inputs = tuple(inputs)
+        return self if inputs == self.inputs else _changed(self, inputs=inputs)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted output columns are made of."""
@@ -106,6 +108,14 @@ class Node:
         return f"{self.kind}({self.schema.describe()})"
 
 
+def _changed(node: AnyNode, **changes: object) -> AnyNode:
+    """A copy of a node with some attributes changed."""
+    made = copy(node)
+    for name, value in changes.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def _innermost(kind: str, inputs: Sequence[Node]) -> LoopScope | None:
     """The loop that an operator is in: the innermost of those that its inputs are in."""
     loops = [node.loop for node in inputs if node.loop is not None]
@@ -119,6 +129,7 @@ def _innermost(kind: str, inputs: Sequence[Node]) -> LoopScope | None:
     return found
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Input(Node):
     """Where updates enter a dataflow.
 
@@ -134,21 +145,18 @@ class Input(Node):
         The frame's rows are on the driver already.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        time_type: TimeType,
-        name: str,
-        frame: DataFrame | None = None,
-        *,
-        local: bool = False,
-    ):
-        super().__init__("input", (), schema, time_type)
-        self.name = name
-        self.frame = frame
-        self.local = local
+    kind = "input"
+    schema: Schema
+    time_type: TimeType
+    name: str
+    frame: DataFrame | None = None
+    local: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._settle(())
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Constant(Input):
     """A collection that never changes: some records, there from the beginning.
 
@@ -159,62 +167,84 @@ class Constant(Input):
     rows : sequence of tuple
     """
 
-    def __init__(self, schema: Schema, time_type: TimeType, rows: Sequence[tuple[Any, ...]]):
-        super().__init__(schema, time_type, "constant")
-        self.rows = tuple(rows)
+    name: str = field(default="constant", init=False)
+    frame: None = field(default=None, init=False)
+    rows: Sequence[tuple[Any, ...]] = ()
+
+    def __post_init__(self) -> None:
+        self._settle((), rows=tuple(self.rows))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Linear(Node):
-    """An operator without state: ``f(A + B) = f(A) + f(B)``, applied to updates as they are."""
+    """An operator without state: ``f(A + B) = f(A) + f(B)``, applied to updates as they are.
 
-    def __init__(
-        self,
-        kind: str,
-        source: Node,
-        schema: Schema,
-        stage: Stage,
-        needs: Callable[[frozenset[str]], frozenset[str]] | None = None,
-    ):
-        super().__init__(kind, (source,), schema, source.time_type)
-        self.stage = stage
-        self._needs = needs
+    Parameters
+    ----------
+    kind : str
+    source : Node
+    schema : Schema
+    stage : Stage
+    made_of : callable, optional
+        From wanted columns of the output to those of the input; all of the input if not given.
+    """
+
+    kind: str
+    source: InitVar[Node]
+    schema: Schema
+    stage: Stage
+    made_of: Callable[[frozenset[str]], frozenset[str]] | None = None
+
+    def __post_init__(self, source: Node) -> None:
+        self._settle((source,))
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        return super().needs(wanted) if self._needs is None else self._needs(wanted)
+        return super().needs(wanted) if self.made_of is None else self.made_of(wanted)
 
 
-class Concat(Node):
-    """The sum of several collections with the same columns."""
-
-    def __init__(self, inputs: Sequence[Node]):
-        schema = inputs[0].schema
-        if any(node.schema.struct != schema.struct for node in inputs):
-            # One of them may have nulls where the first has none.
-            schema = Schema(without_nullability(schema.struct))
-        super().__init__("concat", inputs, schema, inputs[0].time_type)
+class Passing(Node):
+    """A node whose output has the columns of its inputs, each as it is."""
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         return wanted
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Shared(Passing):
+    """Expressions that several operators read, evaluated once a step for all of them."""
+
+    kind = "shared"
+    source: InitVar[Node]
+
+    def __post_init__(self, source: Node) -> None:
+        self._settle((source,), schema=source.schema)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Concat(Passing):
+    """The sum of several collections with the same columns."""
+
+    kind = "concat"
+    sources: InitVar[Sequence[Node]]
+
+    def __post_init__(self, sources: Sequence[Node]) -> None:
+        schema = sources[0].schema
+        if any(node.schema.struct != schema.struct for node in sources):
+            # One of them may have nulls where the first has none.
+            schema = Schema(without_nullability(schema.struct))
+        self._settle(sources, schema=schema)
+
+
 class Arranged(Node):
     """A node that keeps its collection as an arrangement, which any number of readers share.
 
-    Parameters
+    Attributes
     ----------
-    kind : str
-    inputs : sequence of Node
-    schema : Schema
-        Columns of the collection.
-    key : sequence of str
+    key : tuple of str
         Columns of the key.
     """
 
-    def __init__(
-        self, kind: str, inputs: Sequence[Node], schema: Schema, key: Sequence[str]
-    ):
-        super().__init__(kind, inputs, schema, inputs[0].time_type)
-        self.key = tuple(key)
+    key: tuple[str, ...]
 
     @property
     def keeps(self) -> bool:
@@ -235,6 +265,7 @@ class Arranged(Node):
         return replace(key, value=self.schema.layout(stored[len(self.key):]))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Keyed(Arranged):
     """An operator that takes a stream of updates in, by key, and may apply a kernel on the way.
 
@@ -249,7 +280,7 @@ class Keyed(Arranged):
         Output columns.
     kernel : Kernel or None
         None only arranges, and gives nothing.
-    key : sequence of str, optional
+    by : sequence of str, optional
         Columns of the key; the whole record if not given, as kernels want it.
     ordering : sequence of (str, bool, bool), optional
         Columns of the value that it is kept in the order of: name, whether it is descending, and
@@ -258,28 +289,29 @@ class Keyed(Arranged):
         Columns that move into the diff, which is a vector then. There are no others but the key's.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        source: Node,
-        schema: Schema,
-        kernel: Kernel | None,
-        key: Sequence[str] | None = None,
-        *,
-        ordering: Sequence[tuple[str, bool, bool]] | None = None,
-        diff_columns: DiffColumns | None = None,
-    ):
-        key = source.schema.names if key is None else key
-        super().__init__(kind, (source,), source.schema, key)
-        self.schema = schema
-        self.kernel = kernel
-        self.ordering = None if ordering is None else tuple(ordering)
-        self.diff_columns = diff_columns
-        #: In a loop, the operator that takes its place: see `pyspark_diff.engine.graph`.
-        self.stand_in: Reader | None = None
+    kind: str
+    source: InitVar[Node]
+    schema: Schema
+    kernel: Kernel | None
+    by: InitVar[Sequence[str] | None] = None
+    ordering: Sequence[tuple[str, bool, bool]] | None = field(default=None, kw_only=True)
+    diff_columns: DiffColumns | None = field(default=None, kw_only=True)
+    _whole: Layout | None = field(init=False)
+
+    def __post_init__(self, source: Node, by: Sequence[str] | None) -> None:
         # Refuses records that cannot be compared here, where the operator is written down.
         whole = source.schema.layout()
-        self._whole = whole if kernel is not None else None
+        self._settle(
+            (source,),
+            key=source.schema.names if by is None else tuple(by),
+            ordering=None if self.ordering is None else tuple(self.ordering),
+            _whole=whole if self.kernel is not None else None,
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is an arrangement by key, and nothing more."""
+        return self.kernel is None and self.ordering is None and self.diff_columns is None
 
     @property
     def keeps(self) -> bool:
@@ -313,6 +345,7 @@ class Keyed(Arranged):
         return replace(key, value=replace(value, ordering=tuple(order)))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Reader(Arranged):
     """An operator that reads arrangements, by way of a kernel that sees a bucket at a time.
 
@@ -321,41 +354,41 @@ class Reader(Arranged):
     Parameters
     ----------
     kind : str
-    arranged : sequence of Arranged
+    sources : sequence of Arranged
         All with keys of the same types.
     schema : Schema
         Output columns.
     kernel : ReadKernel
-    key : sequence of str, optional
+    by : sequence of str, optional
         The output's columns that are the arrangements' key, if they are all there: by them the
         output can be an arrangement without moving.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        arranged: Sequence[Arranged],
-        schema: Schema,
-        kernel: ReadKernel,
-        key: Sequence[str] | None = None,
-    ):
-        super().__init__(kind, arranged, schema, key or ())
-        self.arranged = tuple(arranged)
-        self.kernel = kernel
-        self._keyed = key is not None
-        if self.loop is not None and self._keyed:
-            self.output_by(self.key)  # it has to know what it gave at other coordinates
-        if kernel.records:
-            schema.layout()
+    kind: str
+    sources: InitVar[Sequence[Arranged]]
+    schema: Schema
+    kernel: ReadKernel
+    by: InitVar[Sequence[str] | None] = None
+    #: Whether the output comes out by its key.
+    keyed: bool = field(init=False)
 
-    def output_by(self, key: Sequence[str]) -> Reader | None:
-        """This node with its output arranged by a key, if it comes out that way; else None."""
-        if not self._keyed or tuple(key) != self.key:
-            return None
-        if not self.kernel.records:
-            self.schema.layout()
-            self.kernel = replace(self.kernel, records=True)  # type: ignore[type-var]
-        return self
+    def __post_init__(self, sources: Sequence[Arranged], by: Sequence[str] | None) -> None:
+        self._settle(sources, key=tuple(by or ()), keyed=by is not None)
+        if self.keeps or (self.keyed and self.loop is not None):
+            self.schema.layout()  # as of `Keyed`: in a loop its output will be arranged
+
+    @property
+    def arranged(self) -> tuple[Arranged, ...]:
+        """The arrangements that it reads."""
+        return self.inputs  # type: ignore[return-value]
+
+    def with_arranged_output(self) -> Reader:
+        """This operator with its output arranged by its key."""
+        if self.keeps:
+            return self
+        return _changed(
+            self, kernel=replace(self.kernel, records=True)  # type: ignore[type-var]
+        )
 
     @property
     def keeps(self) -> bool:

@@ -19,13 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
-from pyspark_diff.kernels.coordinates import Coordinate, Limit, pack
+from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, write_file
+from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 
 

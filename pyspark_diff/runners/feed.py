@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.spark.schema import TIME, Schema
+from pyspark_diff.times import Antichain
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Feed:
         Applied in order.
     lower, upper : int or None
         Only rows with ``lower <= time < upper``; None is no bound.
-    until : int or None
+    until : Antichain
         The frontier of the source when it was made: all its times lie before it.
     """
 
@@ -67,7 +68,7 @@ class Feed:
     chain: tuple[Stage, ...] = ()
     lower: int | None = None
     upper: int | None = None
-    until: int | None = None
+    until: Antichain = Antichain()
 
     def floor(self, lower: int | None) -> int | None:
         """The least time that may be among its rows, at an operator that is at ``lower``.

@@ -17,13 +17,13 @@ from typing import Mapping
 import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Coordinate
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Updates, concat
 from pyspark_diff.operators.contract import ReadKernel, Side
 from pyspark_diff.runners.work import BucketResult, Output, write_file
+from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 
 

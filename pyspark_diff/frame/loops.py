@@ -7,7 +7,7 @@ with at that time, or what it has reached after a number of iterations.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.frame.base import Frame
@@ -18,12 +18,15 @@ from pyspark_diff.operators.loop import Leave, Variable
 from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
 
 if TYPE_CHECKING:
-    from pyspark_diff.frame.diffframe import DiffFrame
+    from typing_extensions import Self
 
 #: After how many iterations a loop without a limit of its own is taken for one that never ends.
 MAX_ITERATIONS = 100_000
 
 _open = threading.local()
+
+#: The class of frames that go round in a loop.
+LoopFrameT = TypeVar("LoopFrameT", bound="LoopMethods")
 
 
 class Loop:
@@ -87,8 +90,9 @@ class Loop:
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
         self._scope: LoopScope | None = None
+        self._variables: list[Variable] = []
 
-    def __enter__(self) -> "Loop":
+    def __enter__(self) -> Self:
         if self._scope is not None:
             raise SchemaError("a loop is written down once; make a new one")
         stack = _stack()
@@ -102,14 +106,14 @@ class Loop:
         _stack().pop()
         if kind is not None or self._scope is None:
             return
-        for variable in self._scope.variables:
+        for variable in self._variables:
             if variable.result is None:
                 raise SchemaError(
                     f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
                     "set; say what it is in the next iteration: x.set(...)"
                 )
 
-    def variable(self, start: "DiffFrame") -> "DiffFrame":
+    def variable(self, start: LoopFrameT) -> LoopFrameT:
         """A collection that is `start` at first, and in each iteration what it was `set` to.
 
         Parameters
@@ -119,24 +123,26 @@ class Loop:
         """
         if self._scope is None or self._scope not in _stack():
             raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
-        start._unambiguous("a variable")
-        return start._with(Variable(self._scope, start._node))
+        start._collection.check_unambiguous("a variable")
+        node = Variable(self._scope, start._node)
+        self._variables.append(node)
+        return start._derived(node)
 
-    def leave(self, frame: "DiffFrame") -> "DiffFrame":
+    def leave(self, frame: LoopFrameT) -> LoopFrameT:
         """A collection of the loop as it is at the end; see `DiffFrame.leave`."""
         return frame.leave() if self._scope is not None and frame._node in self._scope else frame
 
 
 class LoopMethods(Frame):
-    """What `DiffFrame` inherits."""
+    """Loops of one variable, and what is done to the variables of others."""
 
     def iterate(
         self,
-        func: Callable[["DiffFrame"], "DiffFrame"],
+        func: Callable[[Self], Self],
         max_iterations: int | None = None,
         on_limit: str = "error",
         name: str | None = None,
-    ) -> "DiffFrame":
+    ) -> Self:
         """What a function comes to when it is applied again and again, kept up to date.
 
         Parameters
@@ -180,7 +186,7 @@ class LoopMethods(Frame):
         [1, 2]
         """
         with Loop(max_iterations, on_limit, name) as loop:
-            variable = loop.variable(self)  # type: ignore[arg-type]
+            variable = loop.variable(self)
             result = func(variable)
             if not isinstance(result, Frame):
                 raise SchemaError(
@@ -189,7 +195,7 @@ class LoopMethods(Frame):
             variable.set(result)
         return loop.leave(result)
 
-    def set(self, result: "DiffFrame") -> "DiffFrame":
+    def set(self, result: Self) -> Self:
         """Say what a variable of a loop is in the next iteration: see `Loop`.
 
         Parameters
@@ -197,40 +203,35 @@ class LoopMethods(Frame):
         result : DiffFrame
             With the columns of the variable, matched by name.
         """
-        self._check_building("set")
+        self._collection.check_building("set")
         node = self._node
         if not isinstance(node, Variable):
             raise SchemaError("only a variable of a loop can be set: x = loop.variable(start)")
         if node.result is not None:
             raise SchemaError("this variable was set before; a variable is set once")
-        self._check_alike(result)
-        result._unambiguous("set")
+        theirs = self._peer(result)
+        theirs.check_unambiguous("set")
         names = node.schema.names
-        theirs = result._node
-        if sorted(theirs.schema.names) != sorted(names):
-            raise SchemaError(self._differ("set", result))
-        if theirs.schema.names != names:
-            theirs = pick("set", theirs, [(name, name) for name in names])
-        if not node.schema.same_types(theirs.schema):
-            raise SchemaError(self._differ("set", result))
+        if sorted(theirs.node.schema.names) != sorted(names):
+            raise self._collection.mismatch("set", theirs)
+        following = theirs.node
+        if following.schema.names != names:
+            following = pick("set", following, [(name, name) for name in names])
+        if not node.schema.same_types(following.schema):
+            raise self._collection.mismatch("set", theirs)
         # Updates that cancel out would go round for ever.
-        node.result = consolidate(theirs) if _unsettled(theirs) else theirs
+        node.define(consolidate(following) if _unsettled(following) else following)
         return result
 
-    def leave(self) -> "DiffFrame":
+    def leave(self) -> Self:
         """A collection of a loop as it is at the end, for use outside of it."""
-        self._check_building("leave")
-        self._unambiguous("leave")
+        self._collection.check_building("leave")
+        self._collection.check_unambiguous("leave")
         if self._node.loop is None:
             raise NotReadableError(
                 "leave is for collections of a loop, and this one is in none: use it as it is"
             )
-        return self._with(Leave(self._node), resolver=self._resolver)
-
-    def _check_building(self, kind: str) -> None:
-        if self._flow is not None:
-            self._flow._check_open()
-            self._flow._check_building(kind)
+        return self._derived(Leave(self._node), resolver=self._collection.resolver)
 
 
 def _stack() -> list[LoopScope]:

@@ -1,4 +1,4 @@
-"""The linear methods of `DiffFrame`: those that need no state.
+"""The methods of a frame that look at one record at a time, and need no state.
 
 ``f(A + B) = f(A) + f(B)``: applied to updates as they are, keeping their time and diff.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -15,19 +16,20 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.operators.linear import FlatMap, MapInPandas, Negate, pick
-from pyspark_diff.operators.node import Concat, Linear
-from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME, check_names, parse_schema
+from pyspark_diff.frame.row_wise import filtered, row_wise
+from pyspark_diff.operators.linear import FlatMap, MapInPandas, pick
+from pyspark_diff.operators.node import Linear
+from pyspark_diff.spark.frames import column, update_struct
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
 
 if TYPE_CHECKING:
-    from pyspark_diff.frame.diffframe import DiffFrame
+    from typing_extensions import Self
 
 
 class LinearMethods(Frame):
-    """What `DiffFrame` inherits."""
+    """Columns, conditions and functions of each record."""
 
-    def select(self, *cols: str | Column) -> "DiffFrame":
+    def select(self, *cols: str | Column) -> Self:
         """Columns or expressions of each record, as PySpark's `select`.
 
         Time and diff stay beside the record and need not be named.
@@ -45,23 +47,26 @@ class LinearMethods(Frame):
         """
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        known = [c for c in cols if isinstance(c, str) and self._resolver.internal(c)]
+        source, resolver = self._collection, self._collection.resolver
+        known = [c for c in cols if isinstance(c, str) and resolver.internal(c)]
         if cols and len(set(known)) == len(cols):
-            return self._pick("select", [(str(c), str(c)) for c in cols])
-        wide: list[str | Column] = []
-        given: list[str | Column] = []
+            return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
+        selected: list[str | Column] = []
+        outputs: list[str | Column] = []
         for c in cols:
-            if isinstance(c, str) and c in self._resolver.ambiguous:
-                self._unambiguous("select")
+            if isinstance(c, str) and (c == "*" or c in resolver.ambiguous):
+                source.check_unambiguous("select")
             if isinstance(c, str) and c == "*":
-                wide.extend(map(column, self._unambiguous("select").columns))
-                given.extend(self.columns)
+                selected.extend(map(column, self.columns))
+                outputs.extend(self.columns)
             else:
-                wide.append(column(c) if isinstance(c, str) and c in self.columns else c)
-                given.append(c)
-        return self._express("select", lambda frame: frame.select(*wide, TIME, DIFF), made=given)
+                selected.append(column(c) if isinstance(c, str) and c in self.columns else c)
+                outputs.append(c)
+        return self._wrap(row_wise(
+            source, "select", lambda frame: frame.select(*selected, TIME, DIFF), outputs=outputs
+        ))
 
-    def selectExpr(self, *expr: str) -> "DiffFrame":  # noqa: N802
+    def selectExpr(self, *expr: str) -> Self:  # noqa: N802
         """Expressions of SQL text, as PySpark's `selectExpr`.
 
         Raises
@@ -79,11 +84,11 @@ class LinearMethods(Frame):
             expr = tuple(expr[0])
         # All is SQL, also what is a column's name: that of `1` or `upper(s)` needs backticks. Names
         # that a join has given twice are left to `select`, which tells how to tell them apart.
-        names = {"*", *self._resolver.ambiguous}
+        names = {"*", *self._collection.resolver.ambiguous}
         texts = [text.strip() for text in expr]
         return self.select(*(text if text in names else F.expr(text) for text in texts))
 
-    def where(self, condition: str | Column) -> "DiffFrame":
+    def where(self, condition: str | Column) -> Self:
         """The records for which a condition is true, as PySpark's `where`.
 
         Examples
@@ -93,16 +98,11 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._express(
-            "where",
-            lambda frame: frame.where(condition),
-            resolver=self._resolver,
-            condition=condition,
-        )
+        return self._wrap(filtered(self._collection, condition))
 
     filter = where
 
-    def withColumn(self, colName: str, col: Column) -> "DiffFrame":  # noqa: N802, N803
+    def withColumn(self, colName: str, col: Column) -> Self:  # noqa: N802, N803
         """One more column, or another in its place, as PySpark's `withColumn`.
 
         Examples
@@ -112,19 +112,20 @@ class LinearMethods(Frame):
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        if colName in self._resolver.ambiguous:
-            self._unambiguous("withColumn")
-        resolver = self._resolver.with_column(colName)
-        return self._express(
+        source = self._collection
+        if colName in source.resolver.ambiguous:
+            source.check_unambiguous("withColumn")
+        return self._wrap(row_wise(
+            source,
             "withColumn",
             lambda frame: frame.withColumn(colName, col),
-            resolver=resolver,
-            made={colName: col},
-        )
+            resolver=source.resolver.with_column(colName),
+            outputs={colName: col},
+        ))
 
-    def toDF(self, *cols: str) -> "DiffFrame":  # noqa: N802
+    def toDF(self, *cols: str) -> Self:  # noqa: N802
         """Other names for all columns, in their order, as PySpark's `toDF`."""
-        entries = self._resolver.entries
+        entries = self._collection.resolver.entries
         if len(cols) != len(entries):
             raise SchemaError(
                 f"toDF was given {len(cols)} names for {len(entries)} columns: "
@@ -132,24 +133,26 @@ class LinearMethods(Frame):
             )
         check_names(cols)
         names = [(entry.internal, new) for entry, new in zip(entries, cols)]
-        return self._with(pick("toDF", self._node, names), resolver=Resolver.plain(cols))
+        return self._derived(pick("toDF", self._node, names), resolver=Resolver.plain(cols))
 
-    def withColumnRenamed(self, existing: str, new: str) -> "DiffFrame":  # noqa: N802
+    def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802
         """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
         pairs = [(name, new if name == existing else name) for name in self.columns]
-        return self._pick("withColumnRenamed", pairs)
+        return self._wrap(self._collection.picked("withColumnRenamed", pairs))
 
-    def drop(self, *cols: str) -> "DiffFrame":
+    def drop(self, *cols: str) -> Self:
         """The records without some columns, as PySpark's `drop`; absent names are no error.
 
         Records that become equal add up: the result is a multiset.
         """
-        entries = [entry for entry in self._resolver.entries if entry.visible not in cols]
+        resolver = self._collection.resolver
+        entries = [entry for entry in resolver.entries if entry.visible not in cols]
         names = [(entry.internal, entry.internal) for entry in entries]
-        resolver = self._resolver.restricted(entries)
-        return self._with(pick("drop", self._node, names), resolver=resolver)
+        return self._derived(
+            pick("drop", self._node, names), resolver=resolver.restricted(entries)
+        )
 
-    def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> "DiffFrame":
+    def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> Self:
         """Any row-by-row function of Spark frames, as PySpark's `transform`.
 
         Parameters
@@ -169,7 +172,8 @@ class LinearMethods(Frame):
         >>> n.transform(lambda df: df.withColumn("even", F.col("n") % 2 == 0)).at(0).collect()
         [Row(n=1, even=False)]
         """
-        time, diff = self._names
+        source = self._collection
+        time, diff = source.time_name, source.diff_name
 
         def apply(frame: DataFrame) -> DataFrame:
             named = frame.withColumnRenamed(TIME, time).withColumnRenamed(DIFF, diff)
@@ -180,11 +184,11 @@ class LinearMethods(Frame):
                 )
             return result.withColumnRenamed(time, TIME).withColumnRenamed(diff, DIFF)
 
-        return self._express("transform", apply, keeps=False)
+        return self._wrap(row_wise(source, "transform", apply, keeps_time_and_diff=False))
 
     def flat_map(
         self, func: Callable[[T.Row], Iterable[Any]], schema: str | T.StructType
-    ) -> "DiffFrame":
+    ) -> Self:
         """A Python function from each record to any number of records.
 
         It costs a Python call for each update row; `select` with `explode` costs none.
@@ -205,16 +209,16 @@ class LinearMethods(Frame):
         >>> sorted(words.count().at(0).collect())
         [Row(word='a', count=2), Row(word='b', count=1)]
         """
-        parsed = parse_schema(schema)
-        struct, arrow = self._forms(parsed)
-        stage = FlatMap(func, self._node.schema.arrow(), struct, arrow)
-        return self._with(Linear("flat_map", self._node, parsed, stage))
+        source, parsed = self._collection, parse_schema(schema)
+        types = _update_types(parsed, source.node.time_type)
+        stage = FlatMap(func, source.node.schema.arrow(), *types)
+        return self._derived(Linear("flat_map", source.node, parsed, stage))
 
     def map_in_pandas(
         self,
         func: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
         schema: str | T.StructType,
-    ) -> "DiffFrame":
+    ) -> Self:
         """A Python function over pandas frames of update rows, as PySpark's `mapInPandas`.
 
         Parameters
@@ -231,50 +235,15 @@ class LinearMethods(Frame):
         >>> n.map_in_pandas(lambda it: (f.assign(n=f.n * 10) for f in it), "n long").at(0).collect()
         [Row(n=20)]
         """
-        parsed = parse_schema(schema)
-        struct, arrow = self._forms(parsed)
-        stage = MapInPandas(func, *self._names, self._node.schema.arrow(), struct, arrow)
-        return self._with(Linear("map_in_pandas", self._node, parsed, stage))
-
-    def union(self, other: "DiffFrame") -> "DiffFrame":
-        """The records of both, columns matched by position, as PySpark's `union`.
-
-        A multiset union: multiplicities add up. See `concat` for columns matched by name.
-
-        Raises
-        ------
-        SchemaError
-            If numbers or types of columns differ, or the two belong to different dataflows.
-        """
-        self._check_alike(other)
-        if len(other.columns) != len(self.columns):
-            raise SchemaError(self._differ("union", other))
-        renamed = other._pick("union", list(zip(other.columns, self.columns)))
-        if not self._node.schema.same_types(renamed._node.schema):
-            raise SchemaError(self._differ("union", other))
-        return self._with(Concat([self._node, renamed._node]))
-
-    def concat(self, *others: "DiffFrame") -> "DiffFrame":
-        """The sum of several collections, columns matched by name.
-
-        Raises
-        ------
-        SchemaError
-            If names or types of columns differ, or some belong to another dataflow.
-        """
-        nodes = [self._node]
-        for other in others:
-            self._check_alike(other)
-            if sorted(other.columns) != sorted(self.columns):
-                raise SchemaError(self._differ("concat", other))
-            ordered = other if other.columns == self.columns else other.select(*self.columns)
-            if not self._node.schema.same_types(ordered._node.schema):
-                raise SchemaError(self._differ("concat", other))
-            nodes.append(ordered._node)
-        return self._with(Concat(nodes))
-
-    def negate(self) -> "DiffFrame":
-        """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
-        return self._with(
-            Linear("negate", self._node, self._node.schema, Negate(), lambda wanted: wanted)
+        source, parsed = self._collection, parse_schema(schema)
+        types = _update_types(parsed, source.node.time_type)
+        stage = MapInPandas(
+            func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
+        return self._derived(Linear("map_in_pandas", source.node, parsed, stage))
+
+
+def _update_types(schema: Schema, time_type: TimeType) -> tuple[T.StructType, pa.Schema]:
+    """Update rows with some data columns, as Spark and as Arrow have them."""
+    fields = [*schema.arrow(), pa.field(TIME, time_type.arrow), pa.field(DIFF, pa.int64())]
+    return update_struct(schema, time_type), pa.schema(fields)

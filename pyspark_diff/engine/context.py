@@ -1,0 +1,271 @@
+"""What the schedulers of a step and of a loop share: the state in the making, and one node's work.
+
+It is made for one step and dropped after it; nothing of the state before is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Sequence
+
+import pyarrow as pa
+
+from pyspark_diff.engine.compaction import Compaction
+from pyspark_diff.engine.evaluation import Evaluation
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import Report, Settings, State
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
+from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.local import LocalRunner, rows_of
+from pyspark_diff.runners.read import Read, View
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.work import BucketResult, Output, Work
+from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.trace.batch import Batch, BatchFile
+from pyspark_diff.trace.spine import Trace
+from pyspark_diff.trace.storage import Storage
+
+
+@dataclass
+class StepContext:
+    """One step under way.
+
+    Parameters
+    ----------
+    graph : Graph
+    state : State
+        What was there before; it is not changed.
+    settings : Settings
+    storage : Storage
+    spark_runner : SparkRunner
+    """
+
+    graph: Graph
+    state: State
+    settings: Settings
+    storage: Storage
+    spark_runner: SparkRunner
+    report: Report = field(default_factory=Report)
+
+    def __post_init__(self) -> None:
+        self._local = LocalRunner(self.spark_runner.evaluate)
+        #: Files that the step wrote, whether or not the new state needs them.
+        self.written: list[str] = []
+        self.directories: list[str] = []
+        self.evaluation = Evaluation(
+            self.graph, self.settings, self.spark_runner, self._local, self._directory,
+            self.written,
+        )
+        self.compaction = Compaction(self.graph, self.settings)
+        self.frontiers = dict(self.state.frontiers)
+        self.traces = dict(self.state.traces)
+        self.pending = dict(self.state.pending)
+        self.emitted: dict[Node, tuple[Feed, ...]] = {}
+        self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
+
+    def share(self, node: Shared, seen: int = 0) -> None:
+        """Evaluate expressions once for all that read them."""
+        feeds = self.graph.feeds(node.inputs[0], self.emitted, seen)
+        self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
+
+    def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
+        """The feeds that a node takes in now; what lies beyond its frontier waits."""
+        now: list[Feed] = []
+        later: list[Feed] = []
+        for feed in (*self.pending.get(node, ()), *reached):
+            if feed.until.precedes(upper):
+                now.append(feed)
+                continue
+            if feed.source.frame is not None:
+                # The other input lags, so this one is read again later.
+                feed = replace(feed, source=self.evaluation.materialised(feed.source))
+            if feed.lower is None or not upper.less_equal(feed.lower):
+                now.append(replace(feed, upper=upper.bound))
+                feed = replace(feed, lower=upper.bound)
+            # What lies before its own lower bound was taken from the source in an earlier step.
+            later.append(feed)
+        self.pending[node] = tuple(later)
+        return now
+
+    def trace(self, node: Arranged, lower: Antichain) -> Trace:
+        """What a node keeps."""
+        return self.traces.get(node) or Trace(lower, lower, lower)
+
+    def read_of(
+        self, node: Reader, views: tuple[View, ...], lower: Antichain, upper: Antichain
+    ) -> Read:
+        """What a reader does with some views of its arrangements."""
+        names = node.schema.names
+        trace = self.trace(node, lower)
+        own = None
+        stored: tuple[int, ...] = ()
+        if node.keeps:
+            own = self.compaction.view(node, trace, lower, upper)
+            stored = tuple(names.index(name) for name in own.names)
+        return Read(
+            node.kernel,
+            views,
+            own,
+            self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
+            stored,
+            self._directory(self.graph.program.name(node)),
+            self.compaction.needed(node, self.frontiers, upper),
+            self.compaction.since(node, trace, self.state.frontiers, lower).bound,
+            lower.bound,
+            upper.bound,
+        )
+
+    def read(self, read: Read, rows: float) -> list[BucketResult]:
+        """Run a reader's kernel, where so many rows are best read."""
+        runner = self._local if self.settings.few(rows) else self.spark_runner
+        results = runner.read(read, rows)
+        self._count(runner, results)
+        return results
+
+    def _output(self, node: Keyed | Reader) -> Output:
+        """The form in which an operator gives its updates: the columns that somebody reads."""
+        wanted = self.graph.wanted[node]
+        positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
+        names = [node.schema.names[i] for i in positions]
+        # Pairs of a join are many, and what takes them in adds up equal ones anyway.
+        pruned = len(names) < len(node.schema.names) and not getattr(node.kernel, "bilinear", False)
+        return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
+
+    def run_node(
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
+        coordinate: int = 0,
+    ) -> list[BucketResult]:
+        """Take updates into a keyed operator."""
+        wanted = self.graph.wanted[node]
+        layout = node.layout(wanted)
+        schema = node.inputs[0].schema
+        if node.kernel is None:
+            schema = schema.only(node.stored(wanted))
+        output = None if node.kernel is None else self._output(node)
+        # A complete collection is never looked up again, unless somebody reads it.
+        keeps = node.keeps and (not upper.is_empty or node.kernel is None)
+        work = Work(
+            layout,
+            self.settings.buckets,
+            node.kernel,
+            output,
+            {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
+            self._directory(self.graph.program.name(node)),
+            keeps,
+            self.compaction.since(node, trace, self.state.frontiers, upper).bound,
+            lower.bound,
+            upper.bound,
+            node.diff_columns,
+            coordinate,
+        )
+        runner, feeds = self._choose(feeds)
+        results = runner.run(work, schema, feeds)
+        self._count(runner, results)
+        return results
+
+    def _count(
+        self, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
+    ) -> None:
+        """Take what was done into the report, and the files into those that were written."""
+        for result in results:
+            if result.file is not None:
+                self.written.append(result.file.path)
+            if result.output_path is not None:
+                self.written.append(result.output_path)
+            self.written.extend(path for _, path, _ in result.later.values() if path is not None)
+            self.written.extend(file.path for file in result.due.values())
+            self.report.rows_in += result.rows_in
+            self.report.rows_read += result.rows_read
+            self.report.rows_out += result.rows_out
+        if runner is self._local:
+            self.report.local_runs += 1
+        else:
+            self.report.spark_runs += 1
+
+    def _choose(self, feeds: list[Feed]) -> tuple[SparkRunner | LocalRunner, list[Feed]]:
+        """The runner for some feeds, and the feeds in a form that it takes."""
+        mode = self.settings.runner
+        if mode == "auto":
+            small = rows_of(feeds) <= self.settings.local_rows
+            local = small and all(feed.source.frame is None for feed in feeds)
+            return (self._local if local else self.spark_runner), feeds
+        if mode == "spark":
+            return self.spark_runner, feeds
+        fetched = []
+        for feed in feeds:
+            if feed.source.frame is not None:
+                table = self.spark_runner.fetch(feed.source)
+                source = Source(feed.source.schema, table=table, rows=table.num_rows)
+                feed = replace(feed, source=source)
+            fetched.append(feed)
+        return self._local, fetched
+
+    def emit(self, node: Arranged, results: Sequence[BucketResult], upper: Antichain) -> None:
+        """Hand on what a node gave."""
+        self.emitted[node] = self.given(
+            node, [(r.output, r.output_path, r.rows_out) for r in results], upper
+        )
+
+    def given(
+        self, node: Arranged, outputs: Sequence[tuple[pa.Table | None, str | None, int]],
+        upper: Antichain,
+    ) -> tuple[Feed, ...]:
+        """Tables, and paths of tables with their rows, as feeds."""
+        wanted = self.graph.wanted[node]
+        schema = node.schema.only(n for n in node.schema.names if n in wanted)
+        feeds = []
+        tables = [table for table, _, _ in outputs if table is not None and table.num_rows]
+        if tables:
+            table = pa.concat_tables(tables)
+            feeds.append(Feed(Source(schema, table=table, rows=table.num_rows), until=upper))
+        paths = tuple(path for _, path, _ in outputs if path is not None)
+        if paths:
+            rows = sum(rows for _, path, rows in outputs if path is not None)
+            feeds.append(Feed(Source(schema, paths=paths, rows=rows), until=upper))
+        return tuple(feeds)
+
+    def extended(
+        self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Antichain
+    ) -> Trace:
+        """The trace with the new batch."""
+        since = self.compaction.since(node, trace, self.state.frontiers, upper)
+        files = {r.bucket: r.file for r in results if r.file is not None}
+        return trace.extended(upper, since, files)
+
+    def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
+        """The trace with those batches merged for which it is due."""
+        for first, stop in reversed(trace.due(fences)):
+            batches = trace.batches[first:stop]
+            # Beyond a reader's frontier times still tell old updates from new ones.
+            settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
+            until = trace.since.bound if settled else None
+            reached = trace.since if settled else batches[0].description.since
+            trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
+        return trace
+
+    def _merge(
+        self, node: Arranged, batches: Sequence[Batch], since: int | None
+    ) -> dict[int, BatchFile]:
+        merged: dict[int, BatchFile] = {}
+        several: dict[int, list[str]] = {}
+        for batch in batches:
+            for bucket, file in batch.files.items():
+                several.setdefault(bucket, []).append(file.path)
+                merged[bucket] = file
+        several = {bucket: paths for bucket, paths in several.items() if len(paths) > 1}
+        rows = sum(batch.rows for batch in batches)
+        self.report.rows_merged += rows
+        if several:
+            for bucket in several:
+                del merged[bucket]
+            runner = self._local if self.settings.few(rows) else self.spark_runner
+            made = runner.merge(several, self._directory(self.graph.program.name(node)), since)
+            self.written.extend(file.path for file in made.values())
+            merged.update(made)
+        return merged
+
+    def _directory(self, name: str) -> str:
+        path = self.storage.directory(name)
+        self.directories.append(path)
+        return path

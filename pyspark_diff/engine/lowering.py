@@ -1,0 +1,187 @@
+"""The lowering: from a program as it is written to the one that runs.
+
+For every node ``n``, every time ``t``, and all updates of the inputs::
+
+    accumulate(lowered(n), t) = accumulate(n, t)
+
+It is done once, by four rewritings, each a pure function of programs:
+
+merged
+    What was asked for twice, an arrangement of one collection by one key, is one.
+arranged
+    What is arranged already is read from there: a collection that comes out by the key that
+    somebody wants it by becomes an arrangement itself, an operator on whole records finds them in
+    the arrangement that there is. In a loop all operators are readers of arrangements, and keep
+    what they gave, since they have to know it at other coordinates.
+entered
+    A stream from outside of all loops goes up to where a loop does by way of an `Enter`.
+shared
+    An expression that only Spark evaluates and several operators read is evaluated once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Hashable, Mapping, Sequence
+
+from pyspark_diff.engine.demand import worth_sharing
+from pyspark_diff.engine.program import Program, program_of
+from pyspark_diff.operators.arrange import Output, arrange_by_key
+from pyspark_diff.operators.by_self import over_arrangement
+from pyspark_diff.operators.linear import DropNull, Pick
+from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.node import Arranged, Keyed, Linear, LoopScope, Node, Reader, Shared
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program in another form, and where its nodes went.
+
+    Parameters
+    ----------
+    program : Program
+    nodes : mapping of Node to Node
+        For each node of the first form the one that gives the same collection.
+    """
+
+    program: Program
+    nodes: Mapping[Node, Node]
+
+
+def lowered(program: Program) -> Lowered:
+    """The program that runs."""
+    unset = [node for node in program.nodes
+             if isinstance(node, Variable) and node not in program.results]
+    if unset:
+        raise ValueError(f"{unset[0]!r} was never set")
+    nodes: Mapping[Node, Node] = {node: node for node in program.nodes}
+    for rewriting in (merged, arranged, entered, shared):
+        found = rewriting(program)
+        program = found.program
+        nodes = {node: found.nodes[to] for node, to in nodes.items()}
+    return Lowered(program, nodes)
+
+
+def merged(program: Program) -> Lowered:
+    """Arrangements that are alike are one, and so are the picks that they are made of."""
+    known: dict[Hashable, Node] = {}
+
+    def one(node: Node, inputs: Sequence[Node]) -> Node:
+        made = node.over(inputs)
+        likeness = _likeness(made)
+        return made if likeness is None else known.setdefault(likeness, made)
+
+    return _rewritten(program, one)
+
+
+def _likeness(node: Node) -> Hashable:
+    """What a node has in common with those that give the same; None if there are none."""
+    if isinstance(node, Keyed) and node.kernel is None:
+        return node.inputs, node.key, node.ordering, node.diff_columns
+    if isinstance(node, Linear) and isinstance(node.stage, (Pick, DropNull)):
+        return node.inputs, node.stage
+    return None
+
+
+def arranged(program: Program) -> Lowered:
+    """Arrangements are read where they are, and kept where operators in loops need them."""
+    asked = _asked(program)
+    known: dict[tuple[Node, tuple[str, ...]], Arranged] = {}
+
+    def by_key(source: Node, key: tuple[str, ...], written: Arranged | None = None) -> Arranged:
+        if isinstance(source, Reader) and source.keeps and source.keyed and source.key == key:
+            return source
+        if (source, key) not in known:
+            known[source, key] = written or arrange_by_key(source, key)
+        return known[source, key]
+
+    def read(node: Node, inputs: Sequence[Node]) -> Node:
+        made = node.over(inputs)
+        if isinstance(made, Keyed) and made.plain:
+            return by_key(inputs[0], made.key, made)
+        if isinstance(made, Output):
+            source = inputs[0]
+            if isinstance(source, Reader) and source.keeps:
+                return source
+            return by_key(source, source.schema.names)
+        if isinstance(made, Keyed) and made.kernel is not None and made.kernel.stateful:
+            if made.loop is not None or (node.inputs[0], made.key) in asked:
+                made = over_arrangement(made, by_key(inputs[0], made.key))
+        if isinstance(made, Reader) and made.keyed:
+            if made.loop is not None or (node, made.key) in asked:
+                return made.with_arranged_output()
+        return made
+
+    return _rewritten(program, read)
+
+
+def _asked(program: Program) -> set[tuple[Node, tuple[str, ...]]]:
+    """Which collections somebody wants arranged, and by which keys."""
+    asked = {(node.inputs[0], node.key) for node in program.nodes
+             if isinstance(node, Keyed) and node.plain}
+    for node in program.nodes:
+        if isinstance(node, Output):
+            (source,) = node.inputs
+            kept = isinstance(source, Reader) and (
+                source.keeps or (source.keyed and (source, source.key) in asked)
+            )
+            if not kept:
+                asked.add((source, source.schema.names))
+    return asked
+
+
+def entered(program: Program) -> Lowered:
+    """Streams from outside of all loops are entered where a loop reads them."""
+    known: dict[tuple[LoopScope, Node], Enter] = {}
+
+    def within(loop: LoopScope | None, source: Node) -> Node:
+        if loop is None or source.loop is not None:
+            return source
+        at = loop.around(1), source
+        if at not in known:
+            known[at] = Enter(*at)
+        return known[at]
+
+    def enter(node: Node, inputs: Sequence[Node]) -> Node:
+        if isinstance(node, (Leave, Reader)):
+            return node.over(inputs)
+        return node.over([within(node.loop, source) for source in inputs])
+
+    return _rewritten(program, enter, within)
+
+
+def shared(program: Program) -> Lowered:
+    """Expressions that are evaluated for several readers are evaluated once for all."""
+    found = worth_sharing(program)
+
+    def once(node: Node, inputs: Sequence[Node]) -> Node:
+        made = node.over(inputs)
+        return Shared(made) if node in found else made
+
+    return _rewritten(program, once)
+
+
+def _rewritten(
+    program: Program,
+    rule: Callable[[Node, Sequence[Node]], Node],
+    round_: Callable[[LoopScope, Node], Node] = lambda loop, result: result,
+) -> Lowered:
+    """A program with other nodes.
+
+    Parameters
+    ----------
+    program : Program
+    rule : callable
+        From a node, and what its inputs became, to what it becomes. A variable stays one.
+    round_ : callable
+        From a loop, and what a result in it became, to what goes round.
+    """
+    made: dict[Node, Node] = {}
+    for node in program.nodes:
+        made[node] = rule(node, [made[source] for source in node.inputs])
+    results = {
+        variable: round_(node.loop, made[result])
+        for node, result in program.results.items()
+        if isinstance(variable := made[node], Variable)
+    }
+    return Lowered(program_of([made[sink] for sink in program.sinks], results), made)

@@ -1,0 +1,105 @@
+"""Dataflows as users have them: their inputs are frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.expressions.names import Resolver
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.frame.loops import Loop
+
+
+class Dataflow(BaseDataflow):
+    """A program over collections that is kept up to date, step by step.
+
+    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context
+    manager; what it wrote is removed at the end, also after an exception.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Any session; none of its settings is changed.
+    time_type : str or DataType
+        Type of the logical times of all inputs: an integer, date or timestamp.
+    time, diff : str
+        Names of these two columns wherever updates are shown as a table.
+    buckets : int, optional
+        Buckets of every arrangement; the cluster's default parallelism if not given.
+    runner : {"auto", "spark", "local"}
+        Where operators run. Automatic: on the driver when few updates reach them, else as Spark
+        jobs. The answer is the same.
+    local_rows : int, optional
+        Up to this many update rows an operator runs on the driver under ``"auto"``: 2 million if
+        not given, and 20 million where there is no other machine than the driver's.
+    keep_history : bool
+        Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
+        only the latest complete time can be read, and state stays bounded however long the stream
+        of changes is.
+    root : str, optional
+        Directory for state. On a cluster of several machines it must be shared by all of them.
+
+    Raises
+    ------
+    ClosedError
+        On any use after `close`.
+
+    Notes
+    -----
+    Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     degrees = edges.select("src").count()
+    ...     edges_in.insert([(1, 2), (1, 3), (2, 3)])
+    ...     edges_in.advance_to(1)
+    ...     edges_in.flush()
+    ...     _ = flow.step()
+    ...     sorted(tuple(row) for row in degrees.at(0).collect())
+    [(1, 2), (2, 1)]
+    """
+
+    def input(
+        self, name: str, schema: str | T.StructType, *, start: Any = None
+    ) -> tuple[DiffFrame, InputSession]:
+        """A new input: its collection, and the session that feeds it.
+
+        Parameters
+        ----------
+        name : str
+        schema : str or StructType
+            Data columns, for example ``"src long, dst long"``.
+        start : int, date or datetime, optional
+            First time of the input; zero or the epoch if not given.
+
+        Returns
+        -------
+        frame : DiffFrame
+        session : InputSession
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     words.columns, words_in.time()
+        (['word'], 0)
+        """
+        node, session = self._add_input(name, schema, start)
+        resolver = Resolver.plain(node.schema.names)
+        source = Collection(node, self, self.spark, self.time_name, self.diff_name, resolver)
+        return DiffFrame._wrap(source), session
+
+    def loop(
+        self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None
+    ) -> Loop:
+        """A loop of several variables: see `Loop`."""
+        self._check_open()
+        return Loop(max_iterations, on_limit, name)

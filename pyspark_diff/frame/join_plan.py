@@ -1,0 +1,215 @@
+"""The plan of a join: which operators give it.
+
+A join is linear in each of its inputs, so a step joins what is new on each side with all of the
+other, and nothing else is looked at. The other kinds are sums of collections::
+
+    left(a, b) = inner(a, b) + anti(a, b) with nulls for the columns of b
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.conditions import Condition, parse_condition
+from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
+from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
+from pyspark_diff.operators.by_self import over_arrangement
+from pyspark_diff.operators.cross import replicate, salt
+from pyspark_diff.operators.join import join, pad, semijoin
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.node import Arranged, Concat, Node
+from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.frames import quoted
+from pyspark_diff.spark.schema import without_nullability
+
+
+def cross_joined(left: Collection, right: Collection) -> Collection:
+    """All pairs of the records of two collections, of which the right one is small."""
+    if not right.small:
+        raise SchemaError(
+            "a cross join pairs every record with every other one; declare the right side "
+            'small with other.hint("broadcast"), or give `on` an equality to join by'
+        )
+    resolver = left.resolver.beside(right.resolver)
+    name = unused("salt", [*left.node.schema.names, *right.node.schema.names])
+    ours = arrange_by_key(salt(left.node, name), [name])
+    theirs = arrange_by_key(replicate(right.node, name), [name])
+    columns = [(o.side, o.source, o.internal) for o in resolver.sources]
+    return left.derived(join(ours, theirs, columns), resolver=resolver)
+
+
+def _present(count: int) -> int:
+    return 1 if count else 0
+
+
+class JoinPlan:
+    """One join, put together from operators.
+
+    Parameters
+    ----------
+    left, right : Collection
+    on : str, Column, or list of them
+    kind : {"inner", "left", "right", "full", "semi", "anti"}
+    """
+
+    #: The two sides; in a full join with the key in the type that it has on both.
+    sides: tuple[Collection, Collection]
+    #: The columns that are given by name, as each side has them.
+    using: tuple[list[str], list[str]]
+    #: The two nodes with the columns of their keys, and these columns.
+    nodes: tuple[Node, Node]
+    keys: tuple[list[str], list[str]]
+
+    def __init__(self, left: Collection, right: Collection, on: Any, kind: str):
+        self.sides = (left, right)
+        self.on, self.kind = on, kind
+        listed = list(on) if isinstance(on, (list, tuple)) else [on]
+        named = [isinstance(o, str) for o in listed]
+        if not listed or any(named) != all(named) or not all(
+            isinstance(o, (str, Column)) for o in listed
+        ):
+            raise SchemaError(
+                f"`on` must be one or more column names, or a condition; it is {on!r}"
+            )
+        self.using = ([], [])
+        self.residual: tuple[Column, ...] = ()
+        self.null_safe = False
+        if all(named):
+            self._by_names(listed)
+        else:
+            self._by_condition(listed)
+
+    def _by_names(self, names: list[str]) -> None:
+        left, right = self.sides
+        self.using = self.keys = (
+            [left.column_name(name, "on the left side") for name in names],
+            [right.column_name(name, "on the right side") for name in names],
+        )
+        self.nodes = (left.node, right.node)
+        ours, theirs = (
+            [without_nullability(node.schema.struct[name].dataType) for name in key]
+            for node, key in zip(self.nodes, self.using)
+        )
+        if ours == theirs:
+            return
+        left, right = (
+            replace(side, resolver=Resolver.plain(side.node.schema.names).named(alias))
+            for side, alias in zip(self.sides, "lr")
+        )
+        condition = self._parse(left, right, [
+            F.col("l." + quoted(a)) == F.col("r." + quoted(b)) for a, b in zip(*self.using)
+        ])
+        if self.kind == "full":
+            # The key may come from either side, so it has the type of both.
+            whole = (
+                with_replaced(left, self.using[0], condition.left),
+                with_replaced(right, self.using[1], condition.right),
+            )
+            left, right = (
+                side.derived(node, resolver=side.resolver)
+                for side, node in zip(self.sides, whole)
+            )
+            self.sides = (left, right)
+            self._by_names(names)
+
+    def _by_condition(self, on: list[Column]) -> None:
+        condition = self._parse(*self.sides, on)
+        if not condition.left:
+            raise SchemaError(
+                "the condition has no equality between a column of the left side and one of the "
+                "right side, so there is nothing to find matches by; for all pairs with a small "
+                'collection use crossJoin(other.hint("broadcast")) and where(condition)'
+            )
+        if any(condition.null_safe) and not all(condition.null_safe):
+            raise SchemaError(
+                "equalities with == and with eqNullSafe cannot be mixed in one condition; filter "
+                "the nulls out of one side instead"
+            )
+        self.null_safe = any(condition.null_safe)
+        self.residual = condition.residual
+
+    def _parse(self, left: Collection, right: Collection, on: list[Column]) -> Condition:
+        """The condition of a join, with the nodes and the keys that it asks for."""
+        condition = parse_condition(left.template(), right.template(), on)
+        ours, our_key = with_keys(left, condition.left)
+        theirs, their_key = with_keys(right, condition.right)
+        self.nodes, self.keys = (ours, theirs), (our_key, their_key)
+        return condition
+
+    def joined(self) -> Collection:
+        """The collection of the join."""
+        left, right = self.sides
+        if self.kind in ("semi", "anti"):
+            return left.derived(
+                self._matched(0, anti=self.kind == "anti"), resolver=left.resolver
+            )
+        resolver = left.resolver.beside(right.resolver, *self.using)
+        parts: list[Node] = [self._inner(resolver)]
+        parts += [self._padded(resolver, 0)] if self.kind in ("left", "full") else []
+        parts += [self._padded(resolver, 1)] if self.kind in ("right", "full") else []
+        return left.derived(parts[0] if len(parts) == 1 else Concat(parts), resolver=resolver)
+
+    def _inner(self, resolver: Resolver) -> Node:
+        ours, theirs = (arrange_by_key(node, key) for node, key in zip(self.nodes, self.keys))
+        renamed = dict(zip(*self.using)) if self.kind == "right" else {}
+        columns = [
+            (1, renamed[o.source], o.internal) if o.side == 0 and o.source in renamed
+            else (o.side, o.source, o.internal)
+            for o in resolver.sources
+        ]
+        pairs: Node = join(ours, theirs, columns, null_safe=self.null_safe)
+        if self.residual:
+            matches = self.sides[0].derived(pairs, resolver=resolver)
+            for condition in self.residual:
+                matches = filtered(matches, condition)
+            pairs = matches.node
+        return pairs
+
+    def _padded(self, resolver: Resolver, side: int) -> Node:
+        """The records of one side that have no match, with nulls for the other's columns."""
+        renamed = dict(zip(*self.using)) if side == 1 else {}
+        names: list[tuple[str | None, T.StructField]] = []
+        for origin in resolver.sources:
+            kind = self.sides[origin.side].node.schema.struct[origin.source].dataType
+            source: str | None = origin.source if origin.side == side else None
+            if origin.side == 0 and origin.source in renamed:
+                source = renamed[origin.source]
+                kind = self.sides[1].node.schema.struct[source].dataType
+            names.append((source, T.StructField(origin.internal, without_nullability(kind))))
+        return pad(self._matched(side, anti=True), names)
+
+    def _matched(self, side: int, *, anti: bool) -> Node:
+        """The records of one side that have a match on the other, or that have none."""
+        whole = self.sides[side]
+        if not self.residual:
+            found = semijoin(
+                arrange_by_key(self.nodes[side], self.keys[side]),
+                _distinct(self.nodes[1 - side], self.keys[1 - side]),
+                anti=anti,
+                null_safe=self.null_safe,
+            )
+            # Without the columns that were made to find matches by.
+            return pick("select", found, [(name, name) for name in whole.node.schema.names])
+        # With more to a match than the key, whole records are looked up among those that matched.
+        once = whole.derived(threshold(whole.node, _present), resolver=whole.resolver)
+        left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
+        resolver = left.resolver.beside(right.resolver)
+        pairs = JoinPlan(left, right, self.on, "inner")._inner(resolver)
+        ours = [(o.internal, o.source) for o in resolver.sources if o.side == side]
+        keys = _distinct(pick("select", pairs, ours), [name for _, name in ours])
+        return semijoin(arrange_by_self(whole.node), keys, anti=anti, null_safe=True)
+
+
+def _distinct(source: Node, key: Sequence[str]) -> Arranged:
+    """The distinct keys of a collection, arranged."""
+    keys = pick("select", source, [(name, name) for name in key])
+    node = threshold(keys, None)
+    return over_arrangement(node, arrange_by_self(keys), arranged=True)

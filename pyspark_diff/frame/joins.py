@@ -1,0 +1,155 @@
+"""The joins of a frame, and the names by which the two sides are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Sequence
+
+from pyspark.sql import Column
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.join_plan import JoinPlan, cross_joined
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_HOW = {
+    "inner": "inner", "cross": "cross",
+    "outer": "full", "full": "full", "fullouter": "full",
+    "left": "left", "leftouter": "left",
+    "right": "right", "rightouter": "right",
+    "semi": "semi", "leftsemi": "semi",
+    "anti": "anti", "leftanti": "anti",
+}
+
+
+class JoinMethods(Frame):
+    """Joins with another frame."""
+
+    def join(
+        self,
+        other: Self,
+        on: str | Column | Sequence[str] | Sequence[Column] | None = None,
+        how: str = "inner",
+    ) -> Self:
+        """Pairs of matching records, as PySpark's `join`, kept up to date.
+
+        Parameters
+        ----------
+        other : DiffFrame
+        on : str, list of str, Column, or list of Column
+            Names of columns that are on both sides and come once in the result, or a condition. A
+            condition must have at least one equality between the two sides; whatever else it asks
+            is checked on the pairs that this gives. Where a name is on both sides, tell them apart
+            with `alias`: ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``.
+        how : str
+            ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
+            PySpark's other names for these.
+
+        Raises
+        ------
+        SchemaError
+            If columns are missing, or there is nothing to find matches by.
+
+        Notes
+        -----
+        Both sides become arrangements; one that is there already (the same collection by the same
+        key) is shared. A null key matches nothing. ``left_semi`` and ``left_anti`` ask whether the
+        other side has a match, however many.
+
+        Examples
+        --------
+        >>> a = spark.createDataFrame([(1, "a", 0, 1)], "k int, x string, time int, diff int")
+        >>> b = spark.createDataFrame([(1, "b", 3, 1)], "k int, y string, time int, diff int")
+        >>> a, b = DiffFrame(a), DiffFrame(b)
+        >>> a.join(b, "k").to_df().collect()
+        [Row(k=1, x='a', y='b', time=3, diff=1)]
+        >>> for row in a.join(b, "k", "left").to_df().orderBy("time", "diff").collect():
+        ...     print(*row)
+        1 a None 0 1
+        1 a None 3 -1
+        1 a b 3 1
+        """
+        theirs = self._peer(other)
+        kind = _HOW.get(how.lower().replace("_", ""))
+        if kind is None:
+            raise SchemaError(
+                f"{how!r} is not a way to join; there are inner, left, right, full, left_semi, "
+                "left_anti and cross"
+            )
+        if kind == "cross" or on is None:
+            if on is not None:
+                raise SchemaError("a cross join has no condition; leave out `on`")
+            if kind not in ("cross", "inner"):
+                raise SchemaError(f"a {how} join needs `on`: column names or a condition")
+            return self.crossJoin(other)
+        return self._wrap(JoinPlan(self._collection, theirs, on, kind).joined())
+
+    def crossJoin(self, other: Self) -> Self:  # noqa: N802
+        """All pairs of records, as PySpark's `crossJoin`, with a small collection.
+
+        Parameters
+        ----------
+        other : DiffFrame
+            Declared small with ``other.hint("broadcast")``: it is copied to all buckets.
+
+        Raises
+        ------
+        SchemaError
+            If ``other`` was not declared small: each change of either side meets all of the other.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> m = DiffFrame(spark.createDataFrame([(2, 0, 1)], "m int, time int, diff int"))
+        >>> n.crossJoin(m.hint("broadcast")).at(0).collect()
+        [Row(n=1, m=2)]
+        """
+        return self._wrap(cross_joined(self._collection, self._peer(other)))
+
+    def semijoin(self, other: Self, on: str | Sequence[str] | None = None) -> Self:
+        """The records whose key is in another collection: ``join(other, on, "left_semi")``.
+
+        Parameters
+        ----------
+        other : DiffFrame
+        on : str or list of str, optional
+            All columns of ``other`` if not given.
+
+        Examples
+        --------
+        >>> columns = "k int, time int, diff int"
+        >>> a = DiffFrame(spark.createDataFrame([(1, 0, 1), (2, 0, 1)], columns))
+        >>> b = DiffFrame(spark.createDataFrame([(1, 0, 5)], columns))
+        >>> a.semijoin(b).at(0).collect(), a.antijoin(b).at(0).collect()
+        ([Row(k=1)], [Row(k=2)])
+        """
+        return self.join(other, other.columns if on is None else on, "left_semi")
+
+    def antijoin(self, other: Self, on: str | Sequence[str] | None = None) -> Self:
+        """The records whose key is not in another collection: ``join(other, on, "left_anti")``.
+
+        Right whatever the multiplicities of the other side, which need not be distinct.
+        """
+        return self.join(other, other.columns if on is None else on, "left_anti")
+
+    def alias(self, alias: str) -> Self:
+        """The same collection under a name that conditions and `select` can tell it by.
+
+        Examples
+        --------
+        >>> e = DiffFrame(spark.createDataFrame(
+        ...     [(1, 2, 0, 1), (2, 3, 0, 1)], "src int, dst int, time int, diff int"))
+        >>> pairs = e.alias("a").join(e.alias("b"), F.col("a.dst") == F.col("b.src"))
+        >>> pairs.select("a.src", "b.dst").at(0).collect()
+        [Row(src=1, dst=3)]
+        """
+        return self._derived(self._node, resolver=self._collection.resolver.named(alias))
+
+    def hint(self, name: str, *parameters: Any) -> Self:
+        """The same collection, declared small by ``hint("broadcast")``; other hints do nothing."""
+        source = self._collection
+        small = source.small or name.lower() in ("broadcast", "broadcastjoin", "mapjoin")
+        same = source.derived(source.node, resolver=source.resolver)
+        return self._wrap(replace(same, small=small))

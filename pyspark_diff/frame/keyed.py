@@ -1,0 +1,226 @@
+"""The methods of a frame that look at all records of a key: groups, reductions, first records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable
+
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.grouped import GroupedDiff
+from pyspark_diff.frame.keys import Names, Order, key_columns, ordering, reduced
+from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
+from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.operators.top_k import top_k
+from pyspark_diff.spark.schema import check_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class KeyedMethods(Frame):
+    """Groups, and what is computed of each key's records."""
+
+    def groupBy(self, *cols: str | Column) -> GroupedDiff[Self]:  # noqa: N802
+        """Groups of equal records in some columns, as PySpark's `groupBy`; see `GroupedDiff`.
+
+        Examples
+        --------
+        >>> rows = [("a", 1, 0, 1), ("a", 5, 0, 1), ("a", 5, 2, -1)]
+        >>> sales = DiffFrame(
+        ...     spark.createDataFrame(rows, "shop string, price int, time int, diff int"))
+        >>> totals = sales.groupBy("shop").agg(F.sum("price").alias("total"), F.max("price"))
+        >>> totals.at(0).collect(), totals.at(2).collect()
+        ([Row(shop='a', total=6, max(price)=5)], [Row(shop='a', total=1, max(price)=1)])
+        """
+        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+            cols = tuple(cols[0])
+        return GroupedDiff(self, cols)
+
+    groupby = groupBy
+
+    def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> Self:
+        """Aggregates over all records, as PySpark's `agg`, kept up to date.
+
+        Parameters
+        ----------
+        *exprs : Column or dict
+            See `GroupedDiff.agg`.
+        empty : bool
+            Whether an empty collection has a row, with counts of zero, as in SQL. Else it has none.
+        exact : bool
+            See `GroupedDiff.agg`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(4, 1, 1)], "n int, time int, diff int"))
+        >>> n.agg(F.count("*").alias("rows"), F.max("n").alias("most")).at(1).collect()
+        [Row(rows=1, most=4)]
+        >>> n.agg(F.count("*").alias("rows"), empty=True).at(0).collect()
+        [Row(rows=0)]
+        """
+        return GroupedDiff(self, ()).agg(*exprs, empty=empty, exact=exact)
+
+    def reduce(
+        self,
+        func: Callable[..., Any],
+        schema: str | T.StructType,
+        key: Names | None = None,
+        *,
+        form: str = "rows",
+        allow_negative: bool = False,
+    ) -> Self:
+        """A Python function of each key's values, called again where they change.
+
+        Parameters
+        ----------
+        func : callable
+            Called as ``func(key, values)`` with the key as a tuple. The values are the other
+            columns of its records, each distinct one once, in ascending order with nulls first:
+            a list of ``(tuple, count)``, or a table with one more column for the count, which is
+            called as the diff is. It returns rows, or a table: the new columns of each output
+            record, beside those of the key. It is not called for a key without records.
+        schema : str or StructType
+            The new columns.
+        key : str or list of str, optional
+            Columns of the key. Not needed after `arrange_by_key`.
+        form : {"rows", "pandas", "arrow"}
+            How values come and results go.
+        allow_negative : bool
+            Call the function also where more of a value was removed than inserted.
+
+        Raises
+        ------
+        FunctionError
+            If the function raises; the message names the key and the time.
+        NonDeterministicError
+            If it gives two results for the same values.
+        NegativeMultiplicityError
+            If a value stands with a negative multiplicity.
+
+        Notes
+        -----
+        It is called for the keys that a step touches only, and only for the times at which their
+        values change: once for each of these. The results are kept, so that what was given is taken
+        back without a call. Source: differential-dataflow ``operators/reduce.rs``.
+
+        Examples
+        --------
+        >>> rows = [("a", 3, 0, 2), ("a", 8, 1, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "k string, n long, time int, diff int"))
+        >>> def middle(key, values):
+        ...     ordered = [n for (n,), count in values for _ in range(count)]
+        ...     return [(ordered[len(ordered) // 2],)]
+        >>> n.reduce(middle, "median long", key="k").at(1).collect()
+        [Row(k='a', median=3)]
+        """
+        return self._wrap(reduced(
+            self._collection, func, schema, key, form=form, allow_negative=allow_negative
+        ))
+
+    def top_k(
+        self, k: int, by: Order, per: Names | None = None, *, number: str | None = None
+    ) -> Self:
+        """The first k records in an order, of all or of each key, kept up to date.
+
+        Parameters
+        ----------
+        k : int
+            How many. A record that occurs twice takes two places.
+        by : str, Column, or list of them
+            The order: names, or columns with ``.asc()``, ``.desc_nulls_first()`` and so on. Ties
+            are broken by the other columns in their order, ascending, nulls first.
+        per : str or list of str, optional
+            Columns of the key.
+        number : {"row_number", "rank"}, optional
+            Add a column of this name with the place of each record. With ``rank`` equal records in
+            the order have equal places, and all with a place of at most k are there.
+
+        Examples
+        --------
+        >>> rows = [("a", 1, 0, 1), ("a", 5, 0, 1), ("a", 7, 2, 1)]
+        >>> sales = DiffFrame(
+        ...     spark.createDataFrame(rows, "shop string, price int, time int, diff int"))
+        >>> best = sales.top_k(1, F.col("price").desc(), per="shop")
+        >>> best.at(0).collect(), best.at(2).collect()
+        ([Row(shop='a', price=5)], [Row(shop='a', price=7)])
+        """
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise SchemaError(f"top_k takes a positive whole number of records, not {k!r}")
+        if number not in (None, "row_number", "rank"):
+            raise SchemaError(f"number must be 'row_number' or 'rank', not {number!r}")
+        if number is not None:
+            check_names([*self.columns, number])
+        source = self._collection
+        names = key_columns(source, per if per is not None else [], "top_k")
+        order = ordering(source, by, names)
+        source.check_unambiguous("top_k")
+        arranged = arrange_in_order(source.node, names, order)
+        return self._derived(
+            top_k(arranged, k, len(order), number=number, mode=number or "rows")
+        )
+
+    def dropDuplicates(  # noqa: N802
+        self, subset: Names | None = None, *, order: Order | None = None
+    ) -> Self:
+        """One record for each value of some columns, as PySpark's `dropDuplicates`.
+
+        Parameters
+        ----------
+        subset : str or list of str, optional
+            All columns if not given.
+        order : str, Column, or list of them, optional
+            Which record is kept: the first in this order (see `top_k`). PySpark keeps any; here
+            ties, and all without an order, are decided by the columns in their order.
+
+        Examples
+        --------
+        >>> rows = [("a", 2, 0, 1), ("a", 1, 0, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "k string, n int, time int, diff int"))
+        >>> n.dropDuplicates(["k"]).at(0).collect()
+        [Row(k='a', n=1)]
+        """
+        source, kind = self._collection, "dropDuplicates"
+        names = None if subset is None else key_columns(source, subset, kind)
+        rest = [] if names is None else [n for n in source.node.schema.names if n not in names]
+        if names is None or not rest:
+            source.check_unambiguous(kind)
+            return self._derived(threshold(source.node, None))
+        by = ordering(source, order if order is not None else rest, names)
+        source.check_unambiguous(kind)
+        arranged = arrange_in_order(source.node, names, by)
+        return self._derived(top_k(arranged, 1, len(by)))
+
+    drop_duplicates = dropDuplicates
+
+    def arrange_by_key(self, *cols: str) -> Self:
+        """The same collection, indexed by some columns and kept, for any number of readers.
+
+        Joins, reduces and reads of it share the one arrangement. They would also without this, if
+        they want it by the same key; said here, it can be read with `at` and `to_df` as well, and
+        `reduce` needs no key.
+
+        Parameters
+        ----------
+        *cols : str
+            Columns of the key.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 2, 0, 1)], "k int, n int, time int, diff int"))
+        >>> kept = n.arrange_by_key("k")
+        >>> kept.reduce(lambda key, values: [(len(values),)], "many int").at(0).collect()
+        [Row(k=1, many=1)]
+        """
+        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+            cols = tuple(cols[0])
+        source = self._collection
+        names = key_columns(source, list(cols), "arrange_by_key")
+        arranged = arrange_by_key(source.node, names)
+        same = source.derived(source.node, resolver=source.resolver)
+        if source.flow is not None and source.node.loop is None:
+            source.flow._keep(source.node, arranged)
+        return self._wrap(replace(same, key=tuple(names)))

@@ -1,0 +1,86 @@
+"""Keys and orders by the names that a user gives, and what is done to the records of each key."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.check import check_row_wise
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.row_wise import plain_column
+from pyspark_diff.operators.arrange import arrange_by_key
+from pyspark_diff.operators.reduce import FORMS, reduce
+from pyspark_diff.spark.jvm import order_of
+from pyspark_diff.spark.schema import parse_schema
+
+Names = str | Sequence[str]
+Order = str | Column | Sequence[str | Column]
+
+
+def key_columns(source: Collection, key: Names | None, kind: str) -> list[str]:
+    """The node's columns of a key; those that it was arranged by last if none is given."""
+    if key is None:
+        if source.key is None:
+            raise SchemaError(
+                f"{kind} needs the columns of the key: give key=..., or arrange_by_key(...) first"
+            )
+        return list(source.key)
+    names = [key] if isinstance(key, str) else list(key)
+    columns = [source.column_name(name, f"for {kind}") for name in names]
+    if len(set(columns)) < len(columns):
+        raise SchemaError(f"{kind} was given a column twice: {', '.join(names)}")
+    return columns
+
+
+def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[str, bool, bool]]:
+    """Name, whether descending, and whether nulls come last, of each column of an order."""
+    listed = list(by) if isinstance(by, (list, tuple)) else [by]
+    if not listed:
+        raise SchemaError("an order needs at least one column")
+    order: list[tuple[str, bool, bool]] = []
+    for column in listed:
+        name, down, last = column, False, False
+        if isinstance(column, Column):
+            ordered = order_of(column)
+            if ordered is not None:
+                column, down, last = ordered
+            plain = plain_column(source, column)
+            if plain is None:
+                check_row_wise(source.template().select(column), "an order")
+                raise SchemaError(
+                    f"an order is made of columns, not of expressions such as {column}; add "
+                    "it as a column with withColumn first"
+                )
+            name = next(e.visible for e in source.resolver.entries if e.internal == plain)
+        internal = source.column_name(str(name), "for the order")
+        if internal in key or internal in [n for n, _, _ in order]:
+            continue  # it decides nothing more
+        order.append((internal, down, last))
+    rest = [name for name in source.node.schema.names if name not in key]
+    if not order and rest:
+        order.append((rest[0], False, False))
+    return order
+
+
+def reduced(
+    source: Collection,
+    func: Callable[..., Any],
+    schema: str | T.StructType,
+    key: Names | None,
+    *,
+    form: str,
+    allow_negative: bool,
+) -> Collection:
+    """A Python function of each key's values: see `KeyedMethods.reduce`."""
+    if form not in FORMS:
+        raise SchemaError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+    names = key_columns(source, key, "reduce")
+    parsed = parse_schema(schema)
+    node = reduce(
+        arrange_by_key(source.node, names), func, parsed,
+        form=form, diff=source.diff_name, allow_negative=allow_negative,
+    )
+    return source.derived(node)

@@ -1,0 +1,236 @@
+"""The methods of a frame that look at whole records and how often each is there.
+
+A collection is a multiset: a sum of two adds multiplicities, a negation turns their sign, and a
+threshold is any function of the multiplicity that maps zero to zero.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.keys import key_columns
+from pyspark_diff.kernels.results import WeightSum
+from pyspark_diff.operators.aggregate import aggregate
+from pyspark_diff.operators.consolidate import consolidate
+from pyspark_diff.operators.count import count
+from pyspark_diff.operators.linear import Negate, multiply_diff, pick
+from pyspark_diff.operators.node import Concat, Linear, Node
+from pyspark_diff.operators.threshold import threshold
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class MultisetMethods(Frame):
+    """Multiplicities, sums and differences of collections."""
+
+    def count(self) -> Self:
+        """Each distinct record with its multiplicity in a column ``count``: an operator, not an
+        action.
+
+        PySpark's `DataFrame.count()` runs a job and returns a number; this is lazy and returns a
+        `DiffFrame`, like PySpark's ``df.groupBy(*df.columns).count()``. For a number, use
+        ``at(t).count()``. Where the record has a column ``count`` already, the new one is
+        ``count_1``, and so on. A record whose multiplicity is zero has no row.
+
+        Examples
+        --------
+        >>> rows = [(7, 0, 2), (7, 1, -2)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
+        >>> n.count().to_df().orderBy("time").collect()
+        [Row(n=7, count=2, time=0, diff=1), Row(n=7, count=2, time=1, diff=-1)]
+        """
+        source = self._collection
+        name = unused("count", [*self.columns, source.time_name, source.diff_name])
+        return self._derived(count(source.node, name))
+
+    def count_total(self) -> Self:
+        """`count` for totally ordered times.
+
+        Differential dataflow has a separate, faster operator for these. Outside loops all times
+        here are totally ordered, and `count` always uses what that allows, so the two are one.
+        """
+        return self.count()
+
+    def distinct(self) -> Self:
+        """Each record with positive multiplicity once, as PySpark's `distinct`.
+
+        Examples
+        --------
+        >>> rows = [(7, 0, 2), (7, 1, -2)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
+        >>> n.distinct().to_df().orderBy("time").collect()
+        [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
+        """
+        return self._derived(threshold(self._node, None))
+
+    def threshold(self, func: Callable[[int], int]) -> Self:
+        """Each record with a function of its multiplicity as its multiplicity.
+
+        Parameters
+        ----------
+        func : callable
+            From one integer to another, zero to zero. It is called once for each multiplicity
+            that occurs in a bucket, not for each record.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(7, 0, 5)], "n int, time int, diff int"))
+        >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
+        [Row(n=7), Row(n=7)]
+        """
+        return self._derived(threshold(self._node, func))
+
+    def consolidate(self) -> Self:
+        """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
+        return self._derived(consolidate(self._node))
+
+    def union(self, other: Self) -> Self:
+        """The records of both, columns matched by position, as PySpark's `union`.
+
+        A multiset union: multiplicities add up. See `concat` for columns matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If numbers or types of columns differ, or the two belong to different dataflows.
+        """
+        source, theirs = self._collection, self._peer(other)
+        if len(theirs.columns) != len(source.columns):
+            raise source.mismatch("union", theirs)
+        renamed = theirs.picked("union", list(zip(theirs.columns, source.columns))).node
+        if not source.node.schema.same_types(renamed.schema):
+            raise source.mismatch("union", theirs)
+        return self._derived(Concat([source.node, renamed]))
+
+    def concat(self, *others: Self) -> Self:
+        """The sum of several collections, columns matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If names or types of columns differ, or some belong to another dataflow.
+        """
+        source = self._collection
+        nodes = [source.node]
+        for other in others:
+            theirs = self._peer(other)
+            if sorted(theirs.columns) != sorted(source.columns):
+                raise source.mismatch("concat", theirs)
+            ordered = theirs
+            if theirs.columns != source.columns:
+                theirs.check_unambiguous("select")
+                ordered = theirs.picked("select", [(name, name) for name in source.columns])
+            if not source.node.schema.same_types(ordered.node.schema):
+                raise source.mismatch("concat", theirs)
+            nodes.append(ordered.node)
+        return self._derived(Concat(nodes))
+
+    def negate(self) -> Self:
+        """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
+        return self._derived(_negated(self._node))
+
+    def exceptAll(self, other: Self) -> Self:  # noqa: N802
+        """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
+        theirs = self._with_our_names(other, "exceptAll")
+        return self._derived(threshold(Concat([self._node, _negated(theirs)]), _positive))
+
+    def intersectAll(self, other: Self) -> Self:  # noqa: N802
+        """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
+        more = self.exceptAll(other)._node
+        return self._derived(Concat([self._node, _negated(more)]))
+
+    def subtract(self, other: Self) -> Self:
+        """The distinct records that the other does not have, as PySpark's `subtract`."""
+        ours = threshold(self._node, None)
+        theirs = threshold(self._with_our_names(other, "subtract"), None)
+        return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both))
+
+    def intersect(self, other: Self) -> Self:
+        """The distinct records that both have, as PySpark's `intersect`.
+
+        Examples
+        --------
+        >>> columns = "k int, time int, diff int"
+        >>> a = DiffFrame(spark.createDataFrame([(1, 0, 1), (2, 0, 3)], columns))
+        >>> b = DiffFrame(spark.createDataFrame([(2, 0, 1)], columns))
+        >>> a.intersect(b).at(0).collect(), a.subtract(b).at(0).collect()
+        ([Row(k=2)], [Row(k=1)])
+        >>> a.exceptAll(b).count().at(0).orderBy("k").collect()
+        [Row(k=1, count=1), Row(k=2, count=2)]
+        """
+        ours = threshold(self._node, None)
+        theirs = threshold(self._with_our_names(other, "intersect"), None)
+        return self._derived(threshold(Concat([ours, theirs]), _both))
+
+    def weighted(self, *cols: str) -> Self:
+        """The records with whole-number columns moved into the diff, which is multiplied by them.
+
+        With one column the diff stays a number, and all operators go on as ever: `count` brings the
+        sums back as data. With several the diff is a vector for as long as it takes, and the sums
+        come back at once, in columns of the same names, for each distinct record of the others;
+        records whose sums are all zero are not there.
+
+        Parameters
+        ----------
+        *cols : str
+            Columns of whole numbers; a null counts as zero.
+
+        Examples
+        --------
+        >>> rows = [("a", 3, 10, 0, 1), ("a", 4, 1, 0, 2)]
+        >>> sales = DiffFrame(spark.createDataFrame(
+        ...     rows, "shop string, items long, price long, time int, diff int"))
+        >>> sales.select("shop", "items").weighted("items").count().at(0).collect()
+        [Row(shop='a', count=11)]
+        >>> sales.weighted("items", "price").at(0).collect()
+        [Row(shop='a', items=11, price=12)]
+        """
+        names = key_columns(self._collection, list(cols), "weighted")
+        if not names:
+            raise SchemaError("weighted takes at least one column")
+        for name in names:
+            kind = self._node.schema.struct[name].dataType
+            if not isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
+                raise SchemaError(
+                    f"the weight {name!r} must be a whole number, not {kind.simpleString()}; sums "
+                    "of others are aggregates: groupBy(...).agg(F.sum(...))"
+                )
+        if len(names) == 1:
+            return self._derived(multiply_diff(self._node, names[0]))
+        rest = [name for name in self._node.schema.names if name not in names]
+        sums = [
+            (T.StructField(name, T.LongType(), False), WeightSum(pa.int64(), i))
+            for i, name in enumerate(names)
+        ]
+        return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))
+
+    def _with_our_names(self, other: Self, kind: str) -> Node:
+        """The other collection with columns of the same names, matched by position."""
+        ours, theirs = self._collection, self._peer(other)
+        for collection in (ours, theirs):
+            collection.check_unambiguous(kind)
+        if len(theirs.columns) != len(ours.columns):
+            raise ours.mismatch(kind, theirs)
+        renamed = pick(kind, theirs.node, list(zip(theirs.node.schema.names, ours.columns)))
+        if not ours.node.schema.same_types(renamed.schema):
+            raise ours.mismatch(kind, theirs)
+        return renamed
+
+
+def _negated(source: Node) -> Linear:
+    return Linear("negate", source, source.schema, Negate(), lambda wanted: wanted)
+
+
+def _positive(count: int) -> int:
+    return max(count, 0)
+
+
+def _both(count: int) -> int:
+    return 1 if count == 2 else 0

@@ -1,0 +1,212 @@
+"""The methods of a frame that read it: as it stands at a time, as updates, step by step.
+
+A collection of a `Dataflow` is read from what its steps have kept. One that is given as a whole is
+read from a dataflow that runs the whole history, when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from pyspark.sql import DataFrame
+
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.errors import NotReadableError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.operators.inspect import Inspect
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Frames that `to_df` and `at` handed out may be read as long as the process lives, so their
+#: dataflows live that long too; their files go when it ends.
+_ran: list[BaseDataflow] = []
+
+
+class ReadMethods(Frame):
+    """Snapshots, updates, probes and holds."""
+
+    #: The dataflow that has run a collection that is given as a whole.
+    _whole: BaseDataflow | None = None
+
+    def arrange_by_self(self) -> Self:
+        """The same collection, kept so that `at` and `to_df` can read it after steps.
+
+        Collections that no operator reads are kept without asking.
+        """
+        source = self._collection
+        same = self._derived(source.node, resolver=source.resolver)
+        if source.flow is not None and source.node.loop is None:
+            source.flow._keep(source.node)
+        return same
+
+    def hold(self, time: Any = None) -> Hold:
+        """Keep this collection readable from a time on, until the hold is released.
+
+        Parameters
+        ----------
+        time : int, date or datetime, optional
+            The earliest time that can still be read if not given.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection was not kept, or that time was compacted away; or if it is given as a
+            whole, whose history is kept anyway.
+        """
+        flow = self._collection.flow
+        if flow is None:
+            raise NotReadableError(
+                "this collection is given as a whole, and all its history can be read; holds are "
+                "for the collections of a Dataflow"
+            )
+        kind = self._node.time_type
+        return flow._hold(self._node, None if time is None else kind.encode(time))
+
+    def inspect(self, func: Callable[..., object], *, by_table: bool = False) -> Self:
+        """The same collection; each step shows its new updates to a function, once it is complete.
+
+        Parameters
+        ----------
+        func : callable
+            Called as ``func(record, time, diff)`` for each update, in order of time, with the
+            record as a tuple; or once a step with a pyarrow table of all of them.
+        by_table : bool
+            Whether the function takes a table.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = words.count().inspect(print)
+        ...     words_in.insert([("a",), ("a",)])
+        ...     words_in.advance_to(1)
+        ...     words_in.flush()
+        ...     _ = flow.step()
+        ('a', 2) 0 1
+        """
+        source, node = self._collection, Inspect(self._node, func, by_table)
+        if source.flow is None:
+            raise NotReadableError(
+                "inspect shows the updates of each step, and this collection is given as a whole; "
+                "read it with to_df(), or feed it to a Dataflow"
+            )
+        source.flow._add_sink(node)
+        return self._derived(node, resolver=source.resolver)
+
+    def probe(self) -> Probe:
+        """A handle that tells up to which time this collection is complete.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection is given as a whole: it is complete then.
+        """
+        flow = self._collection.flow
+        if flow is None:
+            raise NotReadableError(
+                "this collection is given as a whole and has no frontier to follow; feed it to a "
+                "Dataflow to probe it"
+            )
+        return flow._probe(self._node)
+
+    def to_df(self) -> DataFrame:
+        """All updates of the collection as a Spark frame: data columns, time and diff,
+        consolidated.
+
+        For a collection given as a whole this runs the whole program. In a `Dataflow` it gives
+        what is kept: see `Dataflow`'s ``keep_history``; such a frame can be read until the
+        dataflow is closed.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection was not kept.
+        """
+        flow = self._running()
+        updates = flow._arrangement(self._node).updates(self._collection.spark)
+        return self._with_user_names(updates)
+
+    def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
+        """The collection as it stood at a time: a plain Spark frame, each record as often as it
+        occurs.
+
+        Parameters
+        ----------
+        time : int, date or datetime, optional
+            The latest complete time if not given.
+        allow_negative : bool
+            Leave out records with a negative multiplicity instead of refusing.
+
+        Raises
+        ------
+        NotReadableError
+            If the time is not complete yet, was compacted away, or the collection was not kept.
+        NegativeMultiplicityError
+            If more of a record was removed than inserted.
+
+        Examples
+        --------
+        >>> rows = [(7, 0, 2), (7, 1, -1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
+        >>> n.at(0).collect(), n.at(1).collect()
+        ([Row(n=7), Row(n=7)], [Row(n=7)])
+        """
+        flow = self._running()
+        kind = self._node.time_type
+        arrangement = flow._arrangement(self._node)
+        frontier, since = arrangement.trace.upper.bound, arrangement.trace.since.bound
+        if time is None:
+            at = 2**63 - 1 if frontier is None else frontier - 1
+        else:
+            at = kind.encode(time)
+        if frontier is not None and at >= frontier:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
+                f"not including, {kind.decode(frontier)!r}. Advance its inputs, flush, and step"
+            )
+        if since is not None and at < since and since == frontier:
+            raise NotReadableError(
+                f"no time is complete yet: the collection is processed up to, and not including, "
+                f"{kind.decode(since)!r}. Advance its inputs, flush, and step"
+            )
+        if since is not None and at < since:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
+                f"{kind.decode(since)!r} on. Use Dataflow(keep_history=True) to read older times"
+            )
+        return self._with_user_names(
+            arrangement.snapshot(self._collection.spark, at, allow_negative=allow_negative)
+        )
+
+    def _with_user_names(self, frame: DataFrame) -> DataFrame:
+        """A frame with the names that the user sees, of which some may be there twice."""
+        if not self._collection.resolver.ambiguous:
+            return frame
+        return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
+
+    def _running(self) -> BaseDataflow:
+        """The dataflow that holds this collection; for a whole history, one that has run it."""
+        if self._node.loop is not None:
+            raise NotReadableError(
+                f"this collection is in {self._node.loop.name} and changes in each iteration; read "
+                "what it is at the end, leave(), or watch it with inspect"
+            )
+        source = self._collection
+        if source.flow is not None:
+            return source.flow
+        if self._whole is None:
+            flow = BaseDataflow(
+                source.spark,
+                time_type=source.node.time_type.kind,
+                time=source.time_name,
+                diff=source.diff_name,
+                keep_history=True,
+            )
+            flow._run_whole(self._node)
+            self._whole = flow
+            _ran.append(flow)
+        return self._whole

@@ -1,0 +1,247 @@
+"""Expressions over the columns of a collection, evaluated row by row.
+
+Spark analyses every expression, on no rows, so that a wrong one is refused where it is written.
+Then a formula of our own evaluates it wherever there is one that gives the same; else Spark does::
+
+    a formula f of an expression e  ⟹  f(row) = e(row), in value, type and error
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Callable, Mapping, Sequence, Union
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.expressions.check import check_row_wise, data_schema
+from pyspark_diff.expressions.compiled import CompiledExpression, compiled
+from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.expressions.tree import Attribute, tree_of
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.operators.linear import Expression
+from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.operators.projection import compute, keep_where
+from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+
+#: Columns of an operator's output: some by name, where the node's columns of other names stay; or
+#: all in order, a text being the name of one.
+Outputs = Union[Mapping[str, Column], Sequence[Union[str, Column]]]
+
+
+def row_wise(
+    source: Collection,
+    kind: str,
+    apply: Callable[[DataFrame], DataFrame],
+    *,
+    resolver: Resolver | None = None,
+    outputs: Outputs | None = None,
+    condition: str | Column | None = None,
+    keeps_time_and_diff: bool = True,
+) -> Collection:
+    """A linear operator that Spark knows.
+
+    Parameters
+    ----------
+    source : Collection
+    kind : str
+        The operator's name, for messages.
+    apply : callable
+        From a frame of update rows to a frame of update rows.
+    resolver : Resolver, optional
+        The user's names in the result; those that ``apply`` gives its columns if not given.
+    outputs, condition : optional
+        What ``apply`` does, told again so that it may be done without Spark: the columns that it
+        makes, or the condition by which it filters.
+    keeps_time_and_diff : bool
+        Whether ``apply`` leaves these two columns as they are.
+    """
+    ours = source.resolver
+
+    def run(frame: DataFrame) -> DataFrame:
+        result = apply(ours.template(frame))
+        return result if resolver is None else ours.strip(result)
+
+    result = run(_no_rows(source))
+    names = resolver
+    if names is None:
+        # As in PySpark, what is selected may have a name twice.
+        names = Resolver.of([name for name in result.columns if name not in (TIME, DIFF)])
+        if names.ambiguous:
+            internal = [entry.internal for entry in names.entries]
+            return row_wise(
+                source, kind, lambda frame: apply(frame).toDF(*internal, TIME, DIFF),
+                resolver=names, outputs=outputs, keeps_time_and_diff=keeps_time_and_diff,
+            )
+    schema = data_schema(result, source.node.time_type, kind)
+    check_row_wise(result, kind)
+    node = _linear(
+        source, kind, schema, run, outputs=outputs, condition=condition,
+        keeps_time_and_diff=keeps_time_and_diff,
+    )
+    return source.derived(node, resolver=names)
+
+
+def filtered(source: Collection, condition: str | Column) -> Collection:
+    """The records for which a condition is true."""
+    return row_wise(
+        source, "where", lambda frame: frame.where(condition), resolver=source.resolver,
+        condition=condition,
+    )
+
+
+def with_keys(source: Collection, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
+    """The node with expressions as columns, and their names; plain columns stay as they are."""
+    names = list(source.node.schema.names)
+    keys: list[str] = []
+    made: dict[str, Column] = {}
+    for expression in expressions:
+        plain = plain_column(source, expression)
+        if plain is not None and plain not in keys:
+            keys.append(plain)
+            continue
+        name = unused("key", [*names, *made])
+        made[name] = expression
+        keys.append(name)
+    if not made:
+        return source.node, keys
+    kept = [(name, column(name)) for name in names]
+    return computed(source, "key", [*kept, *made.items()], outputs=made), keys
+
+
+def with_replaced(
+    source: Collection, names: Sequence[str], expressions: Sequence[Column]
+) -> Node:
+    """The node with expressions in the place of some columns."""
+    made = dict(zip(names, expressions))
+    columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
+    return computed(source, "join", columns, outputs=made)
+
+
+def computed(
+    source: Collection,
+    kind: str,
+    columns: Sequence[tuple[str, Column]],
+    *,
+    outputs: Outputs | None = None,
+) -> Linear:
+    """The node of columns that are given by name and expression, checked as in `row_wise`.
+
+    Parameters
+    ----------
+    source : Collection
+    kind : str
+    columns : sequence of (str, Column)
+    outputs : optional
+        See `row_wise`; the expressions if not given.
+    """
+    resolver = source.resolver
+
+    def apply(frame: DataFrame) -> DataFrame:
+        wanted = [expression.alias(name) for name, expression in columns]
+        return resolver.template(frame).select(*wanted, TIME, DIFF)
+
+    result = apply(_no_rows(source))
+    check_row_wise(result, kind)
+    schema = data_schema(result, source.node.time_type, kind)
+    if outputs is None:
+        outputs = [expression for _, expression in columns]
+    return _linear(source, kind, schema, apply, outputs=outputs)
+
+
+def plain_column(source: Collection, expression: Column) -> str | None:
+    """The node's column that an expression is, or None if it has to be evaluated."""
+    tree = tree_of(expression)
+    if not isinstance(tree, Attribute):
+        return None  # also where it has the name of a column, as after alias
+    names, aliased = _names_in(source.resolver)
+    if tree.qualifier is None:
+        return tree.name if tree.name in names else None
+    if any(", " in name for name in source.node.schema.names):
+        return None  # a tree has two parts for such a name
+    return aliased.get((tree.qualifier, tree.name))
+
+
+def _no_rows(source: Collection) -> DataFrame:
+    return template(source.spark, source.node.schema, source.node.time_type)
+
+
+def _linear(
+    source: Collection,
+    kind: str,
+    schema: Schema,
+    apply: Callable[[DataFrame], DataFrame],
+    *,
+    outputs: Outputs | None = None,
+    condition: str | Column | None = None,
+    keeps_time_and_diff: bool = True,
+) -> Linear:
+    """The node of an operator that Spark has analysed: one without Spark where that can be."""
+    node = None
+    if condition is not None:
+        wanted = F.expr(condition) if isinstance(condition, str) else condition
+        formulas = _formulas(source, [wanted])
+        node = formulas and keep_where(kind, source.node, formulas[0], apply)
+    elif outputs is not None:
+        columns = (
+            [outputs.get(name, Attribute(name)) for name in schema.names]
+            if isinstance(outputs, Mapping) else outputs
+        )
+        formulas = _formulas(source, columns)
+        node = formulas and compute(kind, source.node, schema, formulas, apply)
+    if node:
+        return node
+    takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
+    return Linear(kind, source.node, schema, Expression(apply, takes, keeps_time_and_diff))
+
+
+def _formulas(
+    source: Collection, columns: Sequence[str | Column | Attribute]
+) -> list[CompiledExpression] | None:
+    """Formulas of expressions that Spark has accepted; None if one of them has none.
+
+    An `Attribute` is a column of the node, whatever the user calls it.
+    """
+    names, aliased = _names_in(source.resolver)
+    struct = source.node.schema.struct
+    qualified = {name: struct[internal] for name, internal in aliased.items()}
+    if any(", " in name for name in struct.names):
+        qualified = {}  # a tree has two parts for such a name
+    visible = T.StructType([field for field in struct.fields if field.name in names])
+    ansi = str(source.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    formulas: list[CompiledExpression] = []
+    for wanted in columns:
+        formula: CompiledExpression | None = None
+        if isinstance(wanted, Attribute):
+            formula = compiled(wanted, struct, ansi=ansi)
+        elif isinstance(wanted, str) and wanted in names:
+            formula = compiled(Attribute(wanted), visible, ansi=ansi)
+        else:
+            tree = tree_of(F.col(wanted) if isinstance(wanted, str) else wanted)
+            if tree is not None:
+                formula = compiled(tree, visible, ansi=ansi, qualified=qualified)
+        if formula is None:
+            return None
+        formulas.append(formula)
+    return formulas
+
+
+def _names_in(resolver: Resolver) -> tuple[frozenset[str], dict[tuple[str, str], str]]:
+    """Columns that expressions find by their own name, and those that they find by an alias.
+
+    A name that Spark could take for more than one column, or for none of these, is left out.
+    """
+    aliases = {entry.alias.lower() for entry in resolver.entries if entry.alias is not None}
+    names = frozenset(
+        entry.internal for entry in resolver.entries
+        if resolver.internal(entry.visible) == entry.visible
+        and entry.visible.lower() not in aliases
+    )
+    counts = Counter((str(e.alias).lower(), e.visible.lower()) for e in resolver.entries)
+    qualified = {
+        (entry.alias, entry.visible): entry.internal for entry in resolver.entries
+        if entry.alias and counts[entry.alias.lower(), entry.visible.lower()] == 1
+    }
+    return names, qualified

@@ -1,0 +1,70 @@
+"""What a type checker knows of a user's program: which methods frames have, and what they give."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark_diff
+
+ROOT = Path(pyspark_diff.__file__).parent.parent
+
+#: A program in which a line has an error iff a comment on it names the error's code.
+PROGRAM = '''
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, DiffFrame, Loop
+
+
+def reach(edges: DiffFrame, roots: DiffFrame) -> DiffFrame:
+    return roots.iterate(
+        lambda nodes: nodes.toDF("src").join(edges, "src").select("dst").union(roots).distinct()
+    )
+
+
+def two(edges: DiffFrame, loop: Loop) -> DiffFrame:
+    with loop as inside:
+        nodes = inside.variable(edges.select("src"))
+        nodes.nosuch()  # attr-defined
+        nodes.set(nodes.distinct())
+        return inside.leave(nodes)
+
+
+with Dataflow(SparkSession.builder.getOrCreate()) as flow:
+    edges, edges_in = flow.input("edges", "src long, dst long")
+    edges.nosuch()  # attr-defined
+    edges_in.nosuch()  # attr-defined
+    edges_in.insert([(1, 2)])
+    columns: list[str] = edges.columns
+    groups = edges.groupBy("src")
+    groups.nosuch()  # attr-defined
+    degrees: DiffFrame = groups.agg(F.count("*").alias("degree")).where("degree > 1")
+    number: int = edges.count()  # assignment
+    edges.join(degrees, "src", how="left").alias("a").hint("broadcast").nosuch()  # attr-defined
+    edges.union(degrees).top_k(3, "src").inspect(print).nosuch()  # attr-defined
+    edges.join(edges.at(0), "src")  # arg-type
+    edges.select("src").union("src")  # arg-type
+    rows: list[object] = list(reach(edges, edges.select("src")).at(0).collect())
+    done: bool = two(edges, flow.loop(name="two")).probe().done()
+    flow.loop().nosuch()  # attr-defined
+'''
+
+
+def test_type_checker_tells_wrong_programs_from_right(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "setup.cfg", "--hide-error-context",
+         "--no-error-summary", str(path)],
+        cwd=ROOT, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True,
+    )
+    found = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
+    wanted = [
+        (str(number), line.rpartition("# ")[2])
+        for number, line in enumerate(PROGRAM.splitlines(), 1) if "# " in line
+    ]
+    assert found == wanted, result.stdout + result.stderr
