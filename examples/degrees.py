@@ -147,7 +147,9 @@ def run_graph(spark: SparkSession, options: argparse.Namespace) -> None:
             distribution = degree_distribution(edges)
             distribution.inspect(history.take, by_table=True)
             if small:
-                distribution.inspect(lambda record, at, diff: print(f"  {record} {at} {diff:+d}"))
+                distribution.inspect(
+                    lambda record, at, diff: print(f"  {tuple(record)} {at} {diff:+d}")
+                )
             probe = distribution.probe()
 
             started = time.perf_counter()

@@ -96,7 +96,7 @@ class Total:
 
 def show(record: tuple[int, int], at: int, diff: int) -> None:
     """Print one update row."""
-    print(f"  {record} {at} {diff:+d}")
+    print(f"  {tuple(record)} {at} {diff:+d}")
 
 
 def run_changes(spark: SparkSession, options: argparse.Namespace) -> None:

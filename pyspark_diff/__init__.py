@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ReservedNameError,
         SchemaError,
         StalledError,
+        StorageError,
         TimeRegressionError,
         UnsupportedTypeError,
     )
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Where each public name is defined.
+#: Where each public name comes from. A dataflow makes frames, whose class is in a layer above its
+#: own: with that module it is whole.
 _HOMES = {
     "Antichain": "times",
     "ClosedError": "errors",
@@ -62,6 +64,7 @@ _HOMES = {
     "ReservedNameError": "errors",
     "SchemaError": "errors",
     "StalledError": "errors",
+    "StorageError": "errors",
     "TimeRegressionError": "errors",
     "UnsupportedTypeError": "errors",
     "configure": "spark.session",
@@ -90,6 +93,7 @@ __all__ = [
     "ReservedNameError",
     "SchemaError",
     "StalledError",
+    "StorageError",
     "TimeRegressionError",
     "UnsupportedTypeError",
     "configure",

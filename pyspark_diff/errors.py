@@ -127,6 +127,14 @@ class StalledError(DiffError, RuntimeError):
     """
 
 
+class StorageError(DiffError, OSError):
+    """State could not be written or read where it is kept.
+
+    Names the path and what the system said: a full disk, a place that cannot be written to, a file
+    that another machine does not see. A step that raises it changes nothing and can be run again.
+    """
+
+
 _BY_NAME: dict[str, type[DiffError]] = {
     error.__name__: error
     for error in (
@@ -144,6 +152,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         NotReadableError,
         FunctionError,
         StalledError,
+        StorageError,
     )
 }
 

@@ -28,12 +28,16 @@ BUILTIN_OF = {
     "NotReadableError": LookupError,
     "FunctionError": RuntimeError,
     "StalledError": RuntimeError,
+    "StorageError": OSError,
 }
 NAMES = ["DiffError", *BUILTIN_OF]
 
 
 def test_the_module_defines_exactly_these_errors() -> None:
-    defined = [name for name, value in vars(errors).items() if inspect.isclass(value)]
+    defined = [
+        name for name, value in vars(errors).items()
+        if inspect.isclass(value) and value.__module__ == errors.__name__
+    ]
     assert sorted(defined) == sorted(NAMES)
 
 

@@ -57,7 +57,7 @@ def reached() -> Program:
     )
     found = threshold(Concat([beyond, start]), None)
     x.define(found)
-    return written([Output(Leave(found)), Inspect(edges, print, False)])
+    return written([Output(Leave(found)), Inspect(edges, print, False, ("src", "dst"))])
 
 
 WRITTEN = """\
@@ -193,7 +193,7 @@ def test_what_only_spark_evaluates_is_evaluated_once(portable):
     else:
         struct = edges.schema.struct
         made = Linear("select", edges, edges.schema, Expression(lambda frame: frame, struct))
-    one, two = threshold(made, None), Inspect(made, print, False)
+    one, two = threshold(made, None), Inspect(made, print, False, made.schema.names)
     assert "shared" not in kinds(one)
     assert kinds(one, two).count("shared") == (not portable)
     for sink in (one, two):

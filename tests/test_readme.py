@@ -24,12 +24,16 @@ def test_examples_run(spark, capsys):
     assert "|  1|    1|\n" in shown
     exec(third, scope)  # noqa: S102
     shown = capsys.readouterr().out.splitlines()
-    assert shown[:3] == ["('ada', 2) 0 1", "('ada', 2) 1 -1", "('ada', 1) 1 1"]
+    assert shown[:3] == [
+        "Row(boss='ada', people=2) 0 1", "Row(boss='ada', people=2) 1 -1",
+        "Row(boss='ada', people=1) 1 1",
+    ]
     assert shown[3].split()[:4] == ["name", "key", "rows", "batches"]
     exec(fourth, scope)  # noqa: S102
     assert sorted(capsys.readouterr().out.splitlines()) == [
-        "('home', 0) 0 1", "('lake', 4) 0 1", "('lake', 4) 1 -1", "('lake', 9) 1 1",
-        "('mill', 2) 0 1",
+        "Row(start='home', km=0) 0 1", "Row(start='lake', km=4) 0 1",
+        "Row(start='lake', km=4) 1 -1", "Row(start='lake', km=9) 1 1",
+        "Row(start='mill', km=2) 0 1",
     ]
 
 

@@ -1,17 +1,21 @@
 """State on disk: removed whatever happens, and never half-written."""
 
+import fcntl
 import gc
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff import Dataflow, DiffOverflowError
+from pyspark_diff import Dataflow, DiffOverflowError, StorageError
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import arrangement, storage
 from pyspark_diff.trace.storage import Storage
@@ -114,11 +118,208 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
         other.wait(60)
 
 
-def test_a_directory_that_is_not_ours_is_left_alone(tmp_path):
-    (tmp_path / "pyspark_diff-mine").mkdir()
+def orphan(folder):
+    """What a killed process left in a folder."""
+    process, root = held_by_a_process(folder)
+    process.kill()
+    process.wait(60)
+    return Path(root)
+
+
+def foreign(folder, text, name="pyspark_diff-mine"):
+    """A directory with our prefix and an unlocked lock that holds some text."""
+    root = folder / name
+    root.mkdir()
+    (root / "precious").write_text("data")
+    (root / "lock").write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "",
+        "12345\n",
+        "pyspark_diff storage 2\n{name}\n{uid}\n",
+        "pyspark_diff storage 1\n{name}\n{uid}1\n",
+        "pyspark_diff storage 1\npyspark_diff-other\n{uid}\n",
+        "pyspark_diff storage 1\n{name}\n{uid}\nmore",
+    ],
+)
+def test_a_directory_that_is_not_ours_is_left_alone(tmp_path, marker):
+    (tmp_path / "pyspark_diff-without").mkdir()
     (tmp_path / "other").mkdir()
+    root = foreign(tmp_path, marker.format(name="pyspark_diff-mine", uid=os.getuid()))
     Storage(str(tmp_path)).close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "pyspark_diff-mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other", "pyspark_diff-mine", "pyspark_diff-without"
+    ]
+    assert sorted(path.name for path in root.iterdir()) == ["lock", "precious"]
+
+
+def test_links_are_not_followed(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    root, elsewhere = orphan(here), orphan(there)
+    # A link to an orphan, a directory whose lock is a link to one, and links within one.
+    (here / elsewhere.name).symlink_to(elsewhere)
+    linked = foreign(here, "", "pyspark_diff-linked")
+    (linked / "lock").unlink()
+    (linked / "lock").symlink_to(elsewhere / "lock")
+    (root / "folder").symlink_to(there)
+    (root / "batch" / "file").symlink_to(elsewhere / "lock")
+    os.mkfifo(foreign(here, "", "pyspark_diff-pipe") / "pipe")
+    os.rename(here / "pyspark_diff-pipe" / "pipe", here / "pyspark_diff-pipe" / "lock")
+    Storage(str(here)).close()
+    assert sorted(path.name for path in here.iterdir()) == sorted(
+        [elsewhere.name, "pyspark_diff-linked", "pyspark_diff-pipe"]
+    )
+    assert (linked / "precious").exists() and (elsewhere / "lock").exists()
+    Storage(str(there)).close()
+    assert not list(there.iterdir())
+
+
+def test_a_removal_that_was_cut_short_is_completed(tmp_path, monkeypatch):
+    root = orphan(tmp_path)
+    (root / "another").mkdir()
+    remove = shutil.rmtree
+
+    def cut_short(path, **options):
+        remove(path, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        Storage(str(tmp_path))
+    monkeypatch.undo()
+    assert root.exists()
+    Storage(str(tmp_path)).close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "root", ["s3a://bucket/state", "hdfs://host:9000/state", "dbfs:/state", "file://host/state"]
+)
+def test_a_root_of_another_file_system_is_refused(spark, tmp_path, monkeypatch, root):
+    monkeypatch.chdir(tmp_path)
+    # A path has but one slash, and is still refused; that of a file's URI is a path as any other.
+    for given in (root, root if root.startswith("file") else Path(root)):
+        with pytest.raises(StorageError, match="on a cluster one that the driver and all"):
+            Dataflow(spark, root=given)
+    with pytest.raises(StorageError, match=re.escape(repr(root))):
+        Storage(root)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_root_may_be_a_uri_of_a_file_or_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for root, there in {
+        f"file://{tmp_path}/a%20b": "a b", f"file:{tmp_path}/c": "c", "d/e": "d/e", "f:g": "f:g"
+    }.items():
+        storage = Storage(root)
+        assert Path(storage.root).parent == tmp_path / there
+        storage.close()
+        assert not list((tmp_path / there).iterdir())
+
+
+def test_a_root_that_is_no_directory_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("data")
+    for root in (file, file / "below", "", " ", 5, b"bytes", "/proc/none", "/proc"):
+        with pytest.raises(StorageError, match="a directory") as caught:
+            Storage(root)
+        assert isinstance(caught.value, OSError)
+        assert repr(root) in str(caught.value) or str(root) in str(caught.value)
+    assert file.read_text() == "data"
+
+
+def test_a_root_that_is_only_read_is_refused(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(StorageError, match=f"{tmp_path}.*Permission denied.*can be written to"):
+        Storage(str(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["write", "flock", "rename"])
+def test_a_directory_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch, place):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fcntl if place == "flock" else os, place, refuse)
+    with pytest.raises(StorageError, match="bytes are free"):
+        Storage(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of four megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can make a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def insert_at(session, time, words):
+    session.insert(pa.table({"word": [f"w{i}" for i in words]}))
+    session.advance_to(time + 1)
+    session.flush()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("far", [False, True])
+def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, far):
+    """Arrow rows are in memory; rows of a frame that is read twice are written by tasks."""
+    with Dataflow(spark, root=str(small_disk), runner=runner, buckets=2) as flow:
+        words, session = flow.input("words", "word string")
+        counts, many = words.count(), words.distinct().count()
+        insert_at(session, 0, range(1_000))
+        flow.step()
+        before = sorted(map(str, files_below(small_disk)))
+        if far:
+            session.insert(spark.range(200_000).selectExpr("concat('w', id) as word"))
+            insert_at(session, 1, [])
+        else:
+            insert_at(session, 1, range(200_000))
+        for _ in range(2):
+            with pytest.raises(StorageError, match="bytes are free in .*Make room") as caught:
+                flow.step()
+            assert str(small_disk) in str(caught.value)
+            found = [str(path) for path in small_disk.rglob("*") if path.is_file()]
+            assert sorted(path for path in found if not path.endswith("lock")) == before
+            assert counts.at().count() == 1_000
+        subprocess.run(["mount", "-o", "remount,size=256m", str(small_disk)], check=True)
+        flow.step()
+        assert counts.at().count() == 200_000
+        assert counts.at(1).where("count = 2").count() == 1_000
+        assert many.at().count() == 200_000
+
+
+def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
+    path = str(tmp_path / "b" / "00000.arrow")
+    storage.put_in_memory(path, Updates(np.arange(5), None, 0, 1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pa.ipc.RecordBatchFileWriter, "write", full)
+        with pytest.raises(StorageError, match="No space left"):
+            storage.settle([path])
+    assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
+    storage.remove_files([path])
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    for read in (storage.open_updates, storage.read_table):
+        with pytest.raises(StorageError, match="No such file .* all executors share"):
+            read(str(tmp_path / "gone.arrow"))
 
 
 @pytest.mark.parametrize("error", [OSError("no space left on device"), KeyboardInterrupt()])
@@ -267,3 +468,46 @@ def test_an_orphan_is_old_news_to_a_running_dataflow(spark, tmp_path):
         with Dataflow(spark, root=str(tmp_path)):
             pass
         assert counts.at().count() == 20_000
+
+
+def mapped_without_name(folder):
+    """Bytes of deleted files below a folder that any process of this machine still maps."""
+    found = 0
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            lines = maps.read_text(errors="replace").splitlines()
+        except OSError:
+            continue  # it ended, or is another user's
+        for line in lines:
+            if str(folder) in line and line.endswith("(deleted)"):
+                low, high = line.split()[0].split("-")
+                found += int(high, 16) - int(low, 16)
+    return found
+
+
+@pytest.mark.parametrize("runner", ["spark", "auto"])
+def test_no_process_holds_what_was_removed(spark, tmp_path, monkeypatch, runner):
+    """Python workers live on from task to task, and no file is removed by them."""
+    with Dataflow(spark, root=str(tmp_path), runner=runner, local_rows=9_000, buckets=2) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count()
+        removed = set()
+        for step in range(5):
+            # As many words at any time: each is replaced by the next.
+            came = [f"w{i}" for i in range(step * 6_000, step * 6_000 + 6_000)]
+            went = [f"w{i}" for i in range(step * 6_000 - 6_000, step * 6_000)] if step else []
+            session.insert(pa.table({"word": came}))
+            session.remove(pa.table({"word": pa.array(went, pa.string())}))
+            session.advance_to(step + 1)
+            session.flush()
+            before = flow._state.paths()
+            flow.step()
+            removed |= before - flow._state.paths()
+            assert counts.at().count() == 6_000
+            assert mapped_without_name(tmp_path) == 0
+        assert removed
+        # A frame that reads the files when it is evaluated, in tasks.
+        monkeypatch.setattr(arrangement, "DRIVER_ROWS", 1_000)
+        assert counts.at().count() == 6_000
+    assert mapped_without_name(tmp_path) == 0
+    assert not list(tmp_path.iterdir())

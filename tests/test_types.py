@@ -448,3 +448,81 @@ def test_times_of_a_fold_stay_two(spark, new_york):
         assert sorted(row.n for row in rows.at(late).collect()) == [1, 2]
         seen = rows.to_df().select("n", F.unix_micros("time")).collect()
         assert sorted(map(tuple, seen)) == [(i + 1, n) for i, n in enumerate(micros(FOLD))]
+
+
+# What inspect shows.
+
+#: Values that have no equality, and so are no keys, but can be shown.
+SHOWN = {
+    **VALUES,
+    "map<string,struct<a:int,t:timestamp>>": [
+        None, {}, {"x": None}, {"y": Row(a=1, t=FOLD[0])}, {"z": Row(a=None, t=FOLD[1])}
+    ],
+    "struct<t:timestamp,n:array<timestamp_ntz>,m:map<date,binary>>": [
+        None, Row(t=FOLD[0], n=[datetime.datetime(2026, 11, 1, 1, 30)], m=None),
+        Row(t=FOLD[1], n=None, m={datetime.date(1969, 12, 31): b"\x00"}),
+    ],
+    "time": [datetime.time(0, 0), datetime.time(23, 59, 59, 999999), None],
+}
+
+
+def told(value: object) -> str:
+    """Text that tells types, zones and folds apart, where NaN is equal to itself."""
+    # The same number may come from Spark with more zeros than its type has.
+    return repr(("decimal", value.as_integer_ratio()) if isinstance(value, Decimal) else value)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_inspect_shows_what_collect_gives(spark, new_york, runner):
+    schema = T.StructType.fromDDL(", ".join(f"c{i} {kind}" for i, kind in enumerate(SHOWN)))
+    most = max(map(len, SHOWN.values()))
+    # Local Python values: an aware datetime is an instant for us, and for Spark.
+    records = [tuple(values[i % len(values)] for values in SHOWN.values()) for i in range(most)]
+    shown: list[tuple[object, ...]] = []
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows, session = flow.input("rows", schema)
+        rows.inspect(lambda *update: shown.append(update))
+        session.insert(records)
+        session.close()
+        flow.step()
+    expected = spark.createDataFrame(records, schema).collect()
+    assert all(type(record) is Row for record, _, _ in shown)
+    for name in schema.names:
+        seen = sorted(told(record[name]) for record, _, _ in shown)
+        assert seen == sorted(told(record[name]) for record in expected)
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_inspect_shows_times_as_all_else_does(spark, new_york, kind):
+    first, second, last = TIMES[kind]
+    shown: list[tuple[object, ...]] = []
+    with Dataflow(spark, time_type=kind, runner="local", keep_history=True) as flow:
+        rows, session = flow.input("rows", "n bigint", start=first)
+        kept = rows.arrange_by_self()
+        rows.inspect(lambda *update: shown.append(update))
+        told = []
+        for n, moment in enumerate((first, second, last)):
+            session.advance_to(moment)
+            told.append(session.time())
+            session.insert([(n,)])
+        session.close()
+        flow.step()
+        expected = [(row.time, row.diff) for row in kept.to_df().orderBy("n").collect()]
+    assert [repr(update[1:]) for update in sorted(shown)] == [repr(update) for update in expected]
+    assert [update[1] for update in sorted(shown)] == told
+
+
+def test_inspect_calls_columns_as_the_user_does(spark):
+    shown = []
+    with Dataflow(spark, runner="local") as flow:
+        left, left_in = flow.input("left", "k int, x int")
+        right, right_in = flow.input("right", "k int, x int")
+        both = left.alias("l").join(right.alias("r"), F.col("l.k") == F.col("r.k"))
+        both = both.inspect(lambda row, *_: shown.append(row))
+        none = left.select().inspect(lambda row, *_: shown.append(row))
+        for session, row in ((left_in, (1, 2)), (right_in, (1, 3))):
+            session.insert([row])
+            session.close()
+        flow.step()
+        assert [list(row.__fields__) for row in shown] == [both.columns, none.columns]
+    assert shown == [(1, 2, 1, 3), ()]

@@ -7,6 +7,7 @@ message.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Iterable, Sequence, TypeAlias
 
 import pandas as pd
@@ -66,9 +67,10 @@ def _coerce_frame(
 
 
 def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> None:
-    missing = [n for n in struct.names if n not in names]
-    extra = [n for n in names if n not in struct.names]
-    twice = [n for n in struct.names if names.count(n) > 1]
+    given, expected = Counter(names), frozenset(struct.names)
+    missing = [n for n in struct.names if n not in given]
+    extra = [n for n in names if n not in expected]
+    twice = [n for n in struct.names if given[n] > 1]
     if missing or extra or twice:
         told = [f"missing {', '.join(missing)}"] if missing else []
         told += [f"unknown {', '.join(extra)}"] if extra else []

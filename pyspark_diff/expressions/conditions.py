@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,9 @@ from pyspark_diff.spark.schema import without_nullability
 _DIGITS: dict[T.DataType, int] = {
     T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
 }
+
+#: Where PySpark logs errors of the analysis: of a column, and of SQL text.
+_ANALYSIS_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -145,14 +150,24 @@ def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """PySpark logs each failed analysis, and here it is only asked whether one succeeds."""
-    # Made by PySpark's own class: a plain logger of this name would break all errors of analysis.
-    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
-    disabled, logger.disabled = logger.disabled, True
+    """PySpark logs each failed analysis, and here it is only asked whether one succeeds.
+
+    What other threads log meanwhile is logged.
+    """
+    asking = threading.get_ident()
+
+    def is_of_another(_: logging.LogRecord) -> bool:
+        return threading.get_ident() != asking
+
+    # Made by PySpark's own class: plain loggers of these names would break all errors of analysis.
+    loggers = [PySparkLogger.getLogger(name) for name in _ANALYSIS_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_of_another)
     try:
         yield
     finally:
-        logger.disabled = disabled
+        for logger in loggers:
+            logger.removeFilter(is_of_another)
 
 
 def _of_one_type(

@@ -72,7 +72,7 @@ class ReadMethods(Frame):
         ----------
         func : callable
             Called as ``func(record, time, diff)`` for each update, in order of time, with the
-            record as a tuple; or once a step with a pyarrow table of all of them.
+            record as a Row; or once a step with a pyarrow table of all of them.
         by_table : bool
             Whether the function takes a table.
 
@@ -86,9 +86,11 @@ class ReadMethods(Frame):
         ...     words_in.advance_to(1)
         ...     words_in.flush()
         ...     _ = flow.step()
-        ('a', 2) 0 1
+        Row(word='a', count=2) 0 1
         """
-        source, node = self._collection, Inspect(self._node, func, by_table)
+        source, node = self._collection, Inspect(
+            self._node, func, by_table, tuple(self.columns)
+        )
         if source.flow is None:
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection is given as a whole; "

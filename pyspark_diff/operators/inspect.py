@@ -3,6 +3,8 @@
 For the updates ``U`` of a step, in order of time::
 
     inspect(A, f) = A,   and f(record, time, diff) for each of U
+
+where record and time are the values that ``collect`` gives for them.
 """
 
 from __future__ import annotations
@@ -11,19 +13,34 @@ from dataclasses import InitVar, dataclass
 from typing import Callable, Sequence
 
 import pyarrow as pa
+from pyspark.sql import types as T
 
+from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.spark.values import to_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspect(Node):
-    """Passes a collection on unchanged, and shows its updates to a function."""
+    """Passes a collection on unchanged, and shows its updates to a function.
+
+
+    Parameters
+    ----------
+    source : Node
+    show : callable
+    by_table : bool
+        Whether the function takes a table.
+    names : tuple of str
+        What a record calls its columns: the user may see two of one name.
+    """
 
     kind = "inspect"
     source: InitVar[Node]
     show: Callable[..., object]
     by_table: bool
+    names: tuple[str, ...]
 
     def __post_init__(self, source: Node) -> None:
         self._settle((source,), schema=source.schema)
@@ -47,7 +64,9 @@ class Inspect(Node):
             self.show(table)
             return
         # A function that wants one update at a time is called for each; inspect is for few.
-        columns = [table.column(name).to_pylist() for name in self.schema.names]
-        rows = zip(*columns) if columns else iter([()] * table.num_rows)
-        for row, moment, count in zip(rows, table[TIME].to_pylist(), table[DIFF].to_pylist()):
-            self.show(row, (moment, *at) if at else moment, count)
+        fields = zip(self.names, self.schema.struct.fields)
+        struct = T.StructType([T.StructField(name, field.dataType) for name, field in fields])
+        records = to_rows(table.select(self.schema.names), struct)
+        times = map(self.time_type.decode, as_int64(table[TIME].combine_chunks()).to_pylist())
+        for record, moment, count in zip(records, times, table[DIFF].to_pylist()):
+            self.show(record, (moment, *at) if at else moment, count)

@@ -231,7 +231,7 @@ def join(
     """
     fields = []
     for side, name, new in columns:
-        field = (right if side else left).schema.struct[name]
+        field = (right if side else left).schema.field(name)
         fields.append(T.StructField(new, field.dataType, field.nullable))
     kernel = JoinKernel(tuple((side, name) for side, name, _ in columns), null_safe)
     return Reader("join", (left, right), Schema(T.StructType(fields)), kernel)

@@ -64,8 +64,8 @@ def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
     """The node with some columns of ``source``: pairs of a column and its name in the output."""
     stage = Pick(tuple(names))
     fields = [
-        T.StructField(new, source.schema.struct[old].dataType, source.schema.struct[old].nullable)
-        for old, new in names
+        T.StructField(new, field.dataType, field.nullable)
+        for new, field in ((new, source.schema.field(old)) for old, new in names)
     ]
     return Linear(kind, source, Schema(T.StructType(fields)), stage, stage.needs)
 

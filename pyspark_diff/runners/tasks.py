@@ -21,6 +21,7 @@ from pyspark_diff.errors import (
     InvalidDiffError,
     InvalidTimeError,
     TimeRegressionError,
+    errors_to_text,
     from_payload,
     to_payload,
 )
@@ -155,8 +156,9 @@ def read_files(paths: Sequence[str]) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from a range over files to the update rows in them."""
 
     def run(batches: Batches) -> Batches:
-        for table in _files(batches, paths):
-            yield from table.to_batches(max_chunksize=1 << 16)
+        with errors_to_text():
+            for table in _files(batches, paths):
+                yield from table.to_batches(max_chunksize=1 << 16)
 
     return run
 
@@ -169,7 +171,8 @@ def write_rows(directory: str) -> Callable[[Batches], Batches]:
             if table.num_rows:
                 name = f"rows-{_partition():05d}-{number:03d}.arrow"
                 path = os.path.join(directory, name)
-                storage.write_batch(path, table.combine_chunks(), make=False)
+                with errors_to_text():
+                    storage.write_batch(path, table.combine_chunks(), make=False)
                 yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
 
     return run
@@ -315,10 +318,11 @@ def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-a
     kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
     types = [kinds[field.split()[1]] for field in ddl.split(", ")]
     try:
-        for row in rows:
-            values = (*row, None)
-            arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
-            yield pa.RecordBatch.from_arrays(arrays, names=names)
+        with storage.opened_for_task():
+            for row in rows:
+                values = (*row, None)
+                arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
+                yield pa.RecordBatch.from_arrays(arrays, names=names)
     except DiffError as error:
         values = (0, *[None] * (len(names) - 2), json.dumps(to_payload(error)))
         arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
@@ -72,6 +73,15 @@ class Schema:
         """Spark types in order."""
         return tuple(field.dataType for field in self.struct.fields)
 
+    @cached_property
+    def _fields(self) -> dict[str, T.StructField]:
+        # A struct looks a name up by going through all of its fields.
+        return {field.name: field for field in self.struct.fields}
+
+    def field(self, name: str) -> T.StructField:
+        """The column of this name."""
+        return self._fields[name]
+
     def arrow_types(self) -> tuple[pa.DataType, ...]:
         """Arrow types in order, as Spark hands columns to Python."""
         return tuple(arrow_type(kind) for kind in self.types)
@@ -84,7 +94,7 @@ class Schema:
 
     def only(self, names: Iterable[str]) -> "Schema":
         """The schema of some columns, in the given order."""
-        return Schema(T.StructType([self.struct[name] for name in names]))
+        return Schema(T.StructType([self.field(name) for name in names]))
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
         """How kernels hold records of these columns.
@@ -96,12 +106,13 @@ class Schema:
         """
         wanted = self.names if names is None else tuple(names)
         for name in wanted:
-            reason = _not_comparable(self.struct[name].dataType)
+            kind = self.field(name).dataType
+            reason = _not_comparable(kind)
             if reason:
                 raise UnsupportedTypeError(
-                    f"column {name!r} of type {self.struct[name].dataType.simpleString()} cannot "
-                    f"be part of a key: {reason}; drop it, or turn it into columns that can be "
-                    "compared (for a map: array_sort(map_entries(...)))"
+                    f"column {name!r} of type {kind.simpleString()} cannot be part of a key: "
+                    f"{reason}; drop it, or turn it into columns that can be compared (for a map: "
+                    "array_sort(map_entries(...)))"
                 )
         return Layout(tuple(self.arrow(wanted).types))
 

@@ -5,7 +5,9 @@ loses what does not fit. Here::
 
     to_array(values, kind).to_pylist() == values
 
-where a naive datetime stands for local time, and a float is rounded to the width of its column.
+where a naive datetime stands for local time, and a float is rounded to the width of its column. The
+way back, `to_rows`, gives what ``collect`` gives: a Row for a struct, a dict for a map, local time
+for an instant.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 
 #: The Python types of values of each Arrow type. A bool is no integer here, a datetime no date.
 _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
@@ -71,6 +76,63 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(plain, type=kind)
     except (pa.ArrowException, OverflowError) as error:
         raise TypeError(str(error)) from error
+
+
+def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:
+    """The rows of a table as ``collect`` gives those of a frame.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Columns in the order of ``struct``, instants in UTC.
+    struct : StructType
+        Names and types of the rows.
+
+    Examples
+    --------
+    >>> to_rows(pa.table({"n": [1, None]}), T.StructType([T.StructField("n", T.LongType())]))
+    [Row(n=1), Row(n=None)]
+    """
+    columns = [
+        column.to_pylist() if show is None else list(map(show, column.to_pylist()))
+        for column, show in zip(table.columns, [_shown(f.dataType) for f in struct.fields])
+    ]
+    make = T.Row(*struct.names)
+    return [make(*row) for row in zip(*columns)] if columns else [make()] * table.num_rows
+
+
+def _shown(kind: T.DataType) -> Callable[[Any], Any] | None:
+    """What makes of Arrow's value of a type that of Spark; None if they are the same.
+
+    PySpark's own conversion loses which of two equal hours of local time is meant.
+    """
+    convert = _conversion(kind)
+    return convert and (lambda value: None if value is None else convert(value))
+
+
+def _conversion(kind: T.DataType) -> Callable[[Any], Any] | None:
+    """The same for values that are not null."""
+    if isinstance(kind, T.TimestampType):
+        return lambda value: kind.fromInternal((value - _EPOCH) // _MICROSECOND)
+    if isinstance(kind, T.StructType):
+        make, parts = T.Row(*kind.names), [_shown(f.dataType) or _same for f in kind.fields]
+        return lambda value: make(*(part(value[name]) for part, name in zip(parts, kind.names)))
+    if isinstance(kind, T.ArrayType):
+        element = _shown(kind.elementType)
+        return element and (lambda value: list(map(element, value)))
+    if isinstance(kind, T.MapType):
+        one, other = _shown(kind.keyType) or _same, _shown(kind.valueType) or _same
+        return lambda value: {one(k): other(v) for k, v in value}
+    if isinstance(kind, T.VariantType):
+        return lambda value: T.VariantVal(value["value"], value["metadata"])
+    if isinstance(kind, T.UserDefinedType):
+        inner = _shown(kind.sqlType()) or _same
+        return lambda value: kind.deserialize(inner(value))
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _taken(kind: pa.DataType) -> tuple[type, ...]:

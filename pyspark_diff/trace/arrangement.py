@@ -12,10 +12,10 @@ from typing import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import NegativeMultiplicityError
+from pyspark_diff.errors import NegativeMultiplicityError, errors_to_text
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
@@ -114,7 +114,7 @@ class Arrangement:
             struct = T.StructType(
                 [*self.schema.struct.fields, T.StructField("__diff", T.LongType())]
             )
-            wrong = self._frame(spark, struct, check).take(5)
+            wrong = self._first(spark, struct, check)
             if wrong:
                 shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
                 # The end of a whole history lies beyond the times that have a Python value.
@@ -127,6 +127,19 @@ class Arrangement:
                 )
         return self._frame(spark, self.schema.struct, table)
 
+    def _files(self) -> list[tuple[str, ...]]:
+        buckets = sorted({b for batch in self.trace.batches for b in batch.files})
+        return [self.trace.files(bucket) for bucket in buckets]
+
+    def _first(
+        self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], pa.Table]
+    ) -> list[Row]:
+        """Some rows of a table that has usually none: Spark is asked only for what it holds."""
+        if not self.reads_later:
+            table = make(concat([_merged(paths) for paths in self._files()]))
+            return spark.createDataFrame(table, struct).take(5) if table.num_rows else []
+        return self._frame(spark, struct, make).take(5)
+
     def _frame(
         self,
         spark: SparkSession,
@@ -134,21 +147,20 @@ class Arrangement:
         make: Callable[[Updates], pa.Table],
         by_time: bool = False,
     ) -> DataFrame:
-        buckets = sorted({b for batch in self.trace.batches for b in batch.files})
-        files = [self.trace.files(bucket) for bucket in buckets]
+        files = self._files()
         if not self.reads_later:
             updates = concat([_merged(paths) for paths in files])
             if by_time:
                 updates = updates.take(np.argsort(updates.times(), kind="stable"))
-            table = make(updates)
-            return spark.createDataFrame(table, struct)
+            return spark.createDataFrame(make(updates), struct)
 
         storage.settle(path for paths in files for path in paths)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_numpy():
-                    yield from make(_merged(files[number])).to_batches(max_chunksize=1 << 16)
+            with errors_to_text(), storage.opened_for_task():
+                for batch in batches:
+                    for number in batch.column(0).to_numpy():
+                        yield from make(_merged(files[number])).to_batches(max_chunksize=1 << 16)
 
         return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)
 

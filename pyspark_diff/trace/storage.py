@@ -5,14 +5,21 @@ A file is written under a temporary name and moved into place, so under its fina
     open(path) succeeds  ==>  the file holds all of one bucket's rows
 
 The directory is locked while its owner lives. Directories whose owner died are removed by the next
-one that starts beside them.
+one that starts beside them::
+
+    a directory is removed  ==>  its lock names it as ours, is of this user, and nobody holds it
+
+What cannot be written or read raises a `StorageError` with the path and the reason.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 import uuid
 import weakref
@@ -20,16 +27,22 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterable, Iterator
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.errors import StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 
 _PREFIX = "pyspark_diff-"
-_MOST_OPEN = 4096
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
+
+#: Files that are mapped. A mapped file holds its space also when it is deleted: the driver lets go
+#: of those that it removes, and a task, which learns of no removal, of all that it opened.
 _opened: OrderedDict[str, Updates] = OrderedDict()
+_MOST_OPEN = 4096
 #: Small batches that no other process has had to read yet.
 _in_memory: dict[str, Updates] = {}
 
@@ -55,16 +68,12 @@ class Storage:
     False
     """
 
-    def __init__(self, parent: str | None = None):
-        folder = Path(parent or tempfile.gettempdir())
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_orphans(folder)
-        self.root = tempfile.mkdtemp(prefix=_PREFIX, dir=folder)
-        scratch = os.path.join(self.root, "lock.tmp")
-        lock = os.open(scratch, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Locked before it has its name: nobody can take this directory for an orphan in between.
-        os.rename(scratch, os.path.join(self.root, "lock"))
+    def __init__(self, parent: str | os.PathLike[str] | None = None):
+        folder = Path(tempfile.gettempdir() if parent is None else _local_path(parent))
+        with _explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_orphans(folder)
+            self.root, lock = _make_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, self.root, lock, os.getpid())
 
     def directory(self, name: str) -> str:
@@ -82,25 +91,27 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
     A task of a Spark job does not `make` the directory: when the job has failed and its files are
     removed, other tasks of it may still be running, and shall leave nothing behind.
     """
-    if make:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
     scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write(batch)
-        size = os.path.getsize(scratch)
-        os.replace(scratch, path)
-    except BaseException:
-        if os.path.exists(scratch):
-            os.unlink(scratch)
-        raise
+    with _explained(path):
+        if make:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+                writer.write(batch)
+            size = os.path.getsize(scratch)
+            os.replace(scratch, path)
+        except BaseException:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+            raise
     return size
 
 
 @contextmanager
 def made(directory: str) -> Iterator[None]:
     """Around a job whose tasks write into a directory: there for them, and gone if it is empty."""
-    os.makedirs(directory, exist_ok=True)
+    with _explained(directory):
+        os.makedirs(directory, exist_ok=True)
     try:
         yield
     finally:
@@ -112,7 +123,8 @@ def made(directory: str) -> Iterator[None]:
 
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
-    return pa.ipc.open_file(pa.memory_map(path)).read_all()
+    with _explained(path):
+        return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
 
 def put_in_memory(path: str, updates: Updates) -> None:
@@ -144,7 +156,7 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with pa.ipc.open_file(pa.memory_map(path)) as reader:
+        with _explained(path), pa.ipc.open_file(pa.memory_map(path)) as reader:
             found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
@@ -152,6 +164,18 @@ def open_updates(path: str) -> Updates:
     else:
         _opened.move_to_end(path)
     return found
+
+
+@contextmanager
+def opened_for_task() -> Iterator[None]:
+    """Around what a task reads: the files that it opened are let go when it ends.
+
+    Its process lives on, and none of its later tasks would know which files have been removed.
+    """
+    try:
+        yield
+    finally:
+        _opened.clear()
 
 
 def remove_files(paths: list[str]) -> None:
@@ -187,21 +211,122 @@ def _remove(root: str, lock: int, owner: int) -> None:
         del _opened[path]  # a mapped file holds its space also when it is deleted
     for path in [path for path in _in_memory if path.startswith(root)]:
         del _in_memory[path]
-    shutil.rmtree(root, ignore_errors=True)
+    _remove_locked(root)
     os.close(lock)
 
 
+def _remove_locked(root: str | os.PathLike[str]) -> None:
+    """Remove a directory, its lock last: cut short, it is found and removed by the next."""
+    try:
+        with os.scandir(root) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif entry.name != "lock":
+                    os.unlink(entry)
+    except OSError:
+        pass  # somebody else removes it too
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def _local_path(parent: str | os.PathLike[str]) -> str:
+    """An absolute path: whoever reads files, by this path, may be in another directory."""
+    if not isinstance(parent, (str, os.PathLike)) or not os.fspath(parent).strip():
+        raise StorageError(
+            f"root is {parent!r}; give the path of a directory, or leave it out for the system's "
+            "temporary directory"
+        )
+    path = os.fspath(parent)
+    scheme = _SCHEME.match(path)
+    if scheme is None:
+        return os.path.abspath(path)
+    there = urlsplit(path)
+    if scheme[1].lower() != "file" or there.netloc not in ("", "localhost"):
+        raise StorageError(
+            f"root is {path!r}, and state is only kept in file systems that are mounted: batches "
+            "are mapped into memory. Give the path of a directory, on a cluster one that the "
+            "driver and all executors share"
+        )
+    return os.path.abspath(unquote(there.path))
+
+
+@contextmanager
+def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What the system says about a path, as an error of ours that says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if isinstance(error, FileExistsError):
+            reason = "It is a file"
+        told = f"{os.fspath(path)!r}: {reason}. {_remedy(path, error.errno)}"
+        raise StorageError(told) from error
+
+
+def _remedy(path: str | os.PathLike[str], code: int | None) -> str:
+    if code not in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "Give a root=... that is a directory, or can be made as one, and can be written to; on "
+            "a cluster one that the driver and all executors share"
+        )
+    there = next(folder for folder in Path(path).absolute().parents if folder.exists())
+    return (
+        f"What was written of it is removed again, and {shutil.disk_usage(there).free:,} bytes are "
+        f"free in {os.fspath(there)!r}. Make room and step again, or start a dataflow with a "
+        "root=... that has more"
+    )
+
+
+def _make_locked(folder: Path) -> tuple[str, int]:
+    """A new directory of this process, and its lock."""
+    root = tempfile.mkdtemp(prefix=_PREFIX, dir=folder)
+    lock = -1
+    try:
+        scratch = os.path.join(root, "lock.tmp")
+        lock = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.write(lock, _marker(os.path.basename(root)))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Whole and locked before it has its name: nobody takes this directory for an orphan.
+        os.rename(scratch, os.path.join(root, "lock"))
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+        raise
+    return root, lock
+
+
+def _marker(name: str) -> bytes:
+    """What the lock of a directory of this name holds, if this user made it by this module."""
+    return f"pyspark_diff storage 1\n{name}\n{os.getuid()}\n".encode()
+
+
 def _remove_orphans(folder: Path) -> None:
-    """Remove directories whose owner was killed: a lock that can be taken has no owner."""
-    for root in folder.glob(_PREFIX + "*"):
+    """Remove directories whose owner was killed: a lock of ours that can be taken has no owner."""
+    for name in os.listdir(folder):
+        if name.startswith(_PREFIX):
+            try:
+                _remove_orphan(folder / name)
+            except OSError:
+                pass  # it is somebody else's, or somebody lives in it
+
+
+def _remove_orphan(root: Path) -> None:
+    """Remove a directory if it is ours and an orphan. No link is followed, wherever it stands."""
+    within = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        # A pipe of this name would wait for a writer.
+        lock = os.open("lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
         try:
-            lock = os.open(root / "lock", os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(root, ignore_errors=True)
-        except OSError:
-            pass
+            found = os.fstat(lock)
+            marker = _marker(root.name)
+            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+            if ours and os.read(lock, len(marker) + 1) == marker:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_locked(root)
         finally:
             os.close(lock)
+    finally:
+        os.close(within)
