@@ -105,10 +105,53 @@ def test_aggregates_in_spark(spark):
 @pytest.mark.parametrize("cuts", [EVEN, UNEVEN], ids=["even", "uneven"])
 def test_aggregates_of_negative_multiplicities(spark, cuts):
     linear = [call for call in LINEAR if call[0] != "avg"]
-    lists = [call for call in ORDERED if call[0][:5] not in ("bool_", "colle")]
-    lists.append(("collect_set", "s"))
-    program = ending((ROWS,), (grouped("k", linear), grouped("k", lists), grouped("", linear)))
+    program = ending((ROWS,), (grouped("k", linear), grouped("k", ORDERED), grouped("", linear)))
     fed(spark, program, cuts, [NEGATIVE], runner="local", buckets=2)
+
+
+@every_runner
+def test_a_group_in_which_only_negative_records_stand(spark, runner):
+    """Sums are what they add up to; for all that looks for records there are none."""
+    sums = [F.count("*"), F.sum("n"), F.count_if("b"), F.avg("n")]
+    others = [F.min("n"), F.max("n"), F.min_by("s", "n"), F.max_by("s", "n"), F.bool_and("b"),
+              F.bool_or("b"), F.count_distinct("n"), F.sum_distinct("n"), F.collect_set("s"),
+              F.expr("count_if(DISTINCT b)"), F.collect_list("s")]
+    nothing = (None, None, None, None, None, None, 0, None, [], 0, [])
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        frame, rows = flow.input("in", "k int, n int, s string, b boolean")
+        whole = frame.groupBy("k").agg(*sums, *others).arrange_by_key("k")
+        first, last = (
+            frame.top_k(1, by, per="k").arrange_by_key("k") for by in ("n", F.col("n").desc())
+        )
+        once = frame.distinct().arrange_by_key("k")
+        rows.update([(1, 7, "a", True, 0, -1), (1, 9, "b", False, 0, -2)])
+        rows.update([(1, 8, "c", True, 1, 1)])
+        for time in (1, 2):
+            rows.advance_to(time)
+            rows.flush()
+            flow.step()
+        assert [tuple(row) for row in whole.at(0).collect()] == [
+            (1, -3, -25, -1, 25 / 3, *nothing)
+        ]
+        assert [tuple(row) for row in whole.at(1).collect()] == [
+            (1, -2, -17, 0, 17 / 2, 8, 8, "c", "c", True, True, 1, 8, ["c"], 1, ["c"])
+        ]
+        for found in (first, last, once):
+            assert found.at(0).collect() == []
+            assert [tuple(row) for row in found.at(1).collect()] == [(1, 8, "c", True)]
+
+
+def test_distinct_arguments(spark):
+    """DISTINCT is what it is in Spark, for all functions."""
+    frame = typed(spark)
+    names = ["count_if(DISTINCT b)", "avg(DISTINCT t)", "var_samp(DISTINCT l)", "count(DISTINCT k)",
+             "stddev_pop(DISTINCT d)", "max(DISTINCT s)", "bool_or(DISTINCT b)", "sum(DISTINCT d)",
+             "min_by(DISTINCT s, l)", "collect_set(DISTINCT s)"]
+    for calls in (names[:5], names[5:]):
+        calls = [F.expr(name).alias(f"c{i}") for i, name in enumerate(calls)]
+        same(frame.groupBy("k").agg(*calls), frame.at(1).groupBy("k").agg(*calls))
+    lists = frame.groupBy("k").agg(F.expr("collect_list(DISTINCT s)").alias("s")).at(1).collect()
+    assert {row.k: row.s for row in lists} == {1: ["a", "b"], 2: [], 3: [""]}
 
 
 @every_runner
@@ -192,6 +235,29 @@ def test_other_forms_of_a_group(spark):
         same(of(frame), of(now))
 
 
+@pytest.mark.parametrize("name", ["k", "s"])
+def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
+    """What is called like a column is still what it is made of."""
+    rows = [(1, 10, "a", (5,), 0, 1), (1, 20, "b", (6,), 0, 2)]
+    frame = DiffFrame(
+        spark.createDataFrame(rows, "k int, n int, s string, f struct<k int>, time int, diff int")
+    )
+    now = frame.at(0)
+    for made in (
+        F.col("n"), F.lit(7), F.when(F.col("n") > 10, 3).otherwise(4), F.col("f.k"),
+        F.expr("n + 0"), F.col("n").cast("int"),
+    ):
+        for of in (
+            lambda f: f.groupBy(made.alias(name)).count(),
+            lambda f: f.groupBy(made.alias(name), "n").agg(F.sum("k").alias("t")),
+            lambda f: f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m")),
+            lambda f: f.groupBy(F.col("f.k")).count(),
+        ):
+            assert multiset(of(frame).at(0)) == multiset(of(now)), str(made)
+        with pytest.raises(SchemaError, match="an order is made of columns"):
+            frame.top_k(1, made.alias(name).desc())
+
+
 def test_the_row_of_an_empty_collection(spark):
     calls = [("count", ""), ("count", "n"), ("sum", "n"), ("min", "s"), ("countDistinct", "n"),
              ("collect_list", "n"), ("collect_set", "s"), ("avg", "n"), ("bool_or", "b"),
@@ -235,6 +301,38 @@ def test_nothing_is_left_of_doubles_with_exact(spark):
     found = [normal(sums.at(t).collect()[0].x) for t in range(7)]
     inf = float("inf")
     assert found == [1e300, 0.1 * 3, 1e-300, inf, "NaN", "NaN", 1e-300]
+
+
+@every_runner
+@pytest.mark.parametrize("exact", [False, True])
+def test_sums_of_doubles_beyond_the_range(spark, runner, exact):
+    """Infinite as in Spark, in one step and in several, and exact again when they come back."""
+    big = 1e308
+    rows = [(1, big, 0, 1), (1, 0.5, 0, 1), (2, -big, 0, 1), (1, big, 1, 1), (2, -big, 1, 2),
+            (2, 3.0, 2, 1), (1, big, 2, 3), (1, big, 3, -4), (2, -big, 3, -3), (1, big, 4, -1)]
+    inf = float("inf")
+    expected = [
+        {1: big, 2: -big}, {1: inf, 2: -inf}, {1: inf, 2: -inf}, {1: big, 2: 3.0}, {1: 0.5, 2: 3.0}
+    ]
+    if not exact:
+        expected[4] = {1: 0.0, 2: 3.0}  # what was below the last digit of so large a sum
+    cuts = range(1, 6) if runner == "local" else (2, 5)
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        frame, session = flow.input("in", "k int, x double")
+        sums = frame.groupBy("k").agg(F.sum("x").alias("x"), exact=exact).arrange_by_key("k")
+        session.update(rows)
+        for time in cuts:
+            session.advance_to(time)
+            session.flush()
+            flow.step()
+            assert dict(map(tuple, sums.at(time - 1).collect())) == expected[time - 1]
+    columns = "k int, x double, time int, diff int"
+    whole = DiffFrame(spark.createDataFrame(rows, columns))
+    sums = whole.groupBy("k").agg(F.sum("x").alias("x"), exact=exact)
+    assert [dict(map(tuple, sums.at(t).collect())) for t in range(5)] == expected
+    for time in (1, 3):
+        now = dict(map(tuple, whole.at(time).groupBy("k").agg(F.sum("x")).collect()))
+        assert now == expected[time]
 
 
 @pytest.mark.parametrize("wrong", [

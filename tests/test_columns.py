@@ -163,7 +163,7 @@ def same_as_spark(found, frame, n_keys):
 def test_aggregate(template, case):
     make, function, distinct = AGGREGATES[case]
     found = parse_aggregates(template, ["k"], [make()])
-    assert [(a.function, a.distinct) for a in found] == [(function, distinct)]
+    assert [(a.function.name, a.distinct) for a in found] == [(function, distinct)]
     assert same_as_spark(found, template.groupBy("k").agg(make()), 1)
 
 
@@ -172,7 +172,7 @@ def test_many_aggregates(template, keys):
     keys = [key[0](key[1]).alias("other") if isinstance(key, tuple) else key for key in keys]
     made = [make() for make, _, _ in AGGREGATES]
     found = parse_aggregates(template, keys, made)
-    assert [a.function for a in found] == [function for _, function, _ in AGGREGATES]
+    assert [a.function.name for a in found] == [function for _, function, _ in AGGREGATES]
     assert same_as_spark(found, template.groupBy(*keys).agg(*made), len(keys))
 
 
@@ -204,7 +204,7 @@ def test_dict(template, exprs):
 
 def test_dict_has_functions_and_arguments(template):
     exprs = {"x": "average", "*": "count", "d": "stddev", "k": "size"}
-    found = {a.name: (a.function, shown(a.arguments)) for a in parse_aggregates(
+    found = {a.name: (a.function.name, shown(a.arguments)) for a in parse_aggregates(
         template, [], exprs
     )}
     assert found == {

@@ -23,6 +23,7 @@ from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
 from pyspark_diff.expressions.compiled import compiled
 from pyspark_diff.expressions.tree import tree_of
 from pyspark_diff.kernels.arrow_expression import column_of
+from pyspark_diff.operators.node import Linear
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
@@ -438,6 +439,37 @@ def test_programs(spark, updates, runner, by_hand):
     assert found == sorted(map(repr, expected.collect()))
     # Of a collection given as a whole, Spark does the same.
     assert sorted(map(repr, program(updates).at(0).collect())) == found
+
+
+def stages_of(node):
+    """The stages of all linear operators that a node is made of."""
+    found = [node.stage] if isinstance(node, Linear) else []
+    return [*found, *(stage for source in node.inputs for stage in stages_of(source))]
+
+
+#: Aggregates and groups over expressions, none of which Spark has to evaluate.
+BY_EXPRESSION = {
+    "mixed": lambda f: f.groupBy("s").agg(
+        F.sum(F.col("i") * 2), F.avg("l"), F.count_if(F.col("i") > 0), F.min(F.col("b") + 1),
+        F.count_distinct(F.col("h") % 3), F.max_by("s", -F.col("i").cast("long")),
+        F.collect_list(F.coalesce("i", "b")),
+    ),
+    "key": lambda f: f.groupBy((F.col("i") % 3).alias("i"), "s").count(),
+    "text": lambda f: f.groupBy(F.expr("i % 3")).agg(F.expr("sum(i + 1) AS t")),
+    "all": lambda f: f.agg(F.sum(F.col("i") + 1), F.max(F.col("l") - 1)),
+    "several": lambda f: f.agg(F.count_distinct("i", "s"), F.expr("count(i, s)")),
+    "alias": lambda f: f.alias("a").groupBy("a.s").agg(F.sum(F.col("a.i") * F.col("a.b"))),
+    "join": lambda f: f.alias("l").join(
+        f.alias("r"), (F.col("l.i") + 1 == F.col("r.l")) & (F.col("l.h") < F.col("r.h"))
+    ).groupBy("l.s").agg(F.sum(F.col("l.i") + F.col("r.i"))),
+    "using": lambda f: f.join(f.select(F.col("i").cast("long").alias("i")), "i", "full").count(),
+}
+
+
+@pytest.mark.parametrize("name", BY_EXPRESSION)
+def test_groups_and_joins_by_expressions_need_no_spark(updates, name):
+    stages = stages_of(BY_EXPRESSION[name](updates)._node)
+    assert stages and all(stage.portable for stage in stages)
 
 
 @every_runner

@@ -30,14 +30,14 @@ from pyspark.sql import types as T
 
 from pyspark_diff import DiffFrame, operators
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.accumulators import Accumulator
+from pyspark_diff.kernels.accumulators import Accumulator, Integers, Rows, Valid
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.coordinates import Limit, pack, unpack
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.results import Count, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
-from pyspark_diff.operators.aggregate import AggregateKernel, Formula
-from pyspark_diff.operators.aggregate import total as sum_of
+from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.collate import CollateKernel
 from pyspark_diff.operators.consolidate import ConsolidateKernel
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel, Side, Stage
@@ -152,7 +152,7 @@ OTHERS = Input(1, ("k", "x"), (LONG, INT), tuple(product((0, 1, 2, None), (3, No
 KEYS = Input(1, ("k",), (LONG,), ((0,), (1,), (None,)))
 IN_ORDER = replace(PAIRS, positive=True, ordering=((True, False), (False, True)))
 SUMS = Input(1, ("k", "v"), (LONG, LONG), tuple(product((0, 1, None), (1, -5, None))), sums=(
-    Accumulator("rows", -1), Accumulator("integer", 0), Accumulator("valid", 0)
+    Rows(), Integers(0), Valid(0)
 ))
 PART = replace(PAIRS, one=True)
 OTHER_PART = replace(OTHERS, one=True)
@@ -248,7 +248,7 @@ def sized(a):
 
 
 REDUCED = pa.schema([("kinds", LONG), ("total", LONG)])
-TOTALS = (sum_of(0), Formula("count", (Accumulator("valid", 0),), LONG))
+TOTALS = (WeightSum(LONG, 0), Count(LONG, Valid(0)))
 
 KERNELS: dict[type[Kernel], list[Example]] = {
     ConsolidateKernel: [Example(ConsolidateKernel(), (WORDS,), WORDS.types, lambda a: a)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import pickle
 from collections import defaultdict
 from fractions import Fraction
 
@@ -15,7 +16,19 @@ from hypothesis import strategies as st
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import accumulators
-from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
+from pyspark_diff.kernels.accumulators import (
+    Decimals,
+    ExactFloats,
+    Floats,
+    FloatSquares,
+    Integers,
+    Rows,
+    Squares,
+    Trues,
+    Valid,
+    layout_of,
+    tally,
+)
 from pyspark_diff.kernels.diff_vectors import (
     DiffVectors,
     add_at,
@@ -23,7 +36,20 @@ from pyspark_diff.kernels.diff_vectors import (
     running,
     sum_vectors,
 )
-from pyspark_diff.kernels.results import result
+from pyspark_diff.kernels.results import (
+    Count,
+    DecimalAverage,
+    DecimalSum,
+    ExactAverage,
+    ExactSum,
+    FloatAverage,
+    FloatSum,
+    FloatVariance,
+    IntegerAverage,
+    IntegerSum,
+    IntegerVariance,
+    Sums,
+)
 
 many = settings(max_examples=8 * settings().max_examples)
 
@@ -65,6 +91,11 @@ def tallied(held, rows, kind):
     return tally(held, [column], where, GROUPS, np.array(diff, np.int64))
 
 
+def finish(result, vectors, held):
+    """A result of the vectors of some accumulators, as an Arrow column."""
+    return result.of(Sums(vectors, dict(zip(held, layout_of(held)[0]))))
+
+
 def added(*parts):
     table = parts[0].zeros(len(parts[0]))
     for part in parts:
@@ -78,7 +109,10 @@ def whole(vectors, at, limbs):
 
 
 def pair(vectors, at):
-    return [Fraction(row[at]) + Fraction(row[at + 1]) for row in vectors.reals]
+    return [
+        (Fraction(a) + Fraction(b)) * (1 if abs(a) >= abs(b) else 2**128)
+        for a, b in vectors.reals[:, at:at + 2].tolist()
+    ]
 
 
 def groups_of(rows):
@@ -188,25 +222,49 @@ def test_counter_overflow(values):
                 call()
 
 
-def test_float_overflow():
-    vectors = DiffVectors(np.zeros((2, 2), np.int64), (0,))
-    vectors.reals[:, 0] = HUGE
-    with pytest.raises(DiffOverflowError, match="64-bit floats"):
-        sum_vectors(np.zeros(2, np.int64), vectors)
+words = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [HUGE, -HUGE, 2.0**1000, -(2.0**1000), math.nextafter(2.0**1000, 0), TINY, 0.0, -0.0]
+)
+
+
+@many
+@given(st.lists(words, min_size=1, max_size=12), st.data())
+def test_pairs_leave_the_range_of_doubles_and_come_back(values, data):
+    """In any order and any cut, and nothing is left of one value that is taken back."""
+    vectors = DiffVectors(np.zeros((2 * len(values), 2), np.int64), (0,))
+    vectors.reals[:, 0] = values + [-x for x in values]
+    size = sum(abs(Fraction(x)) for x in values)
+    cut = data.draw(st.integers(0, len(values)))
+    table = vectors.zeros(1)
+    for rows in (slice(0, cut), slice(cut, len(values))):
+        _, sums = sum_vectors(np.zeros(rows.stop - rows.start, np.int64), vectors.take(rows))
+        add_at(table, np.zeros(len(sums), np.int64), sums)
+    total = sum(map(Fraction, values))
+    close(pair(table, 0)[0], total, size)
+    (a, b), = table.reals.tolist()
+    assert math.isfinite(a) and math.isfinite(b)
+    assert abs(a) >= abs(b) or abs(b) * 2.0**128 >= 2.0**1000
+    order = data.draw(st.permutations(range(len(values))))
+    _, after = running(vectors.take(len(values) + np.array(order)), np.zeros(1, np.int64), table)
+    close(pair(after, 0)[-1], 0, size)
+    one = vectors.take(np.array([0, len(values)]))
+    assert len(sum_vectors(np.zeros(2, np.int64), one)[0]) == 0
 
 
 # Accumulators.
 
 
 def test_layout():
-    kinds = ["rows", "float", "true", "float square", "exact", "integer", "decimal", "square"]
-    offsets, width, pairs = layout_of([Accumulator(kind, 0) for kind in kinds])
+    held = [Rows(), *(
+        kind(0) for kind in (Floats, Trues, FloatSquares, ExactFloats, Integers, Decimals, Squares)
+    )]
+    offsets, width, pairs = layout_of(held)
     assert offsets == (0, 1, 6, 7, 10, 79, 81, 85) and width == 89 and pairs == (1, 7)
 
 
 @given(rows_of(st.sampled_from([True, False, None])), st.integers(-2, 2))
 def test_counts(rows, diff):
-    held = [Accumulator("rows"), Accumulator("valid", 0), Accumulator("true", 0)]
+    held = [Rows(), Valid(0), Trues(0)]
     expected = [[0, 0, 0] for _ in range(GROUPS)]
     for group, x, d in rows:
         adds = (1, x is not None, x is True)
@@ -218,8 +276,8 @@ def test_counts(rows, diff):
     assert tally(held, [column], where, GROUPS, diff).values.tolist() == vectors.values.tolist()
 
 
-INTEGERS = [Accumulator("valid", 0), Accumulator("integer", 0), Accumulator("square", 0)]
-INTEGERS_AT = {"valid": 0, "integer": 1, "square": 3}
+INTEGERS = [Valid(0), Integers(0), Squares(0)]
+DOUBLE = pa.float64()
 
 
 @many
@@ -231,24 +289,24 @@ def test_integers(rows, ddof):
     total = [sum(x * d for x, d in group) for group in groups]
     squares = [sum(x * x * d for x, d in group) for group in groups]
     assert whole(vectors, 1, 2) == total and whole(vectors, 3, 4) == squares
-    assert result("count", vectors, INTEGERS_AT, pa.int64()).to_pylist() == n
 
-    def ask(name, kind, **options):
-        return result(name, vectors, INTEGERS_AT, kind, **options).to_pylist()
+    def ask(result):
+        return finish(result, vectors, INTEGERS).to_pylist()
 
-    same(ask("avg", pa.float64()), [nearest(t, c) if c else None for t, c in zip(total, n)])
+    assert ask(Count(pa.int64(), Valid(0))) == n
+    same(ask(IntegerAverage(DOUBLE, 0)), [nearest(t, c) if c else None for t, c in zip(total, n)])
     variances = [
         nearest(c * q - t * t, c * (c - ddof)) if c * (c - ddof) else None
         for t, q, c in zip(total, squares, n)
     ]
-    same(ask("variance", pa.float64(), ddof=ddof), variances)
+    same(ask(IntegerVariance(DOUBLE, 0, ddof)), variances)
     roots = [None if v is None else math.sqrt(v) if v >= 0 else NAN for v in variances]
-    same(ask("variance", pa.float64(), ddof=ddof, root=True), roots)
+    same(ask(IntegerVariance(DOUBLE, 0, ddof, root=True)), roots)
     if all(LEAST <= t <= MOST or not c for t, c in zip(total, n)):
-        assert ask("sum", pa.int64()) == [t if c else None for t, c in zip(total, n)]
+        assert ask(IntegerSum(pa.int64(), 0)) == [t if c else None for t, c in zip(total, n)]
     else:
         with pytest.raises(DiffOverflowError, match="does not fit"):
-            ask("sum", pa.int64())
+            ask(IntegerSum(pa.int64(), 0))
 
 
 @given(rows_of(st.integers(-100, 100)), st.sampled_from([pa.int8(), pa.int16(), pa.int32()]))
@@ -262,7 +320,7 @@ def test_booleans_and_nulls_as_integers():
     assert whole(tallied(INTEGERS, rows, pa.bool_()), 1, 2) == [3, 0, 0]
     nulls = tallied(INTEGERS, [(0, None, 1)], pa.null())
     assert not nulls.nonzero().any()
-    assert result("sum", nulls, INTEGERS_AT, pa.int64()).to_pylist() == [None] * GROUPS
+    assert finish(IntegerSum(pa.int64(), 0), nulls, INTEGERS).to_pylist() == [None] * GROUPS
 
 
 @pytest.mark.parametrize("n", [2**31, 2**40 + 1, -(2**35)])
@@ -271,12 +329,10 @@ def test_variance_of_large_counts(n):
     values = np.array([[n, 3 * n + 1, 0, 10 * n, 0, 0, 0]])
     vectors = DiffVectors(values)
     expected = nearest(n * 10 * n - (3 * n + 1) ** 2, n * (n - 1))
-    assert result("variance", vectors, INTEGERS_AT, pa.float64(), ddof=1).to_pylist() == [expected]
+    assert finish(IntegerVariance(DOUBLE, 0, 1), vectors, INTEGERS).to_pylist() == [expected]
 
 
-DECIMALS, DECIMALS_AT = [Accumulator("valid", 0), Accumulator("decimal", 0)], {
-    "valid": 0, "decimal": 1
-}
+DECIMALS = [Valid(0), Decimals(0)]
 
 
 @many
@@ -288,35 +344,39 @@ def test_decimals(rows):
     total = [sum(x * d for x, d in group) for group in groups]
     assert whole(vectors, 1, 4) == total
     with decimal.localcontext(prec=200):
-        for name, kind, scale in [
-            ("sum decimal", pa.decimal128(38, 2), 2),
-            ("sum decimal", pa.decimal128(10, 2), 2),
-            ("avg decimal", pa.decimal128(38, 6), 2),
+        for result in [
+            DecimalSum(pa.decimal128(38, 2), 0),
+            DecimalSum(pa.decimal128(10, 2), 0),
+            DecimalAverage(pa.decimal128(38, 6), 0, 2),
         ]:
+            kind = result.kind
             unit = decimal.Decimal(1).scaleb(-kind.scale)
             expected = []
             for t, c in zip(total, n):
-                by = c if name == "avg decimal" else 1
+                by = c if isinstance(result, DecimalAverage) else 1
                 exact = decimal.Decimal(t).scaleb(-2) / by if c else None
                 expected.append(exact and exact.quantize(unit, decimal.ROUND_HALF_UP))
             limit = decimal.Decimal(10) ** (kind.precision - kind.scale)
             if all(x is None or abs(x) < limit for x in expected):
-                got = result(name, vectors, DECIMALS_AT, kind, scale=scale)
+                got = finish(result, vectors, DECIMALS)
                 got.validate(full=True)
                 assert got.to_pylist() == expected
             else:
                 with pytest.raises(DiffOverflowError, match="does not fit"):
-                    result(name, vectors, DECIMALS_AT, kind, scale=scale)
+                    finish(result, vectors, DECIMALS)
 
 
 def test_avg_decimal_rounds_ties_away_from_zero():
     kind = pa.decimal128(38, 0)
     vectors = tallied(DECIMALS, [(0, 1, 1), (0, 0, 1), (1, -1, 1), (1, 0, 1)], kind)
-    assert result("avg decimal", vectors, DECIMALS_AT, kind).to_pylist() == [1, -1, None]
+    averages = finish(DecimalAverage(kind, 0, 0), vectors, DECIMALS)
+    assert averages.to_pylist() == [1, -1, None]
 
 
-FLOATS = [Accumulator("valid", 0), Accumulator("float", 0), Accumulator("float square", 0)]
-FLOATS_AT = {"valid": 0, "float": 1, "float square": 6}
+FLOATS = [Valid(0), Floats(0), FloatSquares(0)]
+EXACT = [Valid(0), ExactFloats(0)]
+SUM, AVERAGE, VARIANCE = FloatSum(DOUBLE, 0), FloatAverage(DOUBLE, 0), FloatVariance(DOUBLE, 0)
+EXACT_SUM, EXACT_AVERAGE = ExactSum(DOUBLE, 0), ExactAverage(DOUBLE, 0)
 
 
 @many
@@ -332,20 +392,20 @@ def test_floats(rows, ddof):
         close(pair(vectors, 6)[g], squares, square_size)
         n = sum(d for _, d in group)
 
-        def ask(name, **options):
-            return result(name, vectors, FLOATS_AT, pa.float64(), **options)[g].as_py()
+        def ask(result):
+            return finish(result, vectors, FLOATS)[g].as_py()
 
         if n == 0:
-            assert ask("sum float") is ask("avg float") is ask("variance float") is None
+            assert ask(SUM) is ask(AVERAGE) is ask(VARIANCE) is None
             continue
         ulps = Fraction(1, 2**51)
-        close(ask("sum float"), total, abs(total) + size / 10**14, ulps)
-        close(ask("avg float"), total / n, (abs(total) + size / 10**14) / abs(n), ulps)
+        close(ask(SUM), total, abs(total) + size / 10**14, ulps)
+        close(ask(AVERAGE), total / n, (abs(total) + size / 10**14) / abs(n), ulps)
         if n == ddof:
-            assert ask("variance float", ddof=ddof) is None
+            assert ask(FloatVariance(DOUBLE, 0, ddof)) is None
             continue
         expected = (squares - total * total / n) / (n - ddof)
-        got = ask("variance float", ddof=ddof)
+        got = ask(FloatVariance(DOUBLE, 0, ddof))
         slack = (square_size + size * size / abs(n)) / abs(n - ddof) / 10**20
         assert abs(Fraction(got) - expected) <= abs(expected) / 10**14 + slack
         if n > 1 and all(d >= 0 for _, d in group):
@@ -355,9 +415,7 @@ def test_floats(rows, ddof):
 @many
 @given(rows_of(floats))
 def test_special_floats(rows):
-    held = [Accumulator("valid", 0), Accumulator("exact", 0)]
-    at = {"valid": 0, "exact": 1}
-    vectors = tallied(held, rows, pa.float64())
+    vectors = tallied(EXACT, rows, pa.float64())
     sums, averages = [], []
     for group in groups_of(rows):
         n = sum(d for _, d in group)
@@ -372,22 +430,16 @@ def test_special_floats(rows):
                 found.append(None)
             else:
                 found.append(nearest(exact, by) if special is None else special / by)
-    same(result("sum exact", vectors, at, pa.float64()).to_pylist(), sums)
-    same(result("avg exact", vectors, at, pa.float64()).to_pylist(), averages)
-    try:
-        paired = tallied(FLOATS, rows, pa.float64())
-    except DiffOverflowError as error:
-        assert "64-bit floats" in str(error)
-        return
+    same(finish(EXACT_SUM, vectors, EXACT).to_pylist(), sums)
+    same(finish(EXACT_AVERAGE, vectors, EXACT).to_pylist(), averages)
+    paired = tallied(FLOATS, rows, pa.float64())
     # As counts are the same, so are the rules; only finite sums differ, by a rounding.
-    for name, exactly in (("sum float", sums), ("avg float", averages)):
-        found = result(name, paired, FLOATS_AT, pa.float64()).to_pylist()
+    for result, exactly in ((SUM, sums), (AVERAGE, averages)):
+        found = finish(result, paired, FLOATS).to_pylist()
         for got, expected in zip(found, exactly):
             if expected is None or not math.isfinite(expected):
                 assert got == expected or (got != got and expected != expected)
-    for got, group in zip(
-        result("variance float", paired, FLOATS_AT, pa.float64()).to_pylist(), groups_of(rows)
-    ):
+    for got, group in zip(finish(VARIANCE, paired, FLOATS).to_pylist(), groups_of(rows)):
         special = sum(d for x, d in group if math.isnan(x))
         if special and sum(d for _, d in group):
             assert math.isnan(got)
@@ -399,59 +451,60 @@ def test_exact_sum_is_fsum(values):
         expected = math.fsum(values)
     except OverflowError:
         assume(False)
-    vectors = tallied([Accumulator("valid", 0), Accumulator("exact", 0)], [
-        (0, x, 1) for x in values
-    ], pa.float64())
-    got = result("sum exact", vectors, {"valid": 0, "exact": 1}, pa.float64())[0].as_py()
+    vectors = tallied(EXACT, [(0, x, 1) for x in values], pa.float64())
+    got = finish(EXACT_SUM, vectors, EXACT)[0].as_py()
     assert got == (expected if values else None)
 
 
 def test_extreme_floats():
-    def ask(held, name, values):
+    def ask(result, *values):
         rows = [(0, x, d) for x, d in values]
-        vectors = tallied([Accumulator("valid", 0), *held], rows, pa.float64())
-        at = dict(zip(["valid", *(h.kind for h in held)], layout_of(
-            [Accumulator("valid", 0), *held])[0]))
-        return result(name, vectors, at, pa.float64(), ddof=0)[0].as_py()
+        held = result.accumulators
+        return finish(result, tallied(held, rows, DOUBLE), held)[0].as_py()
 
-    exact, paired = [Accumulator("exact", 0)], [Accumulator("float", 0)]
-    squares = [*paired, Accumulator("float square", 0)]
-    assert ask(exact, "sum exact", [(HUGE, 2)]) == INF
-    assert ask(exact, "sum exact", [(HUGE, 2), (HUGE, -1)]) == HUGE
-    assert ask(exact, "avg exact", [(HUGE, 3)]) == HUGE
-    assert ask(exact, "sum exact", [(TINY, 3), (1e308, 1), (1e308, -1)]) == 3 * TINY
-    assert ask(paired, "sum float", [(1e307, 17)]) == nearest(Fraction(1e307) * 17)
-    assert ask(paired, "sum float", [(0.1, 2**60 + 1)]) == nearest(Fraction(0.1) * (2**60 + 1))
-    assert ask(paired, "sum float", [(0.1, LEAST)]) == 0.1 * float(LEAST)
-    assert ask(paired, "sum float", [(TINY, 3), (TINY, -1)]) == 2 * TINY
-    assert ask(squares, "variance float", [(0.1, 1)]) == 0
-    assert math.isnan(ask(squares, "variance float", [(1e200, 1), (0.0, 1)]))
-    with pytest.raises(DiffOverflowError, match="64-bit floats"):
-        ask(paired, "sum float", [(HUGE, 2)])
+    assert ask(EXACT_SUM, (HUGE, 2)) == INF
+    assert ask(EXACT_SUM, (HUGE, 2), (HUGE, -1)) == HUGE
+    assert ask(EXACT_AVERAGE, (HUGE, 3)) == HUGE
+    assert ask(EXACT_SUM, (TINY, 3), (1e308, 1), (1e308, -1)) == 3 * TINY
+    assert ask(SUM, (1e307, 17)) == nearest(Fraction(1e307) * 17)
+    assert ask(SUM, (0.1, 2**60 + 1)) == nearest(Fraction(0.1) * (2**60 + 1))
+    assert ask(SUM, (0.1, LEAST)) == 0.1 * float(LEAST)
+    assert ask(SUM, (TINY, 3), (TINY, -1)) == 2 * TINY
+    assert ask(VARIANCE, (0.1, 1)) == 0
+    assert math.isnan(ask(VARIANCE, (1e200, 1), (0.0, 1)))
+    # What is beyond the range of doubles is infinite, and no less exact.
+    assert ask(SUM, (HUGE, 2)) == ask(SUM, (HUGE, MOST)) == ask(SUM, (1e308, 1), (1e308, 1)) == INF
+    assert ask(SUM, (HUGE, LEAST)) == ask(SUM, (-HUGE, 2), (1.0, 1)) == -INF
+    assert ask(SUM, (HUGE, 2), (HUGE, -1)) == ask(SUM, (HUGE, MOST), (HUGE, 1 - MOST)) == HUGE
+    assert ask(SUM, (HUGE, 2), (HUGE, -2), (TINY, 1)) == TINY
+    assert ask(AVERAGE, (HUGE, 3)) == HUGE and ask(AVERAGE, (HUGE, 2), (-HUGE, 1)) == HUGE / 3
+    assert ask(VARIANCE, (1e154, 1), (-1e154, 1)) == nearest(Fraction(1e154) ** 2)
+    assert ask(FloatVariance(DOUBLE, 0, 1), (1e154, 1), (-1e154, 1)) == INF
+    root = ask(FloatVariance(DOUBLE, 0, 0, True), (1e154, 5), (-1e154, 5))
+    assert math.isclose(root, 1e154, rel_tol=1e-15)
 
 
 def test_float32():
     vectors, wide = (
-        tallied([*FLOATS, Accumulator("exact", 0)], [(0, 1.5, 3), (1, NAN, 1), (2, None, 1)], kind)
+        tallied([*FLOATS, ExactFloats(0)], [(0, 1.5, 3), (1, NAN, 1), (2, None, 1)], kind)
         for kind in (pa.float32(), pa.float64())
     )
     assert vectors.values.tolist() == wide.values.tolist()
 
 
-@pytest.mark.parametrize("kind, column", [
-    ("integer", pa.int64()), ("square", pa.int64()), ("decimal", pa.decimal128(38, 0)),
-    ("exact", pa.float64()),
+@pytest.mark.parametrize("held, column", [
+    (Integers(0), pa.int64()), (Squares(0), pa.int64()), (Decimals(0), pa.decimal128(38, 0)),
+    (ExactFloats(0), pa.float64()),
 ])
 @pytest.mark.parametrize("diff", [2**31, -(2**31), LEAST, MOST])
-def test_multiplicity_too_large(kind, column, diff):
+def test_multiplicity_too_large(held, column, diff):
     with pytest.raises(DiffOverflowError, match="too large for an exact sum"):
-        tallied([Accumulator(kind, 0)], [(0, 1, diff)], column)
+        tallied([held], [(0, 1, diff)], column)
     # A null is not multiplied.
-    assert not tallied([Accumulator(kind, 0)], [(0, None, diff)], column).nonzero().any()
+    assert not tallied([held], [(0, None, diff)], column).nonzero().any()
 
 
-@pytest.mark.parametrize("held", [Accumulator("rows"), Accumulator("valid", 0),
-                                  Accumulator("true", 0)])
+@pytest.mark.parametrize("held", [Rows(), Valid(0), Trues(0)])
 def test_count_overflow(held):
     with pytest.raises(DiffOverflowError, match="64-bit integers"):
         tallied([held], [(0, True, MOST), (0, True, 1)], pa.bool_())
@@ -469,23 +522,23 @@ def test_largest_multiplicity(x, diff):
 def test_limb_overflow():
     rows = [(0, 2**32 - 1, 2**31 - 1)] * 3
     with pytest.raises(DiffOverflowError, match="64-bit integers"):
-        tallied([Accumulator("integer", 0)], rows, pa.int64())
+        tallied([Integers(0)], rows, pa.int64())
 
 
 #: Accumulators whose vectors are counters only, so that no order of additions can show.
-EXACT = {
-    "integer": (pa.int64(), integers),
-    "square": (pa.int64(), integers),
-    "decimal": (pa.decimal128(38, 0), decimals),
-    "exact": (pa.float64(), floats),
+COUNTERS = {
+    Integers: (pa.int64(), integers),
+    Squares: (pa.int64(), integers),
+    Decimals: (pa.decimal128(38, 0), decimals),
+    ExactFloats: (pa.float64(), floats),
 }
 
 
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("kind", COUNTERS)
 @given(data=st.data())
 def test_exact_vectors_are_additive(kind, data):
-    column, values = EXACT[kind]
-    held = [Accumulator("rows"), Accumulator("valid", 0), Accumulator(kind, 0)]
+    column, values = COUNTERS[kind]
+    held = [Rows(), Valid(0), kind(0)]
     # Few and small, so that the order in which vectors are added makes none of them overflow.
     row = st.tuples(st.integers(0, GROUPS - 1), values, st.integers(-3, 3))
     rows = data.draw(st.lists(row, max_size=12))
@@ -530,13 +583,17 @@ def test_slices_do_not_show(monkeypatch):
     assert tallied(INTEGERS, rows, pa.int64()).values.tolist() == expected
 
 
-def test_unknown_name():
-    with pytest.raises(ValueError, match="no aggregate is called 'median'"):
-        result("median", DiffVectors(np.zeros((1, 1), np.int64)), {"valid": 0}, pa.float64())
+def test_accumulators_and_results_are_values():
+    """They travel to other processes, and are told apart there."""
+    values = [Rows(), Valid(0), Valid(1), *INTEGERS[1:], *DECIMALS[1:], *FLOATS[1:], *EXACT[1:]]
+    values += [SUM, AVERAGE, VARIANCE, EXACT_SUM, IntegerSum(pa.int64(), 0), Trues(0)]
+    values += [DecimalAverage(pa.decimal128(9, 2), 0, 2), FloatVariance(DOUBLE, 0, 1)]
+    assert len(set(values)) == len(values)
+    assert pickle.loads(pickle.dumps(values)) == values
 
 
 def test_no_rows():
     vectors = tally(INTEGERS, [pa.array([], pa.int64())], np.empty(0, np.int64), 0, 1)
     assert len(vectors) == 0
-    for name in ("count", "sum", "avg", "variance"):
-        assert len(result(name, vectors, INTEGERS_AT, pa.int64())) == 0
+    for result in (IntegerSum, IntegerAverage, IntegerVariance):
+        assert len(finish(result(pa.int64(), 0), vectors, INTEGERS)) == 0

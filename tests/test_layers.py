@@ -25,12 +25,15 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression buffers consolidate coordinates diff_vectors equality "
-        "grouping hashing history into_diff ipc jit join layout lookup memory merge merge_sort "
-        "murmur3 ranking replay results split sums top_k updates xxhash64".split()
+        "accumulators arrow_expression buffers consolidate coordinates diff_vectors double_word "
+        "equality grouping hashing history into_diff ipc jit join layout lookup memory merge "
+        "merge_sort murmur3 quotients ranking replay results split sums tallies top_k updates "
+        "xxhash64".split()
     ),
     "spark": frozenset("frames jvm schema session values".split()),
-    "expressions": frozenset("aggregates check compiled conditions names tree".split()),
+    "expressions": frozenset(
+        "aggregate_functions aggregates check compiled conditions names tree".split()
+    ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
         "aggregate arrange by_self collate consolidate contract count cross inspect join linear "

@@ -1,7 +1,6 @@
-"""What the columns in `agg` and in join conditions ask for, found without running anything.
+"""What the columns in `agg` ask for, found without running anything.
 
     the aggregates of f, in order   ≡  the columns that groupBy(keys).agg(f) adds, names and types
-    the pairs and the residual of c  ⟹  all pairs equal and all of the residual true  ⟺  c is true
 """
 
 from __future__ import annotations
@@ -15,34 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.spark.jvm import ColumnCall, call_of
 
-#: How many arguments each aggregate takes; `count` takes any number.
-_ARGUMENTS = {
-    **dict.fromkeys(
-        "sum avg var_samp var_pop stddev_samp stddev_pop min max bool_and bool_or collect_set "
-        "collect_list count_if".split(),
-        1,
-    ),
-    "min_by": 2,
-    "max_by": 2,
-}
-_SYNONYMS = {
-    "any": "bool_or",
-    "array_agg": "collect_list",
-    "every": "bool_and",
-    "mean": "avg",
-    "some": "bool_or",
-    "std": "stddev_samp",
-    "stddev": "stddev_samp",
-    "variance": "var_samp",
-}
 #: Names that PySpark knows only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}
-
-#: Aggregates whose result is the same with and without DISTINCT.
-_NEVER_DISTINCT = frozenset({"min", "max", "bool_and", "bool_or", "collect_set"})
 
 _NO_ORDER = (
     "without an order its result depends on chance; use F.min_by(x, order) or F.max_by(x, order)"
@@ -66,8 +43,7 @@ class Aggregate:
 
     Parameters
     ----------
-    function : str
-        One name for all synonyms: ``"avg"``, also where the user wrote ``mean``.
+    function : AggregateFunction
     arguments : tuple of Column
         Over the columns of the input; none for ``count(*)``. With several, ``count`` counts the
         rows where none of them is null.
@@ -79,7 +55,7 @@ class Aggregate:
         Type of the output column, as Spark gives it.
     """
 
-    function: str
+    function: AggregateFunction
     arguments: tuple[Column, ...]
     distinct: bool
     name: str
@@ -120,7 +96,7 @@ def parse_aggregates(
     --------
     >>> sales = spark.createDataFrame([], "shop string, price int")
     >>> for found in parse_aggregates(sales, ["shop"], [F.mean("price"), F.count("*").alias("n")]):
-    ...     print(found.function, found.arguments, found.name, found.type.simpleString())
+    ...     print(found.function.name, found.arguments, found.name, found.type.simpleString())
     avg (Column<'price'>,) avg(price) double
     count () n bigint
     """
@@ -158,12 +134,13 @@ def _last(frame: DataFrame, n: int) -> T.StructType:
 
 
 def _aggregate(call: ColumnCall, field: T.StructField) -> Aggregate:
-    distinct = call.distinct and call.name not in _NEVER_DISTINCT
-    return Aggregate(call.name, call.arguments, distinct, field.name, field.dataType)
+    function = FUNCTIONS[call.name]
+    distinct = call.distinct and function.can_be_distinct
+    return Aggregate(function, call.arguments, distinct, field.name, field.dataType)
 
 
 def _supported(column: Column) -> ColumnCall:
-    """The aggregate that a column calls, by its canonical name."""
+    """The call that a column is, if it is one of an aggregate function."""
     call = call_of(column)
     if call is None:
         raise SchemaError(
@@ -171,27 +148,27 @@ def _supported(column: Column) -> ColumnCall:
             "casts may be too; on Spark Connect, write F.sum('x') and not F.expr('sum(x)'); "
             f"{_known()}"
         )
-    name = _SYNONYMS.get(call.name, call.name)
-    if name != "count" and name not in _ARGUMENTS:
-        advice = _COMBINE if _has_aggregate(call) else _ADVICE.get(name, "it is not supported")
+    function = FUNCTIONS.get(call.name)
+    if function is None:
+        advice = _COMBINE if _has_aggregate(call) else _ADVICE.get(call.name, "it is not supported")
         raise SchemaError(f"agg found {call.name} in {column}: {advice}; {_known()}")
-    if len(call.arguments) > _ARGUMENTS.get(name, len(call.arguments)):
+    if function.arity is not None and len(call.arguments) > function.arity:
         raise SchemaError(
             f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
-            f"{_ARGUMENTS[name]}; collect the values with F.collect_list and select from them"
+            f"{function.arity}; collect the values with F.collect_list and select from them"
         )
-    return ColumnCall(name, call.arguments, call.distinct, call.alias)
+    return call
 
 
 def _known() -> str:
-    return f"the aggregates are {', '.join(sorted(['count', *_ARGUMENTS]))}"
+    names = sorted({function.name for function in FUNCTIONS.values()})
+    return f"the aggregates are {', '.join(names)}"
 
 
 def _has_aggregate(call: ColumnCall) -> bool:
     inner = [found for found in map(call_of, call.arguments) if found is not None]
     return any(
-        _SYNONYMS.get(found.name, found.name) in ("count", *_ARGUMENTS, *_ADVICE)
-        or _has_aggregate(found)
+        found.name in FUNCTIONS or found.name in _ADVICE or _has_aggregate(found)
         for found in inner
     )
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError, UnsupportedTypeError
+from pyspark_diff.expressions.aggregate_functions import (
+    RECORD,
+    Argument,
+    CollectedFunction,
+    LinearFunction,
+    OrderedFunction,
+)
 from pyspark_diff.expressions.aggregates import Aggregate
 from pyspark_diff.expressions.names import unused
-from pyspark_diff.operators.aggregate import Formula, aggregate, formula
+from pyspark_diff.kernels.results import Result
+from pyspark_diff.operators.aggregate import aggregate
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.collate import collate
 from pyspark_diff.operators.cross import salt
@@ -27,37 +32,6 @@ from pyspark_diff.operators.reduce import reduce
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.top_k import top_k
 from pyspark_diff.spark.schema import Schema
-
-_LINEAR = frozenset(
-    "count count_if sum avg bool_and bool_or var_samp var_pop stddev_samp stddev_pop".split()
-)
-#: Variances are computed in doubles of everything but whole numbers, as Spark does of all.
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-
-
-def collected_list(key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
-    """All values, in order, each as often as it occurs."""
-    return [([v for (v,), count in values for _ in range(count)],)]
-
-
-def collected_set(key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
-    """All values, in order, each once."""
-    return [([v for (v,), count in values if count > 0],)]
-
-
-def arguments_of(found: Aggregate, argument_types: Sequence[T.DataType]) -> list[Column]:
-    """The expressions to evaluate for an aggregate: for some others than those it names."""
-    if found.function == "count" and len(found.arguments) > 1 and not found.distinct:
-        # Rows in which none is null.
-        condition = F.lit(True)
-        for argument in found.arguments:
-            condition = condition & argument.isNotNull()
-        return [F.when(condition, True)]
-    if found.function.startswith(("var_", "stddev_")) and not isinstance(
-        argument_types[0], (*_WHOLE, T.FloatType, T.DoubleType)
-    ):
-        return [found.arguments[0].cast("double")]
-    return list(found.arguments)
 
 
 @dataclass
@@ -76,7 +50,7 @@ class Aggregation:
     source: Node
     key: tuple[str, ...]
     exact: bool
-    _linear: list[tuple[T.StructField, Formula]] = field(default_factory=list)
+    _results: list[tuple[T.StructField, Result]] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
     _parts: list[Arranged] = field(default_factory=list)
     #: For each output column its part (0 is the linear one), name, default and field.
@@ -85,70 +59,61 @@ class Aggregation:
     def add(self, found: Aggregate, arguments: Sequence[str]) -> None:
         """One more output column, over columns of the source."""
         out = T.StructField(found.name, found.type)
-        kinds = [self.source.schema.struct[name].dataType for name in arguments]
-        if found.function in _LINEAR and not found.distinct:
-            self._linear.append((out, self._formula(found, arguments, kinds)))
+        if isinstance(found.function, LinearFunction) and not found.distinct:
+            result = found.function.result(
+                self._argument(arguments), found.type, exact=self.exact
+            )
+            self._results.append((out, result))
             self._outputs.append((0, found.name, None, out))
             return
-        part, name, default = self._part(found, list(arguments), kinds)
+        part, name = self._part(found, arguments)
         self._parts.append(part)
-        self._outputs.append((len(self._parts), name, default, out))
+        self._outputs.append((len(self._parts), name, found.function.empty, out))
 
     def node(self) -> Node:
         """The node of all aggregates together."""
         alone = not self._parts
         first = aggregate(
-            self.source, self.key, self._columns, self._linear, arranged=not alone
+            self.source, self.key, self._columns, self._results, arranged=not alone
         )
         return first if alone else collate([first, *self._parts], self._outputs)
 
-    def _formula(
-        self, found: Aggregate, arguments: Sequence[str], kinds: Sequence[T.DataType]
-    ) -> Formula:
+    def _argument(self, arguments: Sequence[str]) -> Argument:
         if not arguments:
-            return formula("count", None, -1, found.type)
-        _check_summable(found, kinds[0])
-        if arguments[0] not in self._columns:
-            self._columns.append(arguments[0])
-        number = self._columns.index(arguments[0])
-        return formula(found.function, kinds[0], number, found.type, exact=self.exact)
+            return RECORD
+        name = arguments[0]
+        if name not in self._columns:
+            self._columns.append(name)
+        return Argument(self._columns.index(name), self.source.schema.struct[name].dataType)
 
-    def _part(
-        self, found: Aggregate, arguments: list[str], kinds: list[T.DataType]
-    ) -> tuple[Arranged, str, Any]:
-        """An arranged part: its node, its column, and what stands where a group has no row."""
+    def _part(self, found: Aggregate, arguments: Sequence[str]) -> tuple[Arranged, str]:
+        """An arranged part, and its column."""
         # Under names of its own, since an argument may be a column of the key as well.
         made = [unused(f"argument{i}", self.key) for i in range(len(arguments))]
         pairs = [(k, k) for k in self.key] + list(zip(arguments, made))
-        values = pick("select", self.source, pairs)
+        values: Node = pick("select", self.source, pairs)
+        function = found.function
+        if isinstance(function, OrderedFunction):
+            order = [(made[number], down, False) for number, down in function.order]
+            values = drop_null(values, [order[0][0]])
+            return self._first(values, order, function.from_back), made[0]
         name = unused("value", self.key)
+        out = T.StructField(name, found.type)
+        values = drop_null(values, made)
         if found.distinct:
-            once = threshold(drop_null(values, made), None)
-            default = 0 if found.function == "count" else None
-            if found.function == "count":
-                sums = formula("count", None, -1, found.type)
-            else:
-                _check_summable(found, kinds[0])
-                sums = formula(found.function, kinds[0], 0, found.type, exact=self.exact)
-            out = [(T.StructField(name, found.type), sums)]
-            return aggregate(once, self.key, made, out, arranged=True), name, default
-        if found.function in ("min", "max"):
-            order = [(made[0], False, False)]
-            least = self._first(drop_null(values, made), order, found.function == "max")
-            return least, made[0], None
-        if found.function in ("min_by", "max_by"):
-            order = [(made[1], found.function == "max_by", False), (made[0], False, False)]
-            return self._first(drop_null(values, made[1:]), order, False), made[0], None
-        if found.function in ("collect_list", "collect_set"):
-            function = collected_list if found.function == "collect_list" else collected_set
-            schema = Schema(T.StructType([T.StructField(name, found.type)]))
-            source = arrange_by_key(drop_null(values, made), self.key)
+            values = threshold(values, None)
+        if isinstance(function, LinearFunction):
+            argument = Argument(0, values.schema.struct[made[0]].dataType, nullable=False)
+            result = function.result(argument, found.type, exact=self.exact)
+            return aggregate(values, self.key, made, [(out, result)], arranged=True), name
+        if isinstance(function, CollectedFunction):
             # An accumulation below zero comes from the input, and is told where that is read.
             lists = reduce(
-                source, function, schema, form="rows", diff="diff", allow_negative=True
+                arrange_by_key(values, self.key), function, Schema(T.StructType([out])),
+                form="rows", diff="diff", allow_negative=True,
             )
-            return lists, name, []
-        raise SchemaError(f"the aggregate {found.function} is not supported")
+            return lists, name
+        raise TypeError(f"{function.name} has none of the forms of an aggregate")
 
     def _first(
         self, values: Node, order: list[tuple[str, bool, bool]], from_back: bool
@@ -163,13 +128,3 @@ class Aggregation:
             values = pick("select", some, [(n, n) for n in values.schema.names])
         source = arrange_in_order(values, self.key, order)
         return top_k(source, 1, len(order), from_back=from_back, arranged=True)
-
-
-def _check_summable(found: Aggregate, kind: T.DataType) -> None:
-    if found.function in ("sum", "avg") and not isinstance(
-        kind, (*_WHOLE, T.DecimalType, T.FloatType, T.DoubleType)
-    ):
-        raise UnsupportedTypeError(
-            f"{found.function} of a column of type {kind.simpleString()} is not supported; cast it "
-            "to a number"
-        )

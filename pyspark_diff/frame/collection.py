@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
@@ -21,7 +21,6 @@ from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.frames import template
-from pyspark_diff.spark.jvm import call_of
 from pyspark_diff.spark.schema import DIFF, TIME, check_data_names
 
 
@@ -96,16 +95,6 @@ class Collection:
         """A frame without rows in which the user's expressions find this collection's columns."""
         frame = template(self.spark, self.node.schema, self.node.time_type).drop(TIME, DIFF)
         return self.resolver.template(frame)
-
-    def plain_column(self, rows: DataFrame, expression: Column) -> str | None:
-        """The node's column that an expression over `template` is, or None if it is evaluated."""
-        if call_of(expression) is not None:
-            return None
-        field = rows.select(expression).schema.fields[0]
-        plain = self.resolver.internal(field.name)
-        if plain is None or self.node.schema.struct[plain].dataType != field.dataType:
-            return None
-        return plain
 
     def column_name(self, name: str, where: str) -> str:
         """The node's column that the user calls by a name.

@@ -11,17 +11,18 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
 from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.frame.aggregation import Aggregation, arguments_of
+from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.frame.base import FrameT
 from pyspark_diff.frame.keys import reduced
+from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import semijoin
-from pyspark_diff.operators.linear import Expression, pick
-from pyspark_diff.operators.node import Concat, Constant, Linear, Node
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
-from pyspark_diff.spark.frames import column, template, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, check_names, without_nullability
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 _NUMBERS = (T.NumericType,)
 
@@ -61,12 +62,19 @@ class GroupedDiff(Generic[FrameT]):
         exact, and one that does not fit its type is an error. Sums of doubles are kept in pairs of
         doubles, with a relative error of about 1e-31 an update: taking a value back leaves at most
         that of it behind. With ``exact=True`` nothing is left behind, and sums and averages are the
-        nearest double. Variances of doubles are computed from such sums: where the mean is more
-        than about 1e13 standard deviations, digits are lost.
+        nearest double. A sum that leaves the range of doubles is infinite, as in Spark, and finite
+        again once enough is taken back, whatever came first; an average is that of what was summed,
+        so it may be finite where Spark divides infinity. Variances of doubles are computed from
+        such sums: where the mean is more than about 1e13 standard deviations, digits are lost.
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
         million costs what a change in a small group costs. Lists are kept whole: a change in a
         group costs as much as the group has distinct values.
+
+        A record that was removed more often than it was inserted counts against the others where
+        records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
+        ``bool_or`` - it is absent, as to `distinct` and `top_k`: where only such records stand,
+        these are null, or a count of zero, or an empty list.
 
         Examples
         --------
@@ -98,7 +106,7 @@ class GroupedDiff(Generic[FrameT]):
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         collection = self._frame._collection
-        resolver, rows = collection.resolver, collection.template()
+        rows = collection.template()
         keys = [F.col(c) if isinstance(c, str) and c not in collection.columns else
                 column(c) if isinstance(c, str) else c for c in self._cols]
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
@@ -107,7 +115,7 @@ class GroupedDiff(Generic[FrameT]):
         for one in found:
             kinds = [rows.select(a).schema.fields[0].dataType for a in one.arguments]
             named = []
-            for argument in arguments_of(one, kinds):
+            for argument in one.function.evaluated(one.arguments, kinds, one.distinct):
                 shown = str(argument)
                 if shown not in known:
                     taken = [*names, *known.values()]
@@ -115,25 +123,12 @@ class GroupedDiff(Generic[FrameT]):
                     wanted.append((known[shown], argument))
                 named.append(known[shown])
             arguments.append(named)
-        plain, pairs = True, []
-        for name, expression in wanted:
-            old = collection.plain_column(rows, expression)
-            plain &= old is not None
-            pairs.append((old or "", name))
-        if plain:
-            # Columns as they are need no Spark to be found.
+        plain = [(plain_column(collection, expression), name) for name, expression in wanted]
+        pairs = [(old, name) for old, name in plain if old is not None]
+        if len(pairs) == len(wanted):
+            # Columns as they are need not be computed.
             return pick("select", collection.node, pairs), arguments
-
-        def apply(given: Any) -> Any:
-            made = [expression.alias(name) for name, expression in wanted]
-            return resolver.template(given).select(*made, TIME, DIFF)
-
-        kind = collection.node.time_type
-        result = apply(template(collection.spark, collection.node.schema, kind))
-        fields = [f for f in result.schema.fields if f.name not in (TIME, DIFF)]
-        takes = without_nullability(update_struct(collection.node.schema, kind))
-        stage = Expression(apply, takes, True)
-        return Linear("select", collection.node, Schema(T.StructType(fields)), stage), arguments
+        return computed(collection, "groupBy", wanted), arguments
 
     def count(self) -> FrameT:
         """The number of records of each group, in a column ``count``."""
@@ -190,10 +185,7 @@ def _there(count: int) -> int:
 
 def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     """The one row of all records, or SQL's row for no records."""
-    defaults: dict[str, Any] = {
-        "count": 0, "count_if": 0, "collect_list": [], "collect_set": [],
-    }
-    values = [defaults.get(one.function) for one in found]
+    values = [one.function.empty for one in found]
     schema = Schema(without_nullability(node.schema.struct))
     default = Constant(schema, node.time_type, [tuple(values)])
     nothing = pick("select", node, [])

@@ -8,7 +8,9 @@ from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.row_wise import plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.reduce import FORMS, reduce
 from pyspark_diff.spark.jvm import order_of
@@ -45,8 +47,9 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
             ordered = order_of(column)
             if ordered is not None:
                 column, down, last = ordered
-            plain = source.plain_column(source.template(), column)
+            plain = plain_column(source, column)
             if plain is None:
+                check_row_wise(source.template().select(column), "an order")
                 raise SchemaError(
                     f"an order is made of columns, not of expressions such as {column}; add "
                     "it as a column with withColumn first"

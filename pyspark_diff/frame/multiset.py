@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable
 
+import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.keys import key_columns
-from pyspark_diff.operators.aggregate import aggregate, total
+from pyspark_diff.kernels.results import WeightSum
+from pyspark_diff.operators.aggregate import aggregate
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
@@ -204,7 +206,7 @@ class MultisetMethods(Frame):
             return self._derived(multiply_diff(self._node, names[0]))
         rest = [name for name in self._node.schema.names if name not in names]
         sums = [
-            (T.StructField(name, T.LongType(), False), total(i))
+            (T.StructField(name, T.LongType(), False), WeightSum(pa.int64(), i))
             for i, name in enumerate(names)
         ]
         return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))

@@ -94,45 +94,74 @@ def filtered(source: Collection, condition: str | Column) -> Collection:
 
 def with_keys(source: Collection, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
     """The node with expressions as columns, and their names; plain columns stay as they are."""
-    rows = source.template()
     names = list(source.node.schema.names)
     keys: list[str] = []
-    computed: dict[str, Column] = {}
+    made: dict[str, Column] = {}
     for expression in expressions:
-        plain = source.plain_column(rows, expression)
+        plain = plain_column(source, expression)
         if plain is not None and plain not in keys:
             keys.append(plain)
             continue
-        name = unused("key", [*names, *computed])
-        computed[name] = expression
+        name = unused("key", [*names, *made])
+        made[name] = expression
         keys.append(name)
-    if not computed:
+    if not made:
         return source.node, keys
-    resolver = source.resolver
-
-    def apply(frame: DataFrame) -> DataFrame:
-        more = [expression.alias(name) for name, expression in computed.items()]
-        return resolver.template(frame).select(*map(column, names), *more, TIME, DIFF)
-
-    result = apply(_no_rows(source))
-    check_row_wise(result, "the key")
-    schema = data_schema(result, source.node.time_type, "the key")
-    return _linear(source, "key", schema, apply, outputs=computed), keys
+    kept = [(name, column(name)) for name in names]
+    return computed(source, "key", [*kept, *made.items()], outputs=made), keys
 
 
 def with_replaced(
     source: Collection, names: Sequence[str], expressions: Sequence[Column]
 ) -> Node:
     """The node with expressions in the place of some columns."""
-    computed = dict(zip(names, expressions))
-    wanted = [computed.get(n, column(n)).alias(n) for n in source.node.schema.names]
+    made = dict(zip(names, expressions))
+    columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
+    return computed(source, "join", columns, outputs=made)
+
+
+def computed(
+    source: Collection,
+    kind: str,
+    columns: Sequence[tuple[str, Column]],
+    *,
+    outputs: Outputs | None = None,
+) -> Linear:
+    """The node of columns that are given by name and expression, checked as in `row_wise`.
+
+    Parameters
+    ----------
+    source : Collection
+    kind : str
+    columns : sequence of (str, Column)
+    outputs : optional
+        See `row_wise`; the expressions if not given.
+    """
     resolver = source.resolver
 
     def apply(frame: DataFrame) -> DataFrame:
+        wanted = [expression.alias(name) for name, expression in columns]
         return resolver.template(frame).select(*wanted, TIME, DIFF)
 
-    schema = data_schema(apply(_no_rows(source)), source.node.time_type, "join")
-    return _linear(source, "select", schema, apply, outputs=computed)
+    result = apply(_no_rows(source))
+    check_row_wise(result, kind)
+    schema = data_schema(result, source.node.time_type, kind)
+    if outputs is None:
+        outputs = [expression for _, expression in columns]
+    return _linear(source, kind, schema, apply, outputs=outputs)
+
+
+def plain_column(source: Collection, expression: Column) -> str | None:
+    """The node's column that an expression is, or None if it has to be evaluated."""
+    tree = tree_of(expression)
+    if not isinstance(tree, Attribute):
+        return None  # also where it has the name of a column, as after alias
+    names, aliased = _names_in(source.resolver)
+    if tree.qualifier is None:
+        return tree.name if tree.name in names else None
+    if any(", " in name for name in source.node.schema.names):
+        return None  # a tree has two parts for such a name
+    return aliased.get((tree.qualifier, tree.name))
 
 
 def _no_rows(source: Collection) -> DataFrame:

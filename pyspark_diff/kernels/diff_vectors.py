@@ -6,16 +6,13 @@ Vectors form a commutative group, added component by component, so they serve wh
     running(L, s, B):  after[i] = B[g] + sum(L[j] for j <= i in the group g of i)
                        before[i] = after[i] - L[i]
 
-Integer components obey this exactly or raise. A pair of them holds one sum of floats as a
-*double-word* ``hi + lo``, added with a relative error of about 3 * 2**-106 (AccurateDWPlusDW:
-Joldes, Muller and Popescu, *Tight and rigorous error bounds for basic building blocks of
-double-word arithmetic*, ACM TOMS 44(2), 2017, built on the TwoSum of Knuth and Moller and the
-Fast2Sum of Dekker, 1971).
+Integer components obey this exactly or raise. A pair of them holds one sum of doubles as a
+*double-word*, added with a relative error of about 3 * 2**-106, whether or not the sum is in the
+range of doubles: see `pyspark_diff.kernels.double_word`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -23,12 +20,13 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.buffers import read_only
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.double_word import pair_sum
+from pyspark_diff.kernels.jit import inlined, jit
 
 Int64 = np.ndarray
 
 #: What a kernel reports, added up: bits of it.
-COUNTER_OVERFLOW, FLOAT_OVERFLOW, MULTIPLICITY = 1, 2, 4
+COUNTER_OVERFLOW, MULTIPLICITY = 1, 2
 
 #: How `_add_row` treats a component.
 _COUNTER, _HIGH, _LOW = 0, 1, 2
@@ -43,8 +41,8 @@ class DiffVectors:
     values : ndarray of int64, shape (n, w), C-contiguous
         The components: signed counters, or the bits of a float64 where they belong to a pair.
     pairs : tuple of int
-        First component of each pair. Those at ``p`` and ``p + 1`` hold two finite float64, the sum
-        being ``hi + lo`` with ``|lo| <= ulp(hi) / 2``.
+        First component of each pair. Those at ``p`` and ``p + 1`` hold two finite float64, the
+        words of one sum.
 
     Examples
     --------
@@ -124,7 +122,7 @@ def sum_vectors(code: Int64, vectors: DiffVectors) -> tuple[Int64, DiffVectors]:
     Raises
     ------
     DiffOverflowError
-        If a counter leaves 64 bits, or a sum of floats the range of float64.
+        If a counter leaves 64 bits.
 
     Examples
     --------
@@ -172,7 +170,7 @@ def running(
     Raises
     ------
     DiffOverflowError
-        If a counter leaves 64 bits, or a sum of floats the range of float64.
+        If a counter leaves 64 bits.
 
     Examples
     --------
@@ -206,7 +204,7 @@ def add_at(table: DiffVectors, group: Int64, vectors: DiffVectors) -> None:
     Raises
     ------
     DiffOverflowError
-        If a counter leaves 64 bits, or a sum of floats the range of float64.
+        If a counter leaves 64 bits.
 
     Examples
     --------
@@ -227,11 +225,6 @@ def check(status: int) -> None:
         raise DiffOverflowError(
             "a sum kept in the diff leaves the range of 64-bit integers: check the diffs that go in"
         )
-    if status & FLOAT_OVERFLOW:
-        raise DiffOverflowError(
-            "a sum of doubles kept in the diff leaves the range of 64-bit floats, and nothing "
-            "could be retracted from infinity: scale the column down, or ask for an exact sum"
-        )
     if status & MULTIPLICITY:
         raise DiffOverflowError(
             "a multiplicity is too large for an exact sum: the diff of a row must be smaller than "
@@ -239,14 +232,7 @@ def check(status: int) -> None:
         )
 
 
-@jit
-def _two_sum(a, b):  # type: ignore[no-untyped-def]
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-@jit
+@inlined
 def _add_row(values, reals, row, role, out, out_reals, at):  # type: ignore[no-untyped-def]
     status = 0
     for k in range(role.size):
@@ -258,16 +244,9 @@ def _add_row(values, reals, row, role, out, out_reals, at):  # type: ignore[no-u
                 status |= COUNTER_OVERFLOW
             out[at, k] = new
         elif role[k] == _HIGH:
-            high, rest = _two_sum(out_reals[at, k], reals[row, k])
-            low, last = _two_sum(out_reals[at, k + 1], reals[row, k + 1])
-            rest += low
-            total = high + rest
-            last += rest - (total - high)
-            high = total + last
-            if not math.isfinite(high):
-                status |= FLOAT_OVERFLOW
-            out_reals[at, k] = high
-            out_reals[at, k + 1] = last - (high - total)
+            out_reals[at, k], out_reals[at, k + 1] = pair_sum(
+                out_reals[at, k], out_reals[at, k + 1], reals[row, k], reals[row, k + 1]
+            )
     return status
 
 

@@ -40,9 +40,9 @@ def into_diff(
 
     Examples
     --------
-    >>> from pyspark_diff.kernels.accumulators import Accumulator
+    >>> from pyspark_diff.kernels.accumulators import Rows
     >>> u = Updates(np.array([7, 7]), None, 0, np.array([1, -2]))
-    >>> into_diff(u, [pa.array([10, 3])], [Accumulator("rows", -1)]).diff.values.tolist()
+    >>> into_diff(u, [pa.array([10, 3])], [Rows()]).diff.values.tolist()
     [[-1]]
     """
     if not len(updates):

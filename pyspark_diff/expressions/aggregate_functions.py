@@ -1,0 +1,342 @@
+"""The aggregate functions: each says in one place what it is computed from, and how.
+
+For a group ``G``, a multiset of records with multiplicities of either sign, a function has one of
+three forms::
+
+    linear       finish(sum of m * f(x) over the records x of G, m being their multiplicity)
+    ordered      the first of the records in an order of their own
+    collected    a function of the values and how often each is there, in ascending order
+
+Linear functions of one group share a vector of sums. The other two look at the values that stand
+with a *positive* multiplicity, and so do `Truth`, which is the extreme of booleans, and whatever is
+distinct: a value that was removed more often than inserted is absent to them, as it is to the
+operators `distinct` and `top_k`, and a group of none but these is to them an empty one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import UnsupportedTypeError
+from pyspark_diff.kernels import results
+from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
+from pyspark_diff.spark.schema import arrow_type
+
+#: Types of whole numbers, whose squares are summed exactly.
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_FLOATS = (T.FloatType, T.DoubleType)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What an aggregate is computed from: a column of the collection that is grouped.
+
+    Parameters
+    ----------
+    column : int
+        Its number among the columns that are summed.
+    type : DataType
+    nullable : bool
+        Whether nulls may be among its values.
+    """
+
+    column: int
+    type: T.DataType
+    nullable: bool = True
+
+
+#: What ``count(*)`` is computed from.
+RECORD = Argument(-1, T.NullType(), nullable=False)
+
+
+@dataclass(frozen=True)
+class AggregateFunction:
+    """What `agg` can be asked for; one of the three forms below.
+
+    Parameters
+    ----------
+    name : str
+        As Spark calls it.
+    synonyms : tuple of str
+    """
+
+    name: str
+    synonyms: tuple[str, ...] = ()
+    #: How many arguments it takes; None for any number.
+    arity: ClassVar[int | None] = 1
+    #: Whether the result may be another one if equal arguments count once.
+    can_be_distinct: ClassVar[bool] = True
+    #: The result over no values.
+    empty: ClassVar[Any] = None
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        """The expressions that it is computed from, given its arguments and their types."""
+        return list(arguments)
+
+
+@dataclass(frozen=True)
+class LinearFunction(AggregateFunction):
+    """A function of sums, to which every record adds something of its own."""
+
+    def result(self, argument: Argument, kind: T.DataType, *, exact: bool) -> results.Result:
+        """What is summed, and what becomes of that.
+
+        Parameters
+        ----------
+        argument : Argument
+        kind : DataType
+            Type of the result.
+        exact : bool
+            Whether to sum floats exactly, and round once.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If values of the argument's type cannot be summed.
+        """
+        found = self._over(argument, arrow_type(kind), exact)
+        if found is None:
+            raise UnsupportedTypeError(
+                f"{self.name} of a column of type {argument.type.simpleString()} is not supported; "
+                "cast it to a number"
+            )
+        return found
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
+        """The same for Arrow's type; None if values of the argument's type cannot be summed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OrderedFunction(AggregateFunction):
+    """The first argument of the record that is the first in an order.
+
+    Parameters
+    ----------
+    greatest : bool
+        Whether the last in order counts as the first.
+    """
+
+    greatest: bool = False
+    can_be_distinct = False
+
+    @property
+    def order(self) -> tuple[tuple[int, bool], ...]:
+        """Numbers of the arguments that make the order, and whether each is descending.
+
+        Records in which the first of them is null do not count.
+        """
+        raise NotImplementedError
+
+    @property
+    def from_back(self) -> bool:
+        """Whether the last in this order is the first."""
+        return False
+
+
+@dataclass(frozen=True)
+class CollectedFunction(AggregateFunction):
+    """A function of all values that are not null, which are kept for each group."""
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> list[Any]:
+        """The result over some values and how often each is there, in ascending order."""
+        raise NotImplementedError
+
+    def __call__(self, key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
+        """The same as a function that `reduce` can call."""
+        return [(self.collect([(v, count) for (v,), count in values if count > 0]),)]
+
+
+@dataclass(frozen=True)
+class Count(LinearFunction):
+    """The number of records, or of those in which none of the arguments is null."""
+
+    name: str = "count"
+    arity = None
+    empty = 0
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        if len(arguments) < 2 or distinct:
+            return list(arguments)
+        condition = F.lit(True)
+        for argument in arguments:
+            condition = condition & argument.isNotNull()
+        return [F.when(condition, True)]
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+        return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
+
+
+@dataclass(frozen=True)
+class CountIf(LinearFunction):
+    """The number of records for which a condition is true."""
+
+    name: str = "count_if"
+    empty = 0
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+        return results.Count(kind, Trues(argument.column))
+
+
+@dataclass(frozen=True)
+class Truth(LinearFunction):
+    """Whether a condition is true for any record, or for all of them.
+
+    Parameters
+    ----------
+    every : bool
+        Whether it has to be true for all of them.
+    """
+
+    every: bool = False
+    can_be_distinct = False
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+        return (results.AllTrue if self.every else results.AnyTrue)(kind, argument.column)
+
+
+@dataclass(frozen=True)
+class Sum(LinearFunction):
+    """The sum of numbers, of which that of whole numbers and of decimals is exact."""
+
+    name: str = "sum"
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
+        if isinstance(argument.type, T.DecimalType):
+            return results.DecimalSum(kind, argument.column)
+        if isinstance(argument.type, _FLOATS):
+            return (results.ExactSum if exact else results.FloatSum)(kind, argument.column)
+        if isinstance(argument.type, _WHOLE):
+            return results.IntegerSum(kind, argument.column)
+        return None
+
+
+@dataclass(frozen=True)
+class Average(LinearFunction):
+    """The average of numbers, rounded once where their sum is exact."""
+
+    name: str = "avg"
+    synonyms: tuple[str, ...] = ("mean",)
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
+        if isinstance(argument.type, T.DecimalType):
+            return results.DecimalAverage(kind, argument.column, argument.type.scale)
+        if isinstance(argument.type, _FLOATS):
+            return (results.ExactAverage if exact else results.FloatAverage)(kind, argument.column)
+        if isinstance(argument.type, _WHOLE):
+            return results.IntegerAverage(kind, argument.column)
+        return None
+
+
+@dataclass(frozen=True)
+class Variance(LinearFunction):
+    """The variance of numbers, or its root, the standard deviation.
+
+    Parameters
+    ----------
+    ddof : int
+        What the sum of squares is divided by is the count less this: 1 for that of a sample.
+    root : bool
+    """
+
+    ddof: int = 0
+    root: bool = False
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        # In doubles of everything but whole numbers, as Spark does of all.
+        return [
+            argument if isinstance(kind, (*_WHOLE, *_FLOATS)) else argument.cast("double")
+            for argument, kind in zip(arguments, types)
+        ]
+
+    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+        floats = isinstance(argument.type, _FLOATS)
+        made = results.FloatVariance if floats else results.IntegerVariance
+        return made(kind, argument.column, self.ddof, self.root)
+
+
+@dataclass(frozen=True)
+class Extreme(OrderedFunction):
+    """The least or the greatest value."""
+
+    @property
+    def order(self) -> tuple[tuple[int, bool], ...]:
+        return ((0, False),)
+
+    @property
+    def from_back(self) -> bool:
+        # So that both read one arrangement.
+        return self.greatest
+
+
+@dataclass(frozen=True)
+class ExtremeBy(OrderedFunction):
+    """The value where another is the least or the greatest; of several, the least value."""
+
+    arity = 2
+
+    @property
+    def order(self) -> tuple[tuple[int, bool], ...]:
+        return ((1, self.greatest), (0, False))
+
+
+@dataclass(frozen=True)
+class CollectList(CollectedFunction):
+    """All values, in order, each as often as it is there."""
+
+    name: str = "collect_list"
+    synonyms: tuple[str, ...] = ("array_agg",)
+    empty = ()
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> list[Any]:
+        return [value for value, count in values for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class CollectSet(CollectedFunction):
+    """All values, in order, each once."""
+
+    name: str = "collect_set"
+    can_be_distinct = False
+    empty = ()
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> list[Any]:
+        return [value for value, _ in values]
+
+
+#: All of them. To add one, write a class of one of the three forms, and put it here.
+_ALL: tuple[AggregateFunction, ...] = (
+    Count(),
+    CountIf(),
+    Sum(),
+    Average(),
+    Variance("var_pop"),
+    Variance("var_samp", ("variance",), ddof=1),
+    Variance("stddev_pop", root=True),
+    Variance("stddev_samp", ("std", "stddev"), ddof=1, root=True),
+    Truth("bool_and", ("every",), every=True),
+    Truth("bool_or", ("any", "some")),
+    Extreme("min"),
+    Extreme("max", greatest=True),
+    ExtremeBy("min_by"),
+    ExtremeBy("max_by", greatest=True),
+    CollectList(),
+    CollectSet(),
+)
+
+#: By their names and synonyms.
+FUNCTIONS: dict[str, AggregateFunction] = {
+    name: function for function in _ALL for name in (function.name, *function.synonyms)
+}

@@ -1,0 +1,228 @@
+"""The compiled arithmetic of results: from the components of sums to numbers, each rounded once.
+
+What is exact before stays exact here: integers are divided digit by digit, and double-words with
+all their bits. `pyspark_diff.kernels.results` says what is computed from which components.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pyspark_diff.kernels.double_word import (
+    UP,
+    double_add,
+    double_divide,
+    quotient_of_pair,
+    two_product,
+)
+from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.tallies import LIMIT, LOW
+
+# Sums as digits: unsigned, of 32 bits each, the lowest first, in 64-bit words; the sign is apart.
+
+
+@jit
+def _magnitude(values, row, at, limbs, digits):  # type: ignore[no-untyped-def]
+    """Digits of the absolute value of a sum of limbs; whether the sum is negative."""
+    half, mask = np.uint64(32), np.uint64(LOW)
+    carry = 0
+    digits[:] = 0
+    for k in range(limbs):
+        component = values[row, at + k]
+        rest = (component & LOW) + carry
+        digits[k] = np.uint64(rest & LOW)
+        carry = (rest >> 32) + (component >> 32)
+    digits[limbs] = np.uint64(carry & LOW)
+    digits[limbs + 1] = np.uint64((carry >> 32) & LOW)
+    if carry >= 0:
+        return False
+    more = np.uint64(1)
+    for k in range(limbs + 2):
+        flipped = (digits[k] ^ mask) + more
+        digits[k] = flipped & mask
+        more = flipped >> half
+    return True
+
+
+@jit
+def _times(digits, by):  # type: ignore[no-untyped-def]
+    """Multiply by a number below 2**31, in place."""
+    half, mask = np.uint64(32), np.uint64(LOW)
+    carry = np.uint64(0)
+    for k in range(digits.size):
+        product = digits[k] * by + carry
+        digits[k] = product & mask
+        carry = product >> half
+
+
+@jit
+def _divide(digits, by):  # type: ignore[no-untyped-def]
+    """Divide by an unsigned number of at most 2**63, in place, halves rounded up."""
+    one, zero, started = np.uint64(1), np.uint64(0), False
+    rest = zero
+    for k in range(digits.size - 1, -1, -1):
+        digit, quotient = digits[k], zero
+        started = started or digit != zero
+        if started:
+            for bit in range(31, -1, -1):
+                rest = (rest << one) | ((digit >> np.uint64(bit)) & one)
+                quotient <<= one
+                if rest >= by:
+                    rest -= by
+                    quotient |= one
+        digits[k] = quotient
+    k = 0
+    if rest >= by - rest:
+        digits[0] += one
+        while digits[k] >> np.uint64(32):
+            digits[k] = zero
+            digits[k + 1] += one
+            k += 1
+
+
+@jit
+def rounded(values, at, limbs, n, divide, tens, low, high, out):  # type: ignore[no-untyped-def]
+    """Quotients as 128-bit integers; whether all are below the limit in size."""
+    digits = np.empty(limbs + 8, np.uint64)
+    half, zero = np.uint64(32), np.uint64(0)
+    for i in range(n.size):
+        if n[i] == 0:
+            continue
+        negative = _magnitude(values, i, at, limbs, digits)
+        for _ in range(tens):
+            _times(digits, np.uint64(10))
+        if divide:
+            _divide(digits, np.uint64(abs(n[i])))
+            negative ^= n[i] < 0
+        for k in range(4, digits.size):
+            if digits[k] != zero:
+                return False
+        first = digits[0] | (digits[1] << half)
+        second = digits[2] | (digits[3] << half)
+        if second > high or (second == high and first >= low):
+            return False
+        out[i, 0], out[i, 1] = np.int64(first), np.int64(second)
+        if negative:
+            out[i, 0] = -out[i, 0]
+            out[i, 1] = ~out[i, 1] if out[i, 0] != 0 else -out[i, 1]
+    return True
+
+
+@jit
+def _ratio(digits, by, unit):  # type: ignore[no-untyped-def]
+    """The double nearest to digits * 2**unit / by, ties to even; ``by`` is at most 2**63."""
+    one, zero, full = np.uint64(1), np.uint64(0), np.uint64(1 << 62)
+    top = digits.size
+    while top > 0 and digits[top - 1] == zero:
+        top -= 1
+    if top <= 2 and unit == 0:
+        small = digits[0] | (digits[1] << np.uint64(32))
+        if small >> np.uint64(53) == zero and by >> np.uint64(53) == zero:
+            return float(np.int64(small)) / float(np.int64(by))
+    # Long division, one bit after the other, until the quotient has more bits than a double.
+    quotient, rest, at = zero, zero, 32 * top
+    while quotient < full and (at > 0 or rest != zero):
+        at -= 1
+        rest <<= one
+        quotient <<= one
+        if at >= 0:
+            rest |= (digits[at >> 5] >> np.uint64(at & 31)) & one
+        if rest >= by:
+            rest -= by
+            quotient |= one
+    inexact = rest != zero
+    if at > 0:
+        for k in range(at >> 5):
+            inexact = inexact or digits[k] != zero
+        below = (one << np.uint64(at & 31)) - one
+        inexact = inexact or (digits[at >> 5] & below) != zero
+    length = 0
+    while length < 63 and quotient >> np.uint64(length) != zero:
+        length += 1
+    exponent = at + unit
+    # No bit of a double stands below 2**-1074.
+    drop = max(length - 53, -1074 - exponent)
+    if drop > 63:
+        return 0.0
+    if drop > 0:
+        tie = one << np.uint64(drop - 1)
+        rest = quotient & (tie | (tie - one))
+        quotient >>= np.uint64(drop)
+        exponent += drop
+        if rest > tie or (rest == tie and (inexact or quotient & one != zero)):
+            quotient += one
+    return math.ldexp(float(np.int64(quotient)), exponent)
+
+
+@jit
+def quotients(values, at, limbs, n, unit, found):  # type: ignore[no-untyped-def]
+    digits = np.empty(limbs + 2, np.uint64)
+    for i in range(n.size):
+        if n[i] != 0:
+            negative = _magnitude(values, i, at, limbs, digits) ^ (n[i] < 0)
+            ratio = _ratio(digits, np.uint64(abs(n[i])), unit)
+            found[i] = -ratio if negative else ratio
+
+
+@jit
+def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
+    """(n * sum of squares - square of sum) / (n * (n - ddof)), for counts of less than 32 bits."""
+    total, squares = np.empty(4, np.uint64), np.empty(6, np.uint64)
+    # The numerator, as limbs that several products of digits fit in.
+    limbs = np.empty((1, 9), np.int64)
+    digits = np.empty(11, np.uint64)
+    half, mask = np.uint64(32), np.uint64(LOW)
+    for i in range(n.size):
+        by = n[i] * (n[i] - ddof)
+        if by == 0 or n[i] >= LIMIT or n[i] <= -LIMIT:
+            continue
+        _magnitude(values, i, at, 2, total)
+        sign = -1 if _magnitude(values, i, square, 4, squares) ^ (n[i] < 0) else 1
+        limbs[:] = 0
+        count = np.uint64(abs(n[i]))
+        for k in range(6):
+            product = squares[k] * count
+            limbs[0, k] += sign * np.int64(product & mask)
+            limbs[0, k + 1] += sign * np.int64(product >> half)
+        for j in range(4):
+            for k in range(4):
+                product = total[j] * total[k]
+                limbs[0, j + k] -= np.int64(product & mask)
+                limbs[0, j + k + 1] -= np.int64(product >> half)
+        negative = _magnitude(limbs, 0, 0, 9, digits) ^ (by < 0)
+        ratio = _ratio(digits, np.uint64(abs(by)), 0)
+        found[i] = -ratio if negative else ratio
+
+
+@jit
+def float_quotients(reals, at, n, found):  # type: ignore[no-untyped-def]
+    for i in range(n.size):
+        if n[i] != 0:
+            found[i] = quotient_of_pair(reals[i, at], reals[i, at + 1], float(n[i]))
+
+
+@jit
+def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
+    """(sum of squares - square of sum / n) / (n - ddof), so arranged that nothing overflows."""
+    for i in range(n.size):
+        if n[i] == 0 or n[i] == ddof:
+            continue
+        high, low, unit = reals[i, at], reals[i, at + 1], 1.0
+        if abs(high) < abs(low):
+            found[i] = np.nan  # then no square of a value was finite
+            continue
+        squares, squares_low = reals[i, square], reals[i, square + 1]
+        if abs(squares) < abs(squares_low):
+            squares, squares_low, unit = squares_low, squares, UP
+            high, low = high * 2.0**-64, low * 2.0**-64
+        mean, mean_low = double_divide(high, low, float(n[i]))
+        product, error = two_product(high, mean)
+        error += high * mean_low + low * mean
+        left, left_low = double_add(squares, squares_low, -product, -error)
+        # Of what is a variance, less than zero can only be what rounding has left; and so is what
+        # lies above by no more than these operations are wrong, as of values that are all equal.
+        if -abs(squares) * 2.0**-70 < left < abs(squares) * 2.0**-103:
+            left, left_low = 0.0, 0.0
+        found[i] = (left + left_low) / float(n[i] - ddof) * unit

@@ -1,0 +1,169 @@
+"""The compiled loops that sum the values of rows: what `pyspark_diff.kernels.accumulators` runs.
+
+For rows ``(x, g, d)`` of a value, a group and a diff, each adds ``f(x) * d`` to the components of
+``g``, where ``f`` is a function of its own from a value to a few components.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, MULTIPLICITY
+from pyspark_diff.kernels.double_word import add_product, product_of_moderate
+from pyspark_diff.kernels.jit import inlined, jit
+
+#: Digits of 32 bits from 2**-1074, the smallest double, up to 2**1024.
+DIGITS = 66
+
+# Each takes the values and their validity (of length zero where no row is null), group and diff of
+# each row (with step 0 the one diff of all), the table, the same memory as float64 and its first
+# component there; and returns the status for `diff_vectors.check`.
+
+#: Limbs are below 2**32 in size, so products with smaller diffs than this fit in 64 bits.
+LIMIT = 1 << 31
+LOW = 0xFFFFFFFF
+
+
+@inlined
+def _add(table, row, at, more):  # type: ignore[no-untyped-def]
+    """Add to a counter; negative if it wrapped."""
+    old = table[row, at]
+    new = old + more
+    table[row, at] = new
+    return (old ^ new) & (more ^ new)
+
+
+@jit
+def tally_rows(values, valid, group, diff, step, table, reals, at):  # type: ignore[no-untyped-def]
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            if values.size == 0 or values[i]:
+                wrapped |= _add(table, group[i], at, diff[i * step])
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_integer(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, x, g = diff[i * step], values[i], group[i]
+            if d >= LIMIT or d <= -LIMIT:
+                return MULTIPLICITY
+            wrapped |= _add(table, g, at, (x & LOW) * d)
+            wrapped |= _add(table, g, at + 1, (x >> 32) * d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_decimal(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, g = diff[i * step], group[i]
+            if d >= LIMIT or d <= -LIMIT:
+                return MULTIPLICITY
+            wrapped |= _add(table, g, at, (values[i, 0] & LOW) * d)
+            wrapped |= _add(table, g, at + 1, ((values[i, 0] >> 32) & LOW) * d)
+            wrapped |= _add(table, g, at + 2, (values[i, 1] & LOW) * d)
+            wrapped |= _add(table, g, at + 3, (values[i, 1] >> 32) * d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_square(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped, half, mask = 0, np.uint64(32), np.uint64(LOW)
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, g = diff[i * step], group[i]
+            if d >= LIMIT or d <= -LIMIT:
+                return MULTIPLICITY
+            # Also -2**63 has its absolute value as an unsigned number.
+            x = np.uint64(abs(values[i]))
+            low, high = x & mask, x >> half
+            first, cross = low * low, np.uint64(2) * high * low
+            wrapped |= _add(table, g, at, np.int64(first & mask) * d)
+            rest = (first >> half) + (cross & mask)
+            wrapped |= _add(table, g, at + 1, np.int64(rest & mask) * d)
+            if high:
+                rest = (rest >> half) + (cross >> half)
+                last = high * high
+                rest += last & mask
+                wrapped |= _add(table, g, at + 2, np.int64(rest & mask) * d)
+                wrapped |= _add(table, g, at + 3, np.int64((rest >> half) + (last >> half)) * d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_float(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, x, g = diff[i * step], values[i], group[i]
+            if math.isfinite(x):
+                reals[g, at], reals[g, at + 1] = add_product(
+                    reals[g, at], reals[g, at + 1], x, 0.0, d
+                )
+            else:
+                kind = 2 if x != x else (3 if x > 0 else 4)
+                wrapped |= _add(table, g, at + kind, d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_float_square(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, x, g = diff[i * step], values[i], group[i]
+            if math.isfinite(x * x):
+                high, low = product_of_moderate(x, x)
+                reals[g, at], reals[g, at + 1] = add_product(
+                    reals[g, at], reals[g, at + 1], high, low, d
+                )
+            elif math.isfinite(x):
+                wrapped |= _add(table, g, at + 2, d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@jit
+def tally_exact(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, bits, g = diff[i * step], values[i], group[i]
+            exponent, fraction = (bits >> 52) & 0x7FF, bits & ((1 << 52) - 1)
+            if exponent == 0x7FF:
+                kind = 0 if fraction else (1 if bits > 0 else 2)
+                wrapped |= _add(table, g, at + DIGITS + kind, d)
+                continue
+            if d >= LIMIT or d <= -LIMIT:
+                return MULTIPLICITY
+            if exponent:
+                fraction |= 1 << 52
+                exponent -= 1
+            # Digits of the absolute value: then x and -x cancel, too.
+            d = -d if bits < 0 else d
+            first, shift = at + (exponent >> 5), exponent & 31
+            low = (fraction & LOW) << shift
+            high = ((fraction >> 32) << shift) + (low >> 32)
+            wrapped |= _add(table, g, first, (low & LOW) * d)
+            wrapped |= _add(table, g, first + 1, (high & LOW) * d)
+            if high >> 32:
+                wrapped |= _add(table, g, first + 2, (high >> 32) * d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
