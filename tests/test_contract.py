@@ -308,6 +308,24 @@ KERNELS: dict[type[Kernel], list[Example]] = {
 }
 
 
+def with_text_keys(example: Example) -> Example:
+    """The same with keys of which only hashes are numbers."""
+    inputs = tuple(
+        replace(
+            told, types=(TEXT, *told.types[1:]),
+            domain=tuple((r[0] if r[0] is None else f"k{r[0]}", *r[1:]) for r in told.domain),
+        )
+        for told in example.inputs
+    )
+    position = 2 if isinstance(example.kernel, JoinKernel) else 0
+    types = tuple(TEXT if i == position else kind for i, kind in enumerate(example.types))
+    return replace(example, inputs=inputs, types=types)
+
+
+for kind in (AggregateKernel, TopKKernel, ReduceKernel, CollateKernel, JoinKernel, SemijoinKernel):
+    KERNELS[kind].append(with_text_keys(KERNELS[kind][0]))
+
+
 # What is found in the package.
 
 

@@ -106,10 +106,8 @@ class SemijoinKernel(BilinearKernel):
             parts.append(left.new.updates.placed(pack(at)))
         rows = consolidate(concat(parts)).updates
         every = np.arange(len(rows))
-        columns = []
-        for position in (left.names.index(self.names[i]) for i in wanted):
-            none = pa.array([], left.layout.all_types[position])
-            columns.append(left.layout.column(rows, position, every) if len(rows) else none)
+        positions = [left.names.index(self.names[i]) for i in wanted]
+        columns = [left.layout.column(rows, position, every) for position in positions]
         return (columns, rows.times(), rows.diffs()), rows.coordinate, read
 
 
