@@ -25,7 +25,7 @@ from pyspark_diff import (
     storage,
 )
 from pyspark_diff.kernels.history import due_after
-from pyspark_diff.runners import coordinate
+from pyspark_diff.runners import read
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
@@ -266,7 +266,7 @@ def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
         # As if only the joins of a fresh update with one other were interesting.
         return due_after(keys, sides, at) if at in ((1, 1), (3, 0), (0, 3)) else {}
 
-    monkeypatch.setattr(coordinate, "due_after", pairs_only)
+    monkeypatch.setattr(read, "due_after", pairs_only)
     assert three_coordinates(spark) == []
 
 

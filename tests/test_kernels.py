@@ -466,7 +466,6 @@ def test_vectors_are_read_back():
         assert (found.values, found.columns) == (None, columns)
 
 
-
 def test_other_format_is_refused():
     batch = ipc.to_batch(empty())
     with pytest.raises(ValueError, match="format"):

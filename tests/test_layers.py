@@ -36,7 +36,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate arrange by_self collate consolidate contract count cross inspect join linear "
         "loop node projection reduce threshold top_k".split()
     ),
-    "runners": frozenset("coordinate feed local read spark tasks work".split()),
+    "runners": frozenset("feed local read spark tasks work".split()),
     "engine": frozenset("compaction evaluation graph loop state step subgraph".split()),
     "dataflow": frozenset(
         "catalog coercion dataflow hold input_session outputs probe".split()

@@ -266,10 +266,10 @@ class Iteration:
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self._outer(node)
-            return replace(view, fresh=view.new if first else {}, first=first)
+            return view.at_turn(view.new if first else {}, first)
         trace = self._step.trace(node, self._lower)
         view = self._step.compaction.view(node, trace, self._lower, self._upper)
-        return replace(view, fresh=self._fresh.get(node, {}) if first else {})
+        return view.at_turn(self._fresh.get(node, {}) if first else {}, False)
 
     def _reader(self, node: Reader, at: Coordinate) -> None:
         step = self._step

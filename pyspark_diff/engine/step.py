@@ -29,6 +29,7 @@ from pyspark_diff.engine.state import (
 )
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.coordinates import Coordinate
+from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, Source
@@ -228,7 +229,8 @@ class Step:
         own = None
         stored: tuple[int, ...] = ()
         if node.keeps:
-            own = self.compaction.view(node, trace, lower, upper)
+            # What it gave in this step itself, at other coordinates of a loop, has had its turn.
+            own = self.compaction.view(node, trace, lower, upper).at_turn({}, False)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
             node.kernel,
@@ -256,7 +258,7 @@ class Step:
         positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
         names = [node.schema.names[i] for i in positions]
         # Pairs of a join are many, and what takes them in adds up equal ones anyway.
-        pruned = len(names) < len(node.schema.names) and not getattr(node.kernel, "bilinear", False)
+        pruned = len(names) < len(node.schema.names) and not isinstance(node.kernel, BilinearKernel)
         return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
 
     def run_node(
@@ -274,6 +276,7 @@ class Step:
         keeps = node.keeps and (upper is not None or node.kernel is None)
         work = Work(
             layout,
+            schema.names,
             self.settings.buckets,
             node.kernel,
             output,

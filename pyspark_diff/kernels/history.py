@@ -84,9 +84,11 @@ def history(
         group, row = matches(keys, batch, null_safe, limit)
         if row.size:
             rows = batch.take(row)
-            parts.append(rows if limit is None else rows.placed(0))
+            if limit is not None:
+                rows = rows.placed(0)
+                mixed = mixed or isinstance(batch.coordinate, np.ndarray)
+            parts.append(rows)
             numbers.append(group)
-            mixed = mixed or isinstance(batch.coordinate, np.ndarray)
     read = sum(len(part) for part in parts)
     if not parts:
         return np.empty(0, np.int64), 0, None

@@ -1,11 +1,17 @@
 """Pairs of updates with equal keys: the join core.
 
-For the updates ``A`` and ``B`` of one key, with times that are totally ordered::
+For the updates ``A`` and ``B`` of one key, with times that are totally ordered, and in a loop with
+coordinates that are not::
 
-    join(A, B) = { (a, b, max(time of a, time of b)): diff of a * diff of b }
+    join(A, B) = { (a, b, max(time of a, time of b), lub(coordinate of a, coordinate of b)):
+                   diff of a * diff of b }
 
-and with ``old`` and ``new`` updates, what is new of the join is
-``new A x (old B + new B)  +  old A x new B``: each pair is met once.
+With ``old`` updates, ``earlier`` ones that have had their turn in this step, and the ``new`` ones
+that have it now, what is new of the join is::
+
+    new A x (old B + earlier B)  +  (old A + earlier A + new A) x new B
+
+so each pair is met once, when the later of its two updates has its turn.
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Coordinate, lub, pack
+from pyspark_diff.kernels.coordinates import Coordinate, lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, advanced, concat, pick, spread
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, pick, spread
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
 #: order of time instead: what is not there at the same time never meets.
@@ -56,33 +62,51 @@ class Matches:
         return int(self.left_rows.size)
 
 
-def join(
-    old_left: list[Updates],
-    new_left: Grouped,
-    old_right: list[Updates],
-    new_right: Grouped,
-    lower: int | None,
-    *,
-    null_safe: bool = False,
-) -> tuple[list[Matches], int]:
-    """What is new in the join of two arrangements.
+@dataclass(frozen=True)
+class Reached:
+    """What has been reached of an arrangement when a coordinate has its turn.
 
     Parameters
     ----------
-    old_left, old_right : list of Updates
-        Batches of updates before ``lower``, each in order.
-    new_left, new_right : Grouped
-        Updates from ``lower`` on.
+    old : list of Updates
+        Batches of updates before ``lower``, at all coordinates.
+    earlier : list of Updates
+        Those from ``lower`` on whose turn has been; none outside of loops.
+    new : Grouped
+        Those from ``lower`` on whose turn it is.
+    depth : int
+        Number of loops around the arrangement.
+    """
+
+    old: list[Updates]
+    earlier: list[Updates]
+    new: Grouped
+    depth: int
+
+
+def join(
+    left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
+) -> tuple[list[Matches], int]:
+    """What is new in the join of two arrangements when a coordinate has its turn.
+
+    What is new meets all that the other side has, larger coordinates included.
+
+    Parameters
+    ----------
+    left, right : Reached
+    at : tuple of int
+        The coordinate; ``()`` outside of loops.
     lower : int or None
-        None where there is nothing old.
+        Where the interval begins; None where there is nothing old.
     null_safe : bool
         Whether a null matches a null; else it matches nothing.
 
     Returns
     -------
     pairs : list of Matches
+        With coordinates from `at` on.
     read : int
-        Number of old rows that were read.
+        Number of rows that were read, new ones left out.
 
     Raises
     ------
@@ -94,124 +118,63 @@ def join(
     >>> from pyspark_diff.kernels.consolidate import consolidate
     >>> a = consolidate(Updates(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
     >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
-    >>> pairs, _ = join([], a, [], b, None)
+    >>> pairs, _ = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None)
     >>> p = pairs[0]
     >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
     ([20, 20], [7, 8], 3)
     """
-    found = []
-    read = 0
-    for batch, new, swap in ((old_right, new_left, False), (old_left, new_right, True)):
-        if not len(new.updates):
-            continue
-        groups, rows, old = history(new, batch, lower, null_safe=null_safe)
-        read += rows
-        if old is None:
-            continue
-        ours, theirs = _expand(new, groups)
-        found.append(_pairs(new.updates, old, ours, theirs, swap))
-    if len(new_left.updates) and len(new_right.updates):
-        found += _join_new(new_left, new_right, null_safe)
-    return [pairs for pairs in found if len(pairs)], read
-
-
-@dataclass(frozen=True)
-class Reached:
-    """What a loop has reached of an arrangement.
-
-    Parameters
-    ----------
-    old : list of Updates
-        Batches of updates before ``lower``, at all coordinates.
-    new : list of Updates
-        Those from ``lower`` on, at the coordinates that have had their turn and the one that has
-        it now.
-    fresh : Grouped
-        Those of `new` whose turn it is.
-    depth : int
-        Number of loops around the arrangement.
-    """
-
-    old: list[Updates]
-    new: list[Updates]
-    fresh: Grouped
-    depth: int
-
-
-def join_at(
-    left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
-) -> tuple[list[Matches], int]:
-    """What is new in the join of two arrangements when a coordinate has its turn.
-
-    What is fresh meets all that the other side has, larger coordinates included; so each pair is
-    met once, when the later of its two updates has its turn.
-
-    Parameters
-    ----------
-    left, right : Reached
-    at : tuple of int
-        The coordinate.
-    lower : int or None
-    null_safe : bool
-        Whether a null matches a null; else it matches nothing.
-
-    Returns
-    -------
-    pairs : list of Matches
-        With coordinates from `at` on.
-    read : int
-        Number of rows that were read.
-    """
-    found = []
+    found: list[Matches] = []
     read = 0
     for ours, theirs, swap in ((left, right, False), (right, left, True)):
-        if not len(ours.fresh.updates):
+        if not len(ours.new.updates):
             continue
-        others, rows = _met(ours.fresh, theirs, at, lower, null_safe, fresh_too=swap)
+        met: list[Matches] = []
+        groups, rows, old = history(ours.new, theirs.old, lower, null_safe=null_safe)
         read += rows
-        if others is None:
-            continue
-        both = (others, ours.fresh) if swap else (ours.fresh, others)
-        for pairs in _join_new(*both, null_safe):
-            rows_there = pairs.left_rows if swap else pairs.right_rows
-            there = pick(others.updates.coordinate, rows_there)
-            found.append(replace(pairs, coordinate=lub(there, theirs.depth, at)))
-    return [pairs for pairs in found if len(pairs)], read
+        if old is not None:
+            our_rows, their_rows = _expand(ours.new, groups)
+            met.append(_pairs(ours.new.updates, old, our_rows, their_rows, swap))
+        now, rows = _of_this_step(ours.new, theirs, null_safe, with_new=swap)
+        read += rows
+        if now is not None:
+            met += _join_new(*((now, ours.new) if swap else (ours.new, now)), null_safe)
+        found += [_placed(pairs, swap, theirs.depth, at) for pairs in met if len(pairs)]
+    return found, read
 
 
-def _met(
-    fresh: Grouped, side: Reached, at: Coordinate, lower: int | None, null_safe: bool, *,
-    fresh_too: bool,
+def _placed(pairs: Matches, swap: bool, depth: int, at: Coordinate) -> Matches:
+    """Pairs of what has its turn and rows of the other side, where they belong."""
+    if not at:
+        return pairs
+    theirs, rows = (pairs.left, pairs.left_rows) if swap else (pairs.right, pairs.right_rows)
+    return replace(pairs, coordinate=lub(pick(theirs.coordinate, rows), depth, at))
+
+
+def _of_this_step(
+    new: Grouped, side: Reached, null_safe: bool, *, with_new: bool
 ) -> tuple[Grouped | None, int]:
-    """The rows of a side that fresh updates of the other meet; its own fresh ones or not."""
-    keys = distinct_keys(fresh)
-    now = None
-    if not fresh_too and not any(at[side.depth:]):
-        now = pack(at[: side.depth])
+    """The rows of the interval that new updates of the other side meet, and how many were read."""
+    if not side.earlier:
+        return (side.new if with_new and len(side.new.updates) else None), 0
+    keys = distinct_keys(new)
     parts = []
-    mixed = False
-    for batches, old in ((side.old, True), (side.new, False)):
-        for batch in batches:
-            _, row = matches(keys, batch, null_safe)
-            if row.size and not old and now is not None:
-                row = row[spread(pick(batch.coordinate, row), row.size) != now]
-            if row.size:
-                parts.append(advanced(batch.take(row), lower) if old else batch.take(row))
-                mixed = mixed or isinstance(batch.time, np.ndarray)
-    read = sum(len(part) for part in parts)
+    for batch in (*side.earlier, side.new.updates) if with_new else side.earlier:
+        _, row = matches(keys, batch, null_safe)
+        if row.size:
+            parts.append(batch.take(row))
     if not parts:
         return None, 0
-    grouped = consolidate(concat(parts)) if len(parts) > 1 or mixed else runs_of(parts[0])
+    grouped = consolidate(concat(parts)) if len(parts) > 1 else runs_of(parts[0])
     if isinstance(grouped.updates.coordinate, np.ndarray) and len(grouped.updates):
         # A record at another coordinate is another one: pairs tell them apart.
-        new = np.zeros(len(grouped.updates), dtype=bool)
-        new[grouped.starts] = True
+        starts = np.zeros(len(grouped.updates), dtype=bool)
+        starts[grouped.starts] = True
         np.not_equal(
             grouped.updates.coordinate[1:], grouped.updates.coordinate[:-1],
-            where=~new[1:], out=new[1:],
+            where=~starts[1:], out=starts[1:],
         )
-        grouped = Grouped(grouped.updates, np.flatnonzero(new), key_starts(grouped))
-    return grouped, read
+        grouped = Grouped(grouped.updates, np.flatnonzero(starts), key_starts(grouped))
+    return grouped, sum(len(part) for part in parts)
 
 
 def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:

@@ -121,13 +121,17 @@ class Layout:
         """One of the columns that `decode` gives, for some rows: nothing else is moved."""
         width = len(self.types)
         if position >= width:
-            if self.value is None or updates.val64 is None:
+            if self.value is None or position >= width + len(self.value.types):
                 raise IndexError(f"records have no column {position}")
+            if updates.val64 is None:
+                return pa.array([], self.value.types[position - width])
             value = Updates(updates.val64, updates.values, 0, 1)
             return self.value.column(value, position - width, rows)
         if self.exact and updates.columns is None:
             return from_int64(pa.array(updates.key64[rows]), self.types[0])
-        found = updates.with_columns()[position].take(pa.array(rows))
+        if updates.columns is None:  # no rows: `empty()` knows no types
+            return pa.array([], self.types[position])
+        found = updates.columns[position].take(pa.array(rows))
         return from_int64(found, self.types[0]) if self.exact else found
 
     def decode_value(self, updates: Updates) -> list[pa.Array]:

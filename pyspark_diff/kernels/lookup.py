@@ -12,10 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
@@ -82,6 +84,31 @@ def accumulated_vectors(
         read += row.size
         add_at(sums, group, batch.diff.take(row))
     return sums, read
+
+
+def replay_on(
+    old: list[Updates], new: Grouped, limit: Limit | None = None
+) -> tuple[Int64, Int64, int]:
+    """The replay of each record's new updates on top of what stood before: see `replay`.
+
+    Parameters
+    ----------
+    old : list of Updates
+        Batches of updates before the new ones, each ordered by ``key64``.
+    new : Grouped
+    limit : Limit or None
+        In a loop, the coordinates of old updates that count.
+
+    Returns
+    -------
+    before, after : ndarray of int64, shape (rows,)
+    read : int
+        Number of old rows that were read.
+    """
+    base, read = np.zeros(new.starts.size, dtype=np.int64), 0
+    if old:
+        base, read = accumulated(new.records(), old, limit)
+    return (*replay(new, base), read)
 
 
 def matching_within(

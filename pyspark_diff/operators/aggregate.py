@@ -23,7 +23,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, running
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.lookup import accumulated_vectors
 from pyspark_diff.kernels.results import result
-from pyspark_diff.operators.contract import Changes, DiffColumns, Side
+from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.spark.schema import Schema, arrow_type
 
@@ -86,7 +86,7 @@ def total(column: int) -> Formula:
 
 
 @dataclass(frozen=True)
-class AggregateKernel:
+class AggregateKernel(ReplayKernel):
     """Where the vector of a key changes, its old row goes and its new row comes.
 
     Parameters
@@ -100,15 +100,12 @@ class AggregateKernel:
     rows : int or None
         The component that counts records: there is a row where it is not zero. None where any
         component will do.
-    records : bool
-        Whether the output is arranged.
     """
 
     width: int
     accumulators: tuple[Accumulator, ...]
     formulas: tuple[Formula, ...]
     rows: int | None
-    records: bool
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return []  # the key, and vectors
@@ -194,7 +191,8 @@ def aggregate(
     for _, formula in formulas:
         held += [a for a in formula.accumulators if a not in held]
     kernel = AggregateKernel(
-        len(key), tuple(held), tuple(f for _, f in formulas), 0 if by_rows else None, arranged
+        len(key), tuple(held), tuple(f for _, f in formulas), 0 if by_rows else None,
+        arranges_output=arranged,
     )
     fields = [source.schema.struct[name] for name in key]
     schema = Schema(T.StructType([*fields, *(field for field, _ in formulas)]))

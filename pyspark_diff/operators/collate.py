@@ -22,13 +22,13 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.history import distinct_keys, history
 from pyspark_diff.kernels.lookup import matching_rows
 from pyspark_diff.kernels.updates import Int64, concat
-from pyspark_diff.operators.contract import Changes, Side
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)
-class CollateKernel:
+class CollateKernel(ReplayKernel):
     """The records of all parts, carried forward.
 
     Parameters
@@ -42,7 +42,6 @@ class CollateKernel:
 
     key: tuple[str, ...]
     columns: tuple[tuple[int, str, Any], ...]
-    records: bool = False
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         width = len(self.key)

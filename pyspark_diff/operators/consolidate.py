@@ -9,24 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from pyspark_diff.kernels.consolidate import Grouped
-from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64
-from pyspark_diff.operators.contract import Changes
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 
 
 @dataclass(frozen=True)
-class ConsolidateKernel:
+class ConsolidateKernel(ReplayKernel):
     """The rows as they come out of the arrange: consolidated."""
 
     stateful = False
 
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return []  # the key is the record
+
     def __call__(
-        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
-    ) -> Changes:
-        columns = layout.decode(grouped.updates)
-        return [columns[i] for i in wanted], grouped.updates.time, grouped.updates.scalars()
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        (side,) = sides
+        new = side.new.updates
+        columns = side.layout.decode(new)
+        return ([columns[i] for i in wanted], new.times(), new.diffs()), 0
 
 
 def consolidate(source: Node) -> Keyed:

@@ -1,59 +1,95 @@
-"""The contract of an operator: what its parts may rely on, and what each has to leave behind."""
+"""The contract of an operator: what each of its parts may rely on, and what it has to leave behind.
+
+With ``A_t`` for ``A`` accumulated at ``t``, an operator ``O = F(A, B, ...)`` is right iff at every
+time and in every step ``[lower, upper)``, however its updates were cut into steps::
+
+    O_t = F(A_t, B_t, ...)
+
+Its parts are of three kinds. Each gets some updates, and gives updates.
+
+``Stage``, linear: any updates ``U`` and ``V``, in any order, cut anywhere, and not consolidated::
+
+    f(U + V) = f(U) + f(V)                                     (as sums of updates)
+    on_frame = on_table                                        where it is portable
+
+``ReplayKernel``: one bucket, all times of the interval at once. With ``A = old + new`` of each
+side, as far as the keys of the new updates go, and any number of steps behind each other::
+
+    sum(given, time <= t) = F(sum(old + new, time <= t)) - F(sum(old))     for every t >= lower
+
+In a loop it has a turn at a coordinate ``c``, and the sums are over coordinates up to ``c``. What
+was given at smaller ones is the runner's to take off. Outside of loops ``c`` is ``()``.
+
+``BilinearKernel``: one bucket, one coordinate ``c`` whose turn it is. Each pair of updates of both
+sides is met once, in the turn and the step of the later one of the two::
+
+    given = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
+
+so nothing has to be known of what was given before, and nothing is taken back. Outside of loops
+all updates are at ``()``, and the new ones of the step have their turn.
+
+All kernels may rely on this, for each `Side`:
+
+* ``old`` are the updates before ``lower``, in any number of batches: each ordered by
+  ``(key64, key, value, coordinate, time)`` and consolidated, and the value in the arrangement's
+  ordering if it has one. Their times may have been advanced, to ``lower`` at most: only their sum
+  counts. A record may be in several batches, and its rows may cancel.
+* ``new`` are updates with ``lower <= time < upper``, all under consideration in one set: in that
+  same order, consolidated.
+* Equal keys of all sides are in the same bucket, so no other bucket matters.
+* A hash is no proof: records are equal iff ``key64`` and ``columns`` are.
+
+And all leave this behind:
+
+* Updates of the interval only: ``lower <= time < upper``, those of a bilinear one at coordinates
+  from ``c`` on. Rows need not be consolidated, and come in any order.
+* For each wanted position a column, in the order asked for and of the type of the output's schema;
+  rows are what they would be with all columns, or as few of them as those columns can tell apart.
+* Nothing for nothing: no rows where there is no new update, and columns of the same types.
+* The same for the same: it depends on its arguments alone, and not on how ``old`` is cut.
+* Nothing else: arguments stay as they are, mapped files among them; no I/O, no Spark.
+* It travels to the executors: it can be pickled (as Spark does it), and does the same there.
+
+`tests/test_contract.py` holds every kernel and every stage of the package to this page.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, Sequence
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.accumulators import Accumulator
-from pyspark_diff.kernels.consolidate import Grouped
-from pyspark_diff.kernels.coordinates import Limit
+from pyspark_diff.kernels.coordinates import Coordinate, Limit
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates
+from pyspark_diff.kernels.updates import Int64, PerRow
+
+#: What a kernel gives: the wanted output columns, times and diffs. The diffs tell how many rows.
+Changes = tuple[Sequence[pa.Array], PerRow, Int64]
 
 
-class Stage(Protocol):
+class Stage(ABC):
     """A linear operator, as runners see it. Travels to the executors where it is portable."""
 
-    @property
-    def portable(self) -> bool:
-        """Whether `on_table` works, so that no Spark is needed to evaluate the stage."""
+    #: Whether `on_table` works, so that no Spark is needed to evaluate the stage.
+    portable: ClassVar[bool] = True
+    #: Spark schema of the update rows it takes, where it is not portable.
+    takes: T.StructType | None = None
+    #: Whether time and diff of every row stay what they are.
+    keeps_time_and_diff: bool
 
-    @property
-    def takes(self) -> T.StructType | None:
-        """Spark schema of the update rows it takes, where it is not portable."""
-
-    @property
-    def keeps_time_and_diff(self) -> bool:
-        """Whether time and diff of every row stay what they are."""
-
+    @abstractmethod
     def on_frame(self, frame: DataFrame) -> DataFrame:
         """The operator on Spark update rows."""
 
+    @abstractmethod
     def on_table(self, table: pa.Table) -> pa.Table:
         """The operator on Arrow update rows."""
-
-
-#: What a kernel returns: the wanted output columns, times and diffs.
-Changes = tuple[Sequence[pa.Array], PerRow, PerRow]
-
-
-class Kernel(Protocol):
-    """A keyed operator's function on one bucket."""
-
-    @property
-    def stateful(self) -> bool:
-        """Whether it needs the accumulation of each record below the interval."""
-
-    def __call__(
-        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
-    ) -> Changes:
-        """Updates of the output columns at the wanted positions."""
 
 
 @dataclass(frozen=True)
@@ -72,46 +108,106 @@ class DiffColumns:
 
 
 @dataclass(frozen=True)
-class Side:
-    """What a kernel sees of one arrangement.
+class Side(Reached):
+    """What a kernel sees of one arrangement, in one bucket.
 
     Parameters
     ----------
     old : list of Updates
         Batches of updates before the interval, each ordered by (key64, key, value, time).
+    earlier : list of Updates
+        For bilinear kernels in a loop: updates of the interval whose turn has been, likewise.
     new : Grouped
-        Updates of the interval, consolidated.
+        Updates of the interval, consolidated: those that have their turn; for a replay all those
+        under the keys that have to be visited, at coordinates up to the one whose turn it is.
+    depth : int
+        Number of loops around the arrangement.
     layout : Layout
     names : tuple of str
         Columns of the records, those of the key first.
     lower : int or None
         Where the interval begins; None where it has no beginning.
     limit : Limit or None
-        In a loop, the coordinates of old updates that count.
-    reached : Reached or None
-        In a loop, what it has reached of the arrangement, for kernels that are bilinear.
+        For a replay in a loop, the coordinates of old updates that count.
     """
 
-    old: list[Updates]
-    new: Grouped
     layout: Layout
     names: tuple[str, ...]
     lower: int | None
     limit: Limit | None = None
-    reached: Reached | None = None
 
 
-class ReadKernel(Protocol):
-    """The function of an operator on one bucket: pure, without I/O, right on zero rows."""
+class Kernel(ABC):
+    """The function of an operator on one bucket. Either a replay or bilinear, see above."""
 
-    @property
-    def records(self) -> bool:
-        """Whether the output is arranged too, so that the kernel knows what it gave before."""
+    #: Whether the output is arranged too, so that what was given before can be found again.
+    arranges_output: bool
+    #: Whether it looks up in a step what it gave in those before.
+    recalls: ClassVar[bool] = False
 
+    @abstractmethod
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        """Columns of the arrangement with this number that some output columns are made of."""
+        """Columns of the arrangement with this number that some output columns are made of.
 
+        The columns of its key need not be named: they are always there.
+        """
+
+
+@dataclass(frozen=True)
+class ReplayKernel(Kernel):
+    """A kernel that replays the history of the keys that have new updates.
+
+    An operator that takes its input in by itself has one side, arranged by the whole record.
+
+    Parameters
+    ----------
+    arranges_output : bool
+    """
+
+    arranges_output: bool = field(default=False, kw_only=True)
+    #: Whether it looks at what is old; if not, an operator of its own need not keep its input.
+    stateful: ClassVar[bool] = True
+
+    @abstractmethod
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
-        """Updates of the wanted output columns, and how many old rows were read."""
+        """Updates of the wanted output columns, and how many old rows were read.
+
+        Parameters
+        ----------
+        sides : sequence of Side
+        own : Side or None
+            The arrangement of its output, without new updates; None where that is not arranged.
+        wanted : sequence of int
+            Positions among all output columns.
+        """
+
+
+class BilinearKernel(Kernel):
+    """A kernel to which each pair of updates is new once, like that of a join."""
+
+    arranges_output = False
+
+    @abstractmethod
+    def __call__(
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
+    ) -> tuple[Changes, PerRow, int]:
+        """Updates of the wanted output columns, where they belong, and how many rows were read.
+
+        Parameters
+        ----------
+        sides : sequence of Side
+            Two of them.
+        at : tuple of int
+            The coordinate whose turn it is.
+        wanted : sequence of int
+            Positions among all output columns.
+
+        Returns
+        -------
+        changes : Changes
+        coordinates : ndarray of int64, or int
+            Packed, none of them less than `at`.
+        read : int
+        """

@@ -14,40 +14,41 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pyspark_diff.kernels.consolidate import Grouped
-from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.replay import replay
-from pyspark_diff.kernels.updates import Int64, pick
-from pyspark_diff.operators.contract import Changes
+from pyspark_diff.kernels.lookup import replay_on
+from pyspark_diff.kernels.updates import pick
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)
-class CountKernel:
+class CountKernel(ReplayKernel):
     """Where the accumulation of a record changes, its old row goes and its new row comes."""
 
-    stateful = True
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return []  # the key is the record
 
     def __call__(
-        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
-    ) -> Changes:
-        before, after = replay(grouped, base)
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        (side,) = sides
+        new, layout = side.new.updates, side.layout
+        before, after, read = replay_on(side.old, side.new, side.limit)
         gone, come = np.flatnonzero(before), np.flatnonzero(after)
         diff = np.concatenate((np.full(gone.size, -1), np.ones(come.size, np.int64)))
         width = len(layout.types)
         columns: list[pa.Array] = []
         if any(i < width for i in wanted):
             rows = np.concatenate((gone, come))
-            records = layout.decode(grouped.updates.take(rows))
+            records = layout.decode(new.take(rows))
             columns = [records[i] for i in wanted if i < width]
         for i, position in enumerate(wanted):
             if position == width:
                 columns.insert(i, pa.array(np.concatenate((before[gone], after[come]))))
-        time = grouped.updates.time
+        time = new.time
         if isinstance(time, np.ndarray):
             time = np.concatenate((pick(time, gone), pick(time, come)))
-        return columns, time, diff
+        return (columns, time, diff), read
 
 
 def count(source: Node, name: str) -> Keyed:

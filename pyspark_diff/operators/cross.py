@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.updates import joined
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema
@@ -25,7 +26,7 @@ SALTS = 64
 
 
 @dataclass(frozen=True)
-class Salt:
+class Salt(Stage):
     """One more column: a hash of the others.
 
     Parameters
@@ -37,8 +38,6 @@ class Salt:
 
     name: str
     columns: tuple[str, ...]
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -56,7 +55,7 @@ class Salt:
 
 
 @dataclass(frozen=True)
-class Replicate:
+class Replicate(Stage):
     """Each record once for every salt.
 
     Parameters
@@ -66,8 +65,6 @@ class Replicate:
     """
 
     name: str
-    portable = True
-    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:

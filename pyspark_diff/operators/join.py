@@ -25,16 +25,15 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import Coordinate, pack
 from pyspark_diff.kernels.join import Matches
 from pyspark_diff.kernels.join import join as join_core
-from pyspark_diff.kernels.join import join_at
-from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
-from pyspark_diff.operators.contract import Changes, Side
+from pyspark_diff.kernels.updates import Int64, PerRow, concat, spread
+from pyspark_diff.operators.contract import BilinearKernel, Changes, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
 
 
 @dataclass(frozen=True)
-class JoinKernel:
+class JoinKernel(BilinearKernel):
     """The join core on two arrangements.
 
     Parameters
@@ -47,28 +46,15 @@ class JoinKernel:
 
     columns: tuple[tuple[int, str], ...]
     null_safe: bool = False
-    records = False
-    bilinear = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return [name for side, name in (self.columns[i] for i in wanted) if side == number]
 
     def __call__(
-        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
-    ) -> tuple[Changes, int]:
-        pairs, read = _core(sides, self.null_safe)
-        return self._changes(sides, pairs, wanted), read
-
-    def at(
         self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
     ) -> tuple[Changes, PerRow, int]:
-        """What is new when a coordinate of a loop has its turn, and where it belongs."""
-        pairs, read = _core_at(sides, at, self.null_safe)
-        return self._changes(sides, pairs, wanted), _together(pairs, "coordinate"), read
-
-    def _changes(
-        self, sides: Sequence[Side], pairs: Sequence[Matches], wanted: Sequence[int]
-    ) -> Changes:
+        left, right = sides
+        pairs, read = join_core(left, right, at, left.lower, null_safe=self.null_safe)
         columns = []
         for side, name in (self.columns[i] for i in wanted):
             layout, position = sides[side].layout, sides[side].names.index(name)
@@ -79,11 +65,14 @@ class JoinKernel:
             ]
             none = pa.array([], layout.all_types[position])
             columns.append(pa.concat_arrays(pieces) if pieces else none)
-        return columns, _together(pairs, "time"), _together(pairs, "diff")
+        time = _together(pairs, [p.time for p in pairs])
+        diff = _together(pairs, [p.diff for p in pairs])
+        coordinates = _together(pairs, [p.coordinate for p in pairs]) if at else 0
+        return (columns, time, diff), coordinates, read
 
 
 @dataclass(frozen=True)
-class SemijoinKernel:
+class SemijoinKernel(BilinearKernel):
     """The records of one arrangement whose keys are, or are not, in another one of keys.
 
     Parameters
@@ -99,72 +88,35 @@ class SemijoinKernel:
     names: tuple[str, ...]
     anti: bool
     null_safe: bool = False
-    records = False
-    bilinear = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return [] if number else [self.names[i] for i in wanted]
 
     def __call__(
-        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
-    ) -> tuple[Changes, int]:
-        pairs, read = _core(sides, self.null_safe)
-        rows = self._rows(pairs, sides[0].new.updates)
-        return self._changes(sides, rows, wanted), read
-
-    def at(
         self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
     ) -> tuple[Changes, PerRow, int]:
-        """As `JoinKernel.at`."""
-        pairs, read = _core_at(sides, at, self.null_safe)
-        rows = self._rows(pairs, sides[0].new.updates.placed(pack(at)))
-        return self._changes(sides, rows, wanted), rows.coordinate, read
-
-    def _rows(self, pairs: Sequence[Matches], new: Updates) -> Updates:
+        left, right = sides
+        pairs, read = join_core(left, right, at, left.lower, null_safe=self.null_safe)
         sign = -1 if self.anti else 1
         parts = [
             p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate) for p in pairs
         ]
-        return consolidate(concat([*parts, new] if self.anti else parts)).updates
-
-    def _changes(
-        self, sides: Sequence[Side], rows: Updates, wanted: Sequence[int]
-    ) -> Changes:
+        if self.anti:
+            parts.append(left.new.updates.placed(pack(at)))
+        rows = consolidate(concat(parts)).updates
         every = np.arange(len(rows))
-        columns = [
-            sides[0].layout.column(rows, sides[0].names.index(self.names[i]), every)
-            if len(rows) else _none(sides[0], self.names[i]) for i in wanted
-        ]
-        return columns, rows.times(), rows.diffs()
+        positions = [left.names.index(self.names[i]) for i in wanted]
+        columns = [left.layout.column(rows, position, every) for position in positions]
+        return (columns, rows.times(), rows.diffs()), rows.coordinate, read
 
 
-def _none(side: Side, name: str) -> pa.Array:
-    return dict(zip(side.names, side.layout.decode(side.new.updates.between(0, 0))))[name]
-
-
-def _core(sides: Sequence[Side], null_safe: bool) -> tuple[list[Matches], int]:
-    left, right = sides
-    return join_core(
-        left.old, left.new, right.old, right.new, left.lower, null_safe=null_safe
-    )
-
-
-def _core_at(
-    sides: Sequence[Side], at: Coordinate, null_safe: bool
-) -> tuple[list[Matches], int]:
-    left, right = (side.reached for side in sides)
-    if left is None or right is None:
-        raise ValueError("in a loop a join is told what the loop has reached")
-    return join_at(left, right, at, sides[0].lower, null_safe=null_safe)
-
-
-def _together(pairs: Sequence[Matches], name: str) -> PerRow:
-    values = [spread(getattr(p, name), len(p)) for p in pairs]
-    return np.concatenate(values) if values else np.empty(0, np.int64)
+def _together(pairs: Sequence[Matches], values: Sequence[PerRow]) -> Int64:
+    pieces = [spread(value, len(p)) for p, value in zip(pairs, values)]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Pad:
+class Pad(Stage):
     """Columns picked by name, with nulls for those that are not there: linear, needs no Spark.
 
     Parameters
@@ -177,8 +129,6 @@ class Pad:
 
     names: tuple[tuple[str | None, str], ...]
     kinds: tuple[T.DataType, ...]
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:

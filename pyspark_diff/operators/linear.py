@@ -17,10 +17,11 @@ from pyspark_diff.errors import (
     InvalidDiffError,
     InvalidTimeError,
     SchemaError,
+    errors_to_text,
     to_text,
 )
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.errors import (errors_to_text)
 from pyspark_diff.spark.frames import column, map_in_arrow
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.values import to_array
@@ -30,7 +31,7 @@ _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
 
 
 @dataclass(frozen=True)
-class Pick:
+class Pick(Stage):
     """Columns picked by name, perhaps under other names: `select` with names, `drop`, renaming.
 
     Parameters
@@ -40,8 +41,6 @@ class Pick:
     """
 
     names: tuple[tuple[str, str], ...]
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -76,7 +75,7 @@ def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
 
 
 @dataclass(frozen=True)
-class DropNull:
+class DropNull(Stage):
     """The records in which none of some columns is null.
 
     Parameters
@@ -85,8 +84,6 @@ class DropNull:
     """
 
     columns: tuple[str, ...]
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -114,7 +111,7 @@ def drop_null(source: Node, columns: Sequence[str]) -> Node:
 
 
 @dataclass(frozen=True)
-class MultiplyDiff:
+class MultiplyDiff(Stage):
     """The diff multiplied by a whole number, which is dropped.
 
     Parameters
@@ -124,8 +121,6 @@ class MultiplyDiff:
     """
 
     name: str
-    portable = True
-    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -155,11 +150,9 @@ def multiply_diff(source: Node, name: str) -> Linear:
 
 
 @dataclass(frozen=True)
-class Negate:
+class Negate(Stage):
     """Every diff with the other sign."""
 
-    portable = True
-    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -178,7 +171,7 @@ class Negate:
 
 
 @dataclass(frozen=True)
-class Expression:
+class Expression(Stage):
     """Anything that Spark evaluates row by row.
 
     Parameters
@@ -203,7 +196,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class FlatMap:
+class FlatMap(Stage):
     """A Python function from one record to any number of records.
 
     Parameters
@@ -222,8 +215,6 @@ class FlatMap:
     inputs: pa.Schema
     struct: T.StructType
     schema: pa.Schema
-    portable = True
-    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -275,7 +266,7 @@ class FlatMap:
 
 
 @dataclass(frozen=True)
-class MapInPandas:
+class MapInPandas(Stage):
     """A Python function over pandas frames of update rows, time and diff included.
 
     Parameters
@@ -298,8 +289,6 @@ class MapInPandas:
     inputs: pa.Schema
     struct: T.StructType
     schema: pa.Schema
-    portable = True
-    takes = None
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:

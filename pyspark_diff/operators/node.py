@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.operators.contract import DiffColumns, Kernel, ReadKernel, Stage
+from pyspark_diff.operators.contract import DiffColumns, Kernel, ReplayKernel, Stage
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 _serial = itertools.count()
@@ -247,7 +247,7 @@ class Keyed(Arranged):
     source : Node
     schema : Schema
         Output columns.
-    kernel : Kernel or None
+    kernel : ReplayKernel or None
         None only arranges, and gives nothing.
     key : sequence of str, optional
         Columns of the key; the whole record if not given, as kernels want it.
@@ -263,7 +263,7 @@ class Keyed(Arranged):
         kind: str,
         source: Node,
         schema: Schema,
-        kernel: Kernel | None,
+        kernel: ReplayKernel | None,
         key: Sequence[str] | None = None,
         *,
         ordering: Sequence[tuple[str, bool, bool]] | None = None,
@@ -325,7 +325,7 @@ class Reader(Arranged):
         All with keys of the same types.
     schema : Schema
         Output columns.
-    kernel : ReadKernel
+    kernel : Kernel
     key : sequence of str, optional
         The output's columns that are the arrangements' key, if they are all there: by them the
         output can be an arrangement without moving.
@@ -336,7 +336,7 @@ class Reader(Arranged):
         kind: str,
         arranged: Sequence[Arranged],
         schema: Schema,
-        kernel: ReadKernel,
+        kernel: Kernel,
         key: Sequence[str] | None = None,
     ):
         super().__init__(kind, arranged, schema, key or ())
@@ -345,27 +345,27 @@ class Reader(Arranged):
         self._keyed = key is not None
         if self.loop is not None and self._keyed:
             self.output_by(self.key)  # it has to know what it gave at other coordinates
-        if kernel.records:
+        if kernel.arranges_output:
             schema.layout()
 
     def output_by(self, key: Sequence[str]) -> Reader | None:
         """This node with its output arranged by a key, if it comes out that way; else None."""
-        if not self._keyed or tuple(key) != self.key:
+        if not self._keyed or tuple(key) != self.key or not isinstance(self.kernel, ReplayKernel):
             return None
-        if not self.kernel.records:
+        if not self.kernel.arranges_output:
             self.schema.layout()
-            self.kernel = replace(self.kernel, records=True)  # type: ignore[type-var]
+            self.kernel = replace(self.kernel, arranges_output=True)
         return self
 
     @property
     def keeps(self) -> bool:
         """Whether its output is an arrangement."""
-        return self.kernel.records
+        return self.kernel.arranges_output
 
     @property
     def recalls(self) -> bool:
         """Whether it looks up in a step what it gave in those before."""
-        return getattr(self.kernel, "recalls", False)
+        return self.kernel.recalls
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
         # What was given must be found again whole, whoever reads it.

@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.expressions.compiled import CompiledExpression
 from pyspark_diff.kernels.arrow_expression import ArrowExpression, column_of
+from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
@@ -65,7 +66,7 @@ class BySpark:
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Stage):
     """Columns that are computed from others: `select` and `withColumn`.
 
     Parameters
@@ -78,8 +79,6 @@ class Compute:
 
     outputs: tuple[tuple[str, ArrowExpression], ...]
     by_spark: BySpark = field(default=BySpark(), compare=False)
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -101,7 +100,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(Stage):
     """The records for which a condition is true, and neither false nor null: `where`.
 
     Parameters
@@ -113,8 +112,6 @@ class Filter:
 
     condition: ArrowExpression
     by_spark: BySpark = field(default=BySpark(), compare=False)
-    portable = True
-    takes = None
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:

@@ -30,7 +30,7 @@ from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
-from pyspark_diff.operators.contract import Changes, Side
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.values import to_array
@@ -40,7 +40,7 @@ FORMS = ("rows", "pandas", "arrow")
 
 
 @dataclass(frozen=True)
-class ReduceKernel:
+class ReduceKernel(ReplayKernel):
     """A user's function on the replayed history of each touched key.
 
     Parameters
@@ -65,7 +65,6 @@ class ReduceKernel:
     time_type: TimeType
     diff: str
     allow_negative: bool
-    records = True
     recalls = True
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
@@ -78,7 +77,9 @@ class ReduceKernel:
         if own is None:
             raise ValueError("a reduce keeps what it gave")
         if not len(side.new.updates):
-            return (self._decoded(own, own.new.updates, wanted), np.empty(0, np.int64), 1), 0
+            none = np.empty(0, np.int64)
+            columns = own.layout.decode(own.new.updates)
+            return ([columns[i] for i in wanted], none, none), 0
         replay = _Replay(self, side)
         keys = distinct_keys(side.new)
         made = replay.run()
@@ -92,12 +93,8 @@ class ReduceKernel:
             parts.append(encoded)
         self._check_returns(replay, made, encoded, recorded, group)
         rows = consolidate(concat(parts)).updates
-        columns = self._decoded(own, rows, wanted)
-        return (columns, rows.times(), rows.diffs()), read + replay.read
-
-    def _decoded(self, own: Side, rows: Updates, wanted: Sequence[int]) -> list[pa.Array]:
-        # An arrangement's columns come in its own order, which is the order that is asked for.
-        return own.layout.decode(rows)
+        columns = own.layout.decode(rows)  # the key first, as in the output
+        return ([columns[i] for i in wanted], rows.times(), rows.diffs()), read + replay.read
 
     def _encoded(
         self, own: Side, side: Side, keys: Updates, made: "_Made"
@@ -359,7 +356,8 @@ def reduce(
     """
     values = tuple(n for n in source.schema.names if n not in source.key)
     kernel = ReduceKernel(
-        function, form, values, schema.arrow(), source.time_type, diff, allow_negative
+        function, form, values, schema.arrow(), source.time_type, diff, allow_negative,
+        arranges_output=True,
     )
     fields = [source.schema.struct[name] for name in source.key]
     out = Schema(T.StructType([*fields, *schema.struct.fields]))

@@ -14,16 +14,14 @@ from typing import Callable, Sequence
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError, InvalidDiffError
-from pyspark_diff.kernels.consolidate import Grouped
-from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.replay import replay
+from pyspark_diff.kernels.lookup import replay_on
 from pyspark_diff.kernels.updates import Int64, pick
-from pyspark_diff.operators.contract import Changes
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 
 
 @dataclass(frozen=True)
-class ThresholdKernel:
+class ThresholdKernel(ReplayKernel):
     """Where ``f`` of the accumulation changes, the record gains the difference.
 
     Parameters
@@ -33,16 +31,20 @@ class ThresholdKernel:
     """
 
     function: Callable[[int], int] | None
-    stateful = True
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return []  # the key is the record
 
     def __call__(
-        self, grouped: Grouped, base: Int64, layout: Layout, wanted: Sequence[int]
-    ) -> Changes:
-        before, after = replay(grouped, base)
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        (side,) = sides
+        new = side.new.updates
+        before, after, read = replay_on(side.old, side.new, side.limit)
         change = self._of(after) - self._of(before)
         rows = np.flatnonzero(change)
-        columns = layout.decode(grouped.updates.take(rows))
-        return [columns[i] for i in wanted], pick(grouped.updates.time, rows), change[rows]
+        columns = side.layout.decode(new.take(rows))
+        return ([columns[i] for i in wanted], pick(new.time, rows), change[rows]), read
 
     def _of(self, counts: Int64) -> Int64:
         if self.function is None:

@@ -19,13 +19,13 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels import top_k as kernel
-from pyspark_diff.operators.contract import Changes, Side
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)
-class TopKKernel:
+class TopKKernel(ReplayKernel):
     """The replay of what comes first.
 
     Parameters
@@ -39,8 +39,6 @@ class TopKKernel:
         Whether records come with a number.
     from_back : bool
         Whether the last in order count as the first.
-    records : bool
-        Whether the output is arranged.
     """
 
     k: int
@@ -48,7 +46,6 @@ class TopKKernel:
     by: int
     mode: str
     from_back: bool
-    records: bool
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         # With fewer columns the same records tie, and the same number of them is taken.
@@ -107,5 +104,5 @@ def top_k(
     if number is not None:
         fields.append(T.StructField(number, T.IntegerType(), False))
     names = source.schema.names
-    found = TopKKernel(k, names, by, mode, from_back, arranged)
+    found = TopKKernel(k, names, by, mode, from_back, arranges_output=arranged)
     return Reader("top_k", (source,), Schema(T.StructType(fields)), found, source.key)

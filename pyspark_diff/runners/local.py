@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.contract import Stage
-from pyspark_diff.runners.coordinate import visit_coordinate
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.tasks import Split
@@ -74,8 +73,7 @@ class LocalRunner:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
-        do = read_bucket if read.at is None else visit_coordinate
-        return _each(lambda bucket: do(read, bucket, in_memory=True), read.buckets(), rows)
+        return _each(lambda bucket: read_bucket(read, bucket, in_memory=True), read.buckets(), rows)
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None

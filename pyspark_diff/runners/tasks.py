@@ -31,7 +31,6 @@ from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.updates import PerRow, Updates, joined
 from pyspark_diff.operators.contract import DiffColumns, Stage
-from pyspark_diff.runners.coordinate import visit_coordinate
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import DIFF, TIME
@@ -207,8 +206,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batc
     def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                do = read_bucket if read.at is None else visit_coordinate
-                yield _result(do(read, buckets[number]), read.directory)
+                yield _result(read_bucket(read, buckets[number]), read.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))

@@ -1,9 +1,11 @@
-"""The work of one keyed operator in one bucket and one interval. Both runners call `run_bucket`.
+"""The work of one operator that takes updates in, in one bucket and one interval.
 
-Contract of a kernel: it sees all touched records of one bucket at once, ordered by
-``(key64, record, time)`` and consolidated, with the accumulation of each record below the interval;
-it returns the updates of the output in that interval. It knows no Spark, does no I/O, is a pure
-function, and is right on zero rows.
+The updates of the interval are consolidated, the kernel is told of them and of what was taken in
+before, and a batch of them is written::
+
+    new = consolidate(updates),    old = the batches below the interval
+
+Both runners call `run_bucket`. What a kernel may rely on is in `pyspark_diff.operators.contract`.
 """
 
 from __future__ import annotations
@@ -12,17 +14,15 @@ import os
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout, from_int64
-from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Updates, concat, spread
-from pyspark_diff.operators.contract import Changes, DiffColumns, Kernel
+from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -56,22 +56,14 @@ class Output:
         columns, time, diff = changes
         if self.pruned:
             layout = Layout(tuple(self.schema.types))
-            if not columns:
-                time = spread(time, _rows(changes))
+            time = spread(time, diff.size)  # records without columns are counted by their times
             updates = consolidate(layout.encode(columns, time, diff)).updates
             columns, time, diff = layout.decode(updates), updates.times(), updates.diffs()
-        rows = _rows((columns, time, diff))
         arrays = list(columns)
-        arrays.append(from_int64(pa.array(spread(time, rows)), self.time))
-        arrays.append(pa.array(spread(diff, rows)))
+        arrays.append(from_int64(pa.array(spread(time, diff.size)), self.time))
+        arrays.append(pa.array(diff))
         fields = list(self.schema) + [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _rows(changes: Changes) -> int:
-    """How many rows; a time or diff that all share does not tell."""
-    columns, time, diff = changes
-    return next(len(value) for value in (*columns, diff, time) if not isinstance(value, int))
 
 
 @dataclass(frozen=True)
@@ -81,9 +73,10 @@ class Work:
     Parameters
     ----------
     layout : Layout
-        Layout of the records.
+    names : tuple of str
+        Columns of the records, in the layout's order.
     buckets : int
-    kernel : Kernel or None
+    kernel : ReplayKernel or None
         None only arranges.
     output : Output or None
     files : mapping of int to tuple of str
@@ -103,8 +96,9 @@ class Work:
     """
 
     layout: Layout
+    names: tuple[str, ...]
     buckets: int
-    kernel: Kernel | None
+    kernel: ReplayKernel | None
     output: Output | None
     files: Mapping[int, tuple[str, ...]]
     directory: str
@@ -168,15 +162,11 @@ def run_bucket(
     grouped = consolidate(concat(parts))
     output, read = None, 0
     if work.kernel is not None and work.output is not None:
-        records = grouped.starts.size
-        if work.kernel.stateful and work.files.get(bucket):
-            batches = [storage.open_updates(path) for path in work.files[bucket]]
-            base, read = accumulated(grouped.records(), batches)
-        else:
-            base = np.zeros(records, dtype=np.int64)
-        output = work.output.table(
-            work.kernel(grouped, base, work.layout, work.output.wanted)
-        )
+        files = work.files.get(bucket, ()) if work.kernel.stateful else ()
+        old = [storage.open_updates(path) for path in files]
+        side = Side(old, [], grouped, 0, work.layout, work.names, work.lower)
+        changes, read = work.kernel([side], None, work.output.wanted)
+        output = work.output.table(changes)
     file = None
     if work.keeps:
         kept = compact(grouped, work.since).placed(work.coordinate)
