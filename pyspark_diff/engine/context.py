@@ -102,8 +102,8 @@ class StepContext:
         own = None
         stored: tuple[int, ...] = ()
         if node.keeps:
-            # What it gave in this step itself, at other coordinates of a loop, has had its turn.
-            own = self.compaction.view(node, trace, lower, upper).at_turn({}, False)
+            # What it gave in this step itself, at other coordinates of a loop, has been processed.
+            own = self.compaction.view(node, trace, lower, upper).at_coordinate({}, False)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
             node.kernel,

@@ -264,10 +264,10 @@ class Iteration:
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self._outer(node)
-            return view.at_turn(view.new if first else {}, first)
+            return view.at_coordinate(view.new if first else {}, first)
         trace = self._step.trace(node, self._lower)
         view = self._step.compaction.view(node, trace, self._lower, self._upper)
-        return view.at_turn(self._fresh.get(node, {}) if first else {}, False)
+        return view.at_coordinate(self._fresh.get(node, {}) if first else {}, False)
 
     def _reader(self, node: Reader, at: Coordinate) -> None:
         step = self._step

@@ -203,10 +203,10 @@ def _extreme(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpr
 def _case(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     conditions, values = arguments[:-1:2], [*arguments[1::2], arguments[-1]]
     chosen = _choice(name, values)
-    turns: list[CompiledExpression] = []
+    branches: list[CompiledExpression] = []
     for condition, value in zip(conditions, values):
-        turns += [_as(condition, _BOOLEAN), _as(value, chosen.kind)]
-    return _apply(name, [*turns, _as(values[-1], chosen.kind)], chosen.kind)
+        branches += [_as(condition, _BOOLEAN), _as(value, chosen.kind)]
+    return _apply(name, [*branches, _as(values[-1], chosen.kind)], chosen.kind)
 
 
 def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:

@@ -6,12 +6,12 @@ coordinates that are not::
     join(A, B) = { (a, b, max(time of a, time of b), lub(coordinate of a, coordinate of b)):
                    diff of a * diff of b }
 
-With ``old`` updates, ``earlier`` ones that have had their turn in this step, and the ``new`` ones
+With ``old`` updates, ``earlier`` ones that have been processed in this step, and the ``new`` ones
 that have it now, what is new of the join is::
 
     new A x (old B + earlier B)  +  (old A + earlier A + new A) x new B
 
-so each pair is met once, when the later of its two updates has its turn.
+so each pair is met once, when the later of its two updates is processed.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Matches:
 
 @dataclass(frozen=True)
 class Reached:
-    """What has been reached of an arrangement when a coordinate has its turn.
+    """What has been reached of an arrangement when a coordinate is processed.
 
     Parameters
     ----------
     old : list of Updates
         Batches of updates before ``lower``, at all coordinates.
     earlier : list of Updates
-        Those from ``lower`` on whose turn has been; none outside of loops.
+        Those from ``lower`` on that have been processed; none outside of loops.
     new : Grouped
-        Those from ``lower`` on whose turn it is.
+        Those from ``lower`` on that is processed.
     depth : int
         Number of loops around the arrangement.
     """
@@ -88,7 +88,7 @@ class Reached:
 def join(
     left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
 ) -> tuple[list[Matches], int]:
-    """What is new in the join of two arrangements when a coordinate has its turn.
+    """What is new in the join of two arrangements when a coordinate is processed.
 
     What is new meets all that the other side has, larger coordinates included.
 
@@ -144,7 +144,7 @@ def join(
 
 
 def _placed(pairs: Matches, swap: bool, depth: int, at: Coordinate) -> Matches:
-    """Pairs of what has its turn and rows of the other side, where they belong."""
+    """Pairs of what is processed and rows of the other side, where they belong."""
     if not at:
         return pairs
     theirs, rows = (pairs.left, pairs.left_rows) if swap else (pairs.right, pairs.right_rows)

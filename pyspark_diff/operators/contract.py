@@ -17,16 +17,16 @@ side, as far as the keys of the new updates go, and any number of steps behind e
 
     sum(given, time <= t) = F(sum(old + new, time <= t)) - F(sum(old))     for every t >= lower
 
-In a loop it has a turn at a coordinate ``c``, and the sums are over coordinates up to ``c``. What
+In a loop it is run at a coordinate ``c``, and the sums are over coordinates up to ``c``. What
 was given at smaller ones is the runner's to take off. Outside of loops ``c`` is ``()``.
 
-``BilinearKernel``: one bucket, one coordinate ``c`` whose turn it is. Each pair of updates of both
-sides is met once, in the turn and the step of the later one of the two::
+``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both
+sides is met once, at the coordinate and in the step of the later one of the two::
 
     given = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
 
 so nothing has to be known of what was given before, and nothing is taken back. Outside of loops
-all updates are at ``()``, and the new ones of the step have their turn.
+all updates are at ``()``, and the new ones of the step are processed.
 
 All kernels may rely on this, for each `Side`:
 
@@ -117,10 +117,10 @@ class Side(Reached):
     old : list of Updates
         Batches of updates before the interval, each ordered by (key64, key, value, time).
     earlier : list of Updates
-        For bilinear kernels in a loop: updates of the interval whose turn has been, likewise.
+        For bilinear kernels in a loop: updates of the interval that have been processed, likewise.
     new : Grouped
-        Updates of the interval, consolidated: those that have their turn; for a replay all those
-        under the keys that have to be visited, at coordinates up to the one whose turn it is.
+        Updates of the interval, consolidated: those that are processed; for a replay all those
+        under the keys that have to be visited, at coordinates up to the one that is processed.
     depth : int
         Number of loops around the arrangement.
     layout : Layout
@@ -201,7 +201,7 @@ class BilinearKernel(Kernel):
         sides : sequence of Side
             Two of them.
         at : tuple of int
-            The coordinate whose turn it is.
+            The coordinate that is processed.
         wanted : sequence of int
             Positions among all output columns.
 

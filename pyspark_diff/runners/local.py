@@ -18,8 +18,7 @@ from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.read import Read, read_bucket
-from pyspark_diff.runners.tasks import Split
-from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile

@@ -7,7 +7,7 @@ For each arrangement ``A`` that it reads, and the interval ``[lower, upper)``::
 
 as far as the bucket goes. Nothing is shuffled: equal keys of all arrangements lie in equal buckets.
 
-At the coordinate ``c`` that has its turn, which is ``()`` outside of loops, all times of the
+At the coordinate ``c`` that is processed, which is ``()`` outside of loops, all times of the
 interval are done at once. With ``F`` the operator's function, ``I`` its input and ``O`` its output,
 projected on the outer time::
 
@@ -55,9 +55,9 @@ class View:
     depth : int
         Number of loops around the arrangement.
     earlier : mapping of int to tuple of str
-        In a loop, files of updates in the interval whose turn has been; `new` are the others.
+        In a loop, files of updates in the interval that have been processed; `new` are the others.
     first : bool
-        Whether it is the turn of what is new in `both`.
+        Whether what is new in `both` is processed.
     """
 
     layout: Layout
@@ -75,8 +75,8 @@ class View:
         every = (self.old, self.new, self.both, self.earlier)
         return [path for files in every for paths in files.values() for path in paths]
 
-    def at_turn(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
-        """The view when it is the turn of some of the new files only."""
+    def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
+        """The view when only some of the new files are processed."""
         earlier = {}
         for bucket, paths in self.new.items():
             now = new.get(bucket, ())
@@ -131,7 +131,7 @@ class Read:
     lower, upper : int or None
         The interval; None is no bound.
     at : tuple of int
-        The coordinate whose turn it is; ``()`` outside of loops.
+        The coordinate that is processed; ``()`` outside of loops.
     due : mapping of int to tuple of str
         In a loop, files of the keys that have to be visited besides those with new updates.
     """
@@ -158,7 +158,7 @@ class Read:
 
 
 def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:
-    """Do one bucket's share of a step, or in a loop of a coordinate's turn.
+    """Do one bucket's share of a step, or in a loop of a coordinate.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def _visited(
 ) -> tuple[Sequence[Side], int]:
     """The sides up to the coordinate, under the keys that have to be visited; and rows read."""
     visited, rows_read = [], 0
-    # What is new is all there is to see where nothing has had its turn, and nothing is due.
+    # What is new is all there is to see where nothing has been processed, and nothing is due.
     alone = bucket not in read.due and not any(side.earlier for side in sides)
     for side in sides:
         new, limit = side.new, _limit(side.depth, read.at)

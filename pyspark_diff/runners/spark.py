@@ -21,7 +21,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.read import Read
-from pyspark_diff.runners.work import BucketResult, Work
+from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.schema import (
     DIFF,
@@ -180,7 +180,7 @@ class SparkRunner:
     def _blobs(self, work: Work, schema: Schema, feed: Feed) -> DataFrame:
         source, chain = feed.source, list(feed.chain)
         constant = source.frame is not None and all(s.keeps_time_and_diff for s in chain)
-        how = tasks.Split(
+        how = Split(
             work.layout,
             schema.names,
             work.buckets,

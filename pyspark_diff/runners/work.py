@@ -14,14 +14,21 @@ import os
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.errors import (
+    InvalidDiffError,
+    InvalidTimeError,
+    TimeRegressionError,
+)
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.layout import Layout, from_int64
+from pyspark_diff.kernels.into_diff import into_diff
+from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.updates import Updates, concat, spread
+from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
@@ -196,3 +203,84 @@ def write_file(
         return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)
     size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
     return BatchFile(path, len(updates), size)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How rows become blobs.
+
+    Parameters
+    ----------
+    layout : Layout
+    names : tuple of str
+        Columns of the records, in the layout's order.
+    buckets : int
+    time, diff : int or None
+        Shared by all rows; None where the rows have a column of it.
+    lower, upper : int or None
+        Rows at other times are left out.
+    floor, ceiling : int or None
+        A time below the one, or not below the other, is an error.
+    diff_columns : DiffColumns or None
+        Columns that move into the diff.
+    """
+
+    layout: Layout
+    names: tuple[str, ...]
+    buckets: int
+    time: int | None
+    diff: int | None
+    lower: int | None
+    upper: int | None
+    floor: int | None
+    ceiling: int | None
+    diff_columns: DiffColumns | None = None
+
+    def updates(self, table: pa.Table) -> Updates:
+        """Rows of the interval, as kernels see them."""
+        time: PerRow | None = self.time
+        if time is None:
+            column = table.column(TIME)
+            if column.null_count:
+                raise InvalidTimeError(
+                    f"{column.null_count} rows have no time (it is null): give every row a time, "
+                    "or filter these rows out"
+                )
+            time = as_int64(column.combine_chunks()).to_numpy()
+        diff: PerRow | None = self.diff
+        if diff is None:
+            column = table.column(DIFF)
+            if column.null_count:
+                raise InvalidDiffError(
+                    f"{column.null_count} rows have no diff (it is null): give every row a diff, "
+                    "or filter these rows out"
+                )
+            diff = as_int64(column.combine_chunks()).to_numpy()
+        if self.floor is not None and np.size(time) and int(np.min(time)) < self.floor:
+            raise TimeRegressionError(
+                f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
+                "an operator between (transform, map_in_pandas) must have changed the time"
+            )
+        if self.ceiling is not None and np.size(time) and int(np.max(time)) >= self.ceiling:
+            raise InvalidTimeError(
+                f"an update at time {int(np.max(time))} lies beyond the frontier {self.ceiling} of "
+                "the collection that it comes from; an operator between (transform, "
+                "map_in_pandas) must have changed the time, which only a whole history allows"
+            )
+        columns = [table.column(name) for name in self.names]
+        if not columns and not isinstance(time, np.ndarray):
+            time = np.full(table.num_rows, time, dtype=np.int64)
+        updates = self.layout.encode(columns, time, diff)
+        if isinstance(time, np.ndarray) and (self.lower is not None or self.upper is not None):
+            inside = np.ones(time.size, dtype=bool)
+            if self.lower is not None:
+                inside &= time >= self.lower
+            if self.upper is not None:
+                inside &= time < self.upper
+            if not inside.all():
+                updates = updates.take(inside)
+                table = table.filter(pa.array(inside))
+        if self.diff_columns is None:
+            return updates
+        columns = [joined([table.column(name)]) for name in self.diff_columns.columns]
+        return into_diff(updates, columns, self.diff_columns.accumulators)
