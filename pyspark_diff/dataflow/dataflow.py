@@ -15,7 +15,11 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
 from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
+from pyspark_diff.dataflow.input_session import (
+    InputSession,
+    check_input_name,
+    constant_arrival,
+)
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
@@ -125,7 +129,7 @@ class Dataflow:
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
-        #: What is to be dropped from the sessions when this state stands: one assignment makes it so.
+        #: What to drop from the sessions once this state stands: a single assignment lets it.
         self._taken: tuple[State | None, Mapping[Node, Sequence[Arrival]]] = (None, {})
         self._open = True
         self.report = Report()
@@ -158,6 +162,7 @@ class Dataflow:
         """
         self._check_open()
         self._check_building(f"input {name!r}")
+        check_input_name(name)
         if any(session.name == name for session in self._sessions.values()):
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
         parsed = parse_schema(schema)
@@ -315,7 +320,7 @@ class Dataflow:
         if node not in self._outputs and self._graph is None:
             self._keep(node)
         starts = [self._state.frontiers[n] for n in self._sessions]
-        return self._outputs.arrangement(node, self._state, starts)
+        return self._outputs.arrangement(node, self._graph, self._state, starts)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
         arrangement, _ = self._arrangement(node)

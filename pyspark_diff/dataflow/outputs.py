@@ -10,9 +10,11 @@ from typing import Iterable
 
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.engine.compaction import antichain
+from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Frontier, State, only
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import arrange_by_self
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Node, Reader
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.trace.arrangement import Arrangement
@@ -50,13 +52,13 @@ class Outputs:
         return arranged
 
     def arrangement(
-        self, node: Node, state: State, starts: Iterable[Frontier]
+        self, node: Node, graph: Graph | None, state: State, starts: Iterable[Frontier]
     ) -> tuple[Arrangement, Frontier]:
         """A kept collection, and its frontier."""
         if node not in self._nodes:
             raise NotReadableError(
-                f"the updates of this collection ({node!r}) were not kept, because other operators "
-                "read it; call arrange_by_self() on it before the first step"
+                f"the updates of this collection ({node!r}) were not kept, because "
+                f"{_why_not_kept(node, graph)}; call arrange_by_self() on it before the first step"
             )
         kept = self._nodes[node]
         trace = state.traces.get(kept)
@@ -94,3 +96,15 @@ class Outputs:
             if hold._at is not None:
                 found[node] = min(found.get(node, hold._at), hold._at)
         return found
+
+
+def _why_not_kept(node: Node, graph: Graph | None) -> str:
+    nodes = () if graph is None else graph.nodes
+    readers = dict.fromkeys(reader.kind for reader in nodes if node in reader.inputs)
+    if readers:
+        return f"other operators read it ({', '.join(readers)})"
+    if node.loop is not None:
+        return "it is inside of a loop"
+    if isinstance(node, Inspect):
+        return "it is shown, by inspect"
+    return "it has a probe, and only what has no other use is kept unasked"

@@ -1,7 +1,7 @@
 """The one way a kernel is compiled: by numba, without the GIL, kept in a cache on disk.
 
-Compiled code notices Ctrl-C when it returns, and may return with it as a `SystemError`. Whoever runs
-kernels for a user does so within `interruptible`:
+Compiled code notices Ctrl-C when it returns, and may return with it as a `SystemError`. Whoever
+runs kernels for a user does so within `interruptible`:
 
     Ctrl-C  ==>  KeyboardInterrupt
 """

@@ -106,36 +106,28 @@ def _shown(kind: T.DataType) -> Callable[[Any], Any] | None:
 
     PySpark's own conversion loses which of two equal hours of local time is meant.
     """
-    show: Callable[[Any], Any] | None = None
+    show = _converter(kind)
+    return None if show is None else lambda value: None if value is None else show(value)
+
+
+def _converter(kind: T.DataType) -> Callable[[Any], Any] | None:
     if isinstance(kind, T.TimestampType):
-        def show(value: datetime.datetime) -> Any:
-            return kind.fromInternal((value - _EPOCH) // _MICROSECOND)
-    elif isinstance(kind, T.StructType):
+        return lambda value: kind.fromInternal((value - _EPOCH) // _MICROSECOND)
+    if isinstance(kind, T.StructType):
         make, parts = T.Row(*kind.names), [_shown(f.dataType) or _same for f in kind.fields]
-
-        def show(value: dict[str, Any]) -> Any:
-            return make(*(part(value[name]) for part, name in zip(parts, kind.names)))
-    elif isinstance(kind, T.ArrayType):
+        return lambda value: make(*(part(value[name]) for part, name in zip(parts, kind.names)))
+    if isinstance(kind, T.ArrayType):
         element = _shown(kind.elementType)
-        if element is not None:
-            def show(value: list[Any]) -> Any:
-                return list(map(element, value))
-    elif isinstance(kind, T.MapType):
+        return None if element is None else lambda value: list(map(element, value))
+    if isinstance(kind, T.MapType):
         one, other = _shown(kind.keyType) or _same, _shown(kind.valueType) or _same
-
-        def show(value: list[tuple[Any, Any]]) -> Any:
-            return {one(k): other(v) for k, v in value}
-    elif isinstance(kind, T.VariantType):
-        def show(value: dict[str, bytes]) -> Any:
-            return T.VariantVal(value["value"], value["metadata"])
-    elif isinstance(kind, T.UserDefinedType):
+        return lambda value: {one(k): other(v) for k, v in value}
+    if isinstance(kind, T.VariantType):
+        return lambda value: T.VariantVal(value["value"], value["metadata"])
+    if isinstance(kind, T.UserDefinedType):
         inner = _shown(kind.sqlType()) or _same
-
-        def show(value: Any) -> Any:
-            return kind.deserialize(inner(value))
-    if show is None:
-        return None
-    return lambda value: None if value is None else show(value)
+        return lambda value: kind.deserialize(inner(value))
+    return None
 
 
 def _same(value: Any) -> Any:

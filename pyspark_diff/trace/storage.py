@@ -261,7 +261,8 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         if isinstance(error, FileExistsError):
             reason = "It is a file"
-        raise StorageError(f"{os.fspath(path)!r}: {reason}. {_remedy(path, error.errno)}") from error
+        remedy = _remedy(path, error.errno)
+        raise StorageError(f"{os.fspath(path)!r}: {reason}. {remedy}") from error
 
 
 def _remedy(path: str | os.PathLike[str], code: int | None) -> str:
