@@ -1165,3 +1165,46 @@ def test_settings_of_a_session_change_no_answer(another, usual, name, runner):
     assert found == usual
     assert any(found) and all(found)
     assert dict(another.conf.getAll) == before
+
+
+# Names and schemas that are none.
+
+
+@pytest.mark.parametrize("name", [None, 5, "", " \n", b"edges", ["edges"]])
+def test_an_odd_name_of_an_input_is_refused(flow, name):
+    with refused(SchemaError, "the name of an input is a text such as 'edges'", repr(name)):
+        flow.input(name, "n long")
+    flow.input("edges", "n long")
+
+
+@pytest.mark.parametrize("schema", [None, 5, ["n"], T.LongType(), {"n": "long"}])
+def test_what_is_no_schema_is_refused(flow, schema):
+    with refused(SchemaError, "a schema is a text such as", repr(schema)):
+        flow.input("rows", schema)
+
+
+@pytest.mark.parametrize("odd", [None, 5, b"time"])
+def test_odd_names_and_types_of_time_and_diff_are_refused(spark, odd):
+    for which in ("time", "diff"):
+        with refused(SchemaError, "column names are texts", repr(odd)):
+            Dataflow(spark, **{which: odd})
+    with refused(SchemaError, "a time type is a text such as", repr(odd)):
+        Dataflow(spark, time_type=odd)
+
+
+def test_why_a_collection_cannot_be_read(flow):
+    rows, session = flow.input("rows", "n long")
+    read, probed, quiet = rows.distinct(), rows.count(), rows.select("n").count()
+    held = read.where("n > 1").count()
+    probed.probe()
+    shown = quiet.inspect(lambda *_: None)
+    ran(flow, session)
+    for collection, why in (
+        (read, "because other operators read it (where)"),
+        (probed, "because it has a probe"),
+        (quiet, "because other operators read it (inspect)"),
+        (shown, "because it is shown, by inspect"),
+    ):
+        with refused(NotReadableError, why, "arrange_by_self()"):
+            collection.at()
+    assert held.at().collect() == []

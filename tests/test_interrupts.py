@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_diff import Dataflow
-from pyspark_diff.kernels.jit import interruptible, interrupted
+from pyspark_diff.kernels.jit import interrupted, interruptible
 from pyspark_diff.trace import storage
 
 ROOT = Path(__file__).parent.parent

@@ -526,3 +526,35 @@ def test_inspect_calls_columns_as_the_user_does(spark):
         flow.step()
         assert [list(row.__fields__) for row in shown] == [both.columns, none.columns]
     assert shown == [(1, 2, 1, 3), ()]
+
+
+def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
+    """A struct goes through all its fields for each name, and Spark plans each frame as a whole."""
+    sought, made = [], []
+    find, make = T.StructType.__getitem__, type(spark).createDataFrame
+
+    def seek(struct, name):
+        sought.append(name)
+        return find(struct, name)
+
+    def create(session, *arguments, **options):
+        made.append(arguments)
+        return make(session, *arguments, **options)
+
+    names = [f"c{i}" for i in range(300)]
+    row = tuple(range(300))
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        rows, session = flow.input("rows", ", ".join(f"{name} long" for name in names))
+        monkeypatch.setattr(T.StructType, "__getitem__", seek)
+        monkeypatch.setattr(type(spark), "createDataFrame", create)
+        found = rows.select(*reversed(names)).distinct()
+        session.insert([row, dict(zip(names, row))])
+        session.close()
+        flow.step()
+        # What Spark itself seeks, to try the selection on an empty frame, is its own business.
+        made.clear()
+        seen = found.at()
+        assert len(made) == 1
+        monkeypatch.undo()
+        assert seen.collect() == [row[::-1]]
+    assert len(sought) < len(names)

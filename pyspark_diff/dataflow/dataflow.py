@@ -15,7 +15,11 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
 from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
+from pyspark_diff.dataflow.input_session import (
+    InputSession,
+    check_input_name,
+    constant_arrival,
+)
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
@@ -204,6 +208,7 @@ class BaseDataflow:
     ) -> tuple[Input, InputSession]:
         self._check_open()
         self._check_building(f"input {name!r}")
+        check_input_name(name)
         if any(session.name == name for session in self._sessions.values()):
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
         parsed = parse_schema(schema)

@@ -20,6 +20,7 @@ from pyspark_diff.errors import (
     ClosedError,
     InvalidDiffError,
     InvalidTimeError,
+    SchemaError,
     TimeRegressionError,
 )
 from pyspark_diff.expressions.check import check_deterministic
@@ -248,6 +249,12 @@ class InputSession:
                 f"{self.name!r}, which is at {decode(now)!r}; nothing was taken. Give late updates "
                 "a time that is not before the frontier"
             )
+
+
+def check_input_name(name: object) -> None:
+    """Refuse names by which no message could tell an input."""
+    if not isinstance(name, str) or not name.strip():
+        raise SchemaError(f"the name of an input is a text such as 'edges', not {name!r}")
 
 
 def _nulls(count: int, what: str, name: str) -> str:

@@ -13,6 +13,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import Output, arrange_by_self
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Node
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
@@ -61,8 +62,8 @@ class Outputs:
         """A kept collection; one that no step has reached is empty, and begins at ``start``."""
         if node not in self._sinks:
             raise NotReadableError(
-                f"the updates of this collection ({node!r}) were not kept, because other operators "
-                "read it; call arrange_by_self() on it before the first step"
+                f"the updates of this collection ({node!r}) were not kept, because "
+                f"{_why_not_kept(node, graph)}; call arrange_by_self() on it before the first step"
             )
         kept = arrange_by_self(node) if graph is None else graph.arrangement(self._sinks[node])
         trace = state.traces.get(kept)
@@ -99,3 +100,17 @@ class Outputs:
             kept = graph.arrangement(self._sinks[node])
             found[kept] = found.get(kept, hold._frontier).meet(hold._frontier)
         return found
+
+
+def _why_not_kept(node: Node, graph: Graph | None) -> str:
+    readers: dict[str, None] = {}
+    if graph is not None:
+        found = graph.lowered.get(node, node)
+        readers = dict.fromkeys(reader.kind for reader in graph.nodes if found in reader.inputs)
+    if readers:
+        return f"other operators read it ({', '.join(readers)})"
+    if node.loop is not None:
+        return "it is inside of a loop"
+    if isinstance(node, Inspect):
+        return "it is shown, by inspect"
+    return "it has a probe, and only what has no other use is kept unasked"

@@ -135,11 +135,18 @@ def parse_schema(schema: str | T.StructType) -> Schema:
     null in a column that is said to have none.
     """
     struct = _from_ddl(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, T.StructType):
+        raise SchemaError(
+            f"a schema is a text such as 'src long, dst long' or a StructType, not {schema!r}"
+        )
     return Schema(without_nullability(struct))
 
 
 def check_names(names: Sequence[str]) -> None:
     """Refuse names the library keeps for itself, and names that differ in nothing but case."""
+    odd = [name for name in names if not isinstance(name, str)]
+    if odd:
+        raise SchemaError(f"column names are texts, not {', '.join(map(repr, odd))}")
     reserved = [name for name in names if name.startswith("__")]
     if reserved:
         raise ReservedNameError(
@@ -320,6 +327,10 @@ def parse_time_type(kind: str | T.DataType) -> TimeType:
     """A time type from its Spark name (``"long"``, ``"date"``, ``"timestamp"``) or type."""
     if isinstance(kind, str):
         return TimeType(_from_ddl(f"t {kind}").fields[0].dataType)
+    if not isinstance(kind, T.DataType):
+        raise SchemaError(
+            f"a time type is a text such as 'long' or 'timestamp', or a DataType, not {kind!r}"
+        )
     return TimeType(kind)
 
 
