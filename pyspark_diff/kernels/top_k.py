@@ -138,7 +138,7 @@ class _Step:
         Gives updates, the number and the key of each; for each of the keys whether it is one of
         those; and how many rows were read.
         """
-        pool, owner, last = self._gather(active, reach)
+        pool, owner, last = self._collect(active, reach)
         read = len(pool) - int(self.touched[active].sum())
         code, tie = self._codes(pool)
         packed = ranking.pack([owner, code])
@@ -166,7 +166,7 @@ class _Step:
         )
         return updates, out[:, 3].copy(), of_key, stops >= 0, read
 
-    def _gather(self, active: Int64, reach: Int64) -> tuple[Updates, Int64, Int64]:
+    def _collect(self, active: Int64, reach: Int64) -> tuple[Updates, Int64, Int64]:
         """The first rows of some keys in each batch, and behind them the touched values.
 
         Gives the values, which of the keys each belongs to, and for each batch and key the last row
