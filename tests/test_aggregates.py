@@ -125,7 +125,7 @@ def test_a_group_in_which_only_negative_records_stand(spark, runner):
         )
         once = frame.distinct().arrange_by_key("k")
         rows.update([(1, 7, "a", True, 0, -1), (1, 9, "b", False, 0, -2)])
-        rows.update([(1, 8, "c", True, 1, 1)])
+        rows.update([(1, 8, "c", True, 1, 2)])
         for time in (1, 2):
             rows.advance_to(time)
             rows.flush()
@@ -134,7 +134,7 @@ def test_a_group_in_which_only_negative_records_stand(spark, runner):
             (1, -3, -25, -1, 25 / 3, *nothing)
         ]
         assert [tuple(row) for row in whole.at(1).collect()] == [
-            (1, -2, -17, 0, 17 / 2, 8, 8, "c", "c", True, True, 1, 8, ["c"], 1, ["c"])
+            (1, -1, -9, 1, 9.0, 8, 8, "c", "c", True, True, 1, 8, ["c"], 1, ["c", "c"])
         ]
         for found in (first, last, once):
             assert found.at(0).collect() == []
