@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_diff import Dataflow
 from pyspark_diff.kernels.jit import interrupted, interruptible
-from pyspark_diff.trace import storage
 
 ROOT = Path(__file__).parent.parent
 
@@ -127,41 +125,3 @@ def test_an_interrupt_is_told_from_a_failure_of_compiled_code():
         with pytest.raises(KeyboardInterrupt if wanted else SystemError):
             with interruptible():
                 raise outer
-
-
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_what_a_step_took_in_is_not_taken_in_twice(spark, monkeypatch, place):
-    """The new state stands, and the interrupt comes before the rest is done."""
-    with Dataflow(spark, runner="local", buckets=1) as flow:
-        words, session = flow.input("words", "word string")
-        counts = words.count()
-
-        def insert(time):
-            session.insert([("a",)])
-            session.advance_to(time)
-            session.flush()
-
-        def interrupt(*_):
-            raise KeyboardInterrupt
-
-        insert(1)
-        with monkeypatch.context() as patch:
-            if place == "before":
-                patch.setattr(Dataflow, "_drop_taken", interrupt)
-            else:
-                patch.setattr(storage, "remove_files", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                # The first call drops what an earlier step left, which is nothing.
-                flow._advance(*arrived(flow))
-        assert flow.step() is False
-        assert counts.at().collect() == [("a", 1)]
-        insert(2)
-        flow.step()
-        assert counts.at().collect() == [("a", 2)]
-
-
-def arrived(flow):
-    """What the step of a dataflow advances to."""
-    sessions = flow._sessions.items()
-    arrivals = {node: tuple(session._flushed) for node, session in sessions}
-    return flow._build(), arrivals, {node: session._frontier for node, session in sessions}

@@ -8,7 +8,7 @@ at ``t``.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -87,15 +87,22 @@ class BaseDataflow:
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
-        #: What is to be dropped from the sessions when this state stands.
-        self._taken: tuple[State | None, Mapping[Node, Sequence[Arrival]]] = (None, {})
+        #: The last step that was begun, until its files are in order.
+        self._begun: StepContext | None = None
         self._open = True
-        self.report = Report()
+
+    @property
+    def report(self) -> Report:
+        """What the last step did."""
+        return self._state.report
 
     def step(self, on_iteration: Watch | None = None) -> bool:
         """Process everything that was flushed, up to the frontiers of the inputs.
 
-        All or nothing: if it raises, nothing has changed and it can be called again.
+        All or nothing: if it raises, nothing has changed and it can be called again. Only what
+        `DiffFrame.inspect` is given comes after the step: if such a function raises, the step
+        stands, all others are given their updates, and the next call of `step` goes on where this
+        one stopped.
 
         Parameters
         ----------
@@ -111,17 +118,23 @@ class BaseDataflow:
         """
         self._check_open()
         graph = self._build()
-        self._drop_taken()
-        upper = {node: session._frontier for node, session in self._sessions.items()}
-        arrivals = {node: tuple(session._flushed) for node, session in self._sessions.items()}
+        if self._begun is not None:
+            self._tidy()
+        upper: dict[Node, Antichain] = {}
+        arrivals: dict[Node, tuple[Arrival, ...]] = {}
+        for node, session in self._sessions.items():
+            arrivals[node], upper[node] = session._beyond(self._state.taken.get(node, 0))
         for node in graph.nodes:
             if isinstance(node, Constant):
                 upper[node] = Antichain()
                 arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
-        if not moved and not any(arrivals.values()):
+        if moved or any(arrivals.values()):
+            self._advance(graph, arrivals, upper, on_iteration)
+        elif all(delivery.done for delivery in self._state.outbox):
             return False
-        self._advance(graph, arrivals, upper, on_iteration)
+        else:
+            self._deliver()
         return True
 
     def step_while(
@@ -217,7 +230,7 @@ class BaseDataflow:
         node = Input(parsed, self.time_type, name)
         session = InputSession(node, self.time_name, self.diff_name, begin)
         self._sessions[node] = session
-        self._state = State({**self._state.frontiers, node: session._frontier}, {}, {}, {})
+        self._state = State({**self._state.frontiers, node: session._content.frontier}, {}, {}, {})
         return node, session
 
     def _add_frame(self, frame: object, node: Node) -> None:
@@ -289,35 +302,62 @@ class BaseDataflow:
         begin = node.time_type.start if start == BEGINNING else start
         return (constant_arrival(node, begin),)
 
-    @interruptible()
     def _advance(
-        self, graph: Graph, arrivals: Any, upper: Any, on_iteration: Watch | None = None
+        self,
+        graph: Graph,
+        arrivals: Mapping[Node, tuple[Arrival, ...]],
+        upper: Mapping[Node, Antichain],
+        on_iteration: Watch | None = None,
+    ) -> None:
+        try:
+            self._commit(graph, arrivals, upper, on_iteration)
+            self._deliver()
+        finally:
+            self._tidy()
+
+    @interruptible()
+    def _commit(
+        self,
+        graph: Graph,
+        arrivals: Mapping[Node, tuple[Arrival, ...]],
+        upper: Mapping[Node, Antichain],
+        on_iteration: Watch | None,
     ) -> None:
         settings = Settings(
             self._buckets, self.runner, self.local_rows, self._keep_history,
             self._outputs.holds(graph),
         )
         context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
-        step = Step(context, on_iteration)
-        state = step.run(arrivals, upper)
-        self._taken = (state, arrivals)
-        old, self._state = self._state, state
-        self._drop_taken()
-        needed = state.paths() | self._outputs.pinned
-        storage.remove_files(sorted((old.paths() | set(context.written)) - needed))
-        self.report = context.report
-        for node, tables, at in step.shown:
-            node.show_updates(tables, self.time_name, self.diff_name, at)
+        self._begun = context
+        # One assignment: before it nothing has changed, and what is left to be done after it
+        # follows from the state, however often it is cut short.
+        self._state = Step(context, on_iteration).run(arrivals, upper)
 
-    def _drop_taken(self) -> None:
-        """Drop what the state has taken in from the sessions; again, if that was interrupted."""
-        state, arrivals = self._taken
-        if state is self._state:
-            for node, taken in arrivals.items():
-                flushed = self._sessions[node]._flushed if node in self._sessions else []
-                if taken and flushed and flushed[0] is taken[0]:
-                    del flushed[: len(taken)]
-        self._taken = (None, {})
+    @interruptible()
+    def _deliver(self) -> None:
+        """Give consumers what they have not been given, each in order; none waits for another."""
+        failed: dict[Node, Exception] = {}
+        for delivery in self._state.outbox:
+            if not delivery.done and delivery.node not in failed:
+                try:
+                    delivery.give(self.time_name, self.diff_name)
+                except Exception as error:
+                    failed[delivery.node] = error
+        for first in failed.values():
+            raise first
+
+    def _tidy(self) -> None:
+        """Drop what a step has taken in or superseded, or if it failed, what it wrote."""
+        for node, session in self._sessions.items():
+            session._drop(self._state.taken.get(node, 0))
+        begun = self._begun
+        if begun is not None and self._state.epoch == begun.state.epoch:
+            # Whole directories: buckets that were done before another one failed left files too.
+            storage.remove_directories(begun.directories)
+        elif begun is not None:
+            needed = self._state.paths() | self._outputs.pinned
+            storage.remove_files(sorted((begun.state.paths() | set(begun.written)) - needed))
+        self._begun = None
 
     def _build(self) -> Graph:
         if self._graph is None:
@@ -352,7 +392,7 @@ class BaseDataflow:
     def _frontiers_in_words(self) -> str:
         told = []
         for session in self._sessions.values():
-            at = session._frontier.bound
+            at = session._content.frontier.bound
             shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
             told.append(f"input {session.name!r} was flushed {shown}")
         return ", ".join(told)

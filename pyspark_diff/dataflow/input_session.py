@@ -6,7 +6,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,22 @@ from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_array
 from pyspark_diff.times import Antichain
+
+
+class _Content(NamedTuple):
+    """All that a session holds. One assignment replaces it, so nothing is ever half done."""
+
+    #: Times that it still accepts; empty when closed.
+    capability: Antichain
+    #: What was declared with the last flush.
+    frontier: Antichain
+    #: Since the last flush: what came as a source, and the many small tables of records that came
+    #: each with a time and a diff for all of them.
+    waiting: list[Arrival]
+    rows: list[tuple[pa.Table, int, int]]
+    #: What was flushed, and the number of the first of it; all are numbered as they come.
+    flushed: tuple[Arrival, ...] = ()
+    first: int = 0
 
 
 class InputSession:
@@ -59,13 +75,8 @@ class InputSession:
     def __init__(self, node: Input, time: str, diff: str, start: int):
         self._node = node
         self._names = (time, diff)
-        #: Times that it still accepts; empty when closed.
-        self._capability = Antichain([start])
-        self._waiting: list[Arrival] = []
-        self._rows: list[pa.Table] = []
-        self._flushed: list[Arrival] = []
-        #: What was declared with the last flush.
-        self._frontier = self._capability
+        begin = Antichain([start])
+        self._content = _Content(begin, begin, [], [])
         self._flow_closed = False
 
     @property
@@ -122,7 +133,7 @@ class InputSession:
         SchemaError
             If names or types differ from the input's.
         """
-        now = self._open()
+        self._open()
         struct = T.StructType(
             [
                 *self._node.schema.struct.fields,
@@ -135,7 +146,7 @@ class InputSession:
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
             check_deterministic(renamed)
-            self._update_frame(renamed, now)
+            self._update_frame(renamed)
             return
         table = found.rename_columns(names)
         time, diff = table[TIME], table[DIFF]
@@ -145,9 +156,8 @@ class InputSession:
             raise InvalidDiffError(_nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
             encoded = as_int64(time.combine_chunks()).to_numpy()
-            self._check_times(int(encoded.min()), now)
             source = Source(self._node.schema, table=table, rows=table.num_rows)
-            self._waiting.append(Arrival(source, int(encoded.max())))
+            self._enter(source, int(encoded.min()), int(encoded.max()))
 
     def advance_to(self, time: Any) -> None:
         """Move the session's time forward: no update before it will come any more.
@@ -163,18 +173,17 @@ class InputSession:
             raise TimeRegressionError(
                 f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
             )
-        self._capability = Antichain([to])
+        self._content = self._content._replace(capability=Antichain([to]))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow, which processes it in its next step."""
         self._open()
-        self._flush()
+        self._flush(self._content.capability)
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
-        if not self._capability.is_empty:
-            self._capability = Antichain()
-            self._flush()
+        if not self._content.capability.is_empty:
+            self._flush(Antichain())
 
     def __enter__(self) -> "InputSession":
         return self
@@ -182,45 +191,60 @@ class InputSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _flush(self) -> None:
-        self._gather()
-        self._flushed.extend(self._waiting)
-        self._waiting = []
-        self._frontier = self._capability
+    def _flush(self, frontier: Antichain) -> None:
+        held = self._content
+        flushed = (*held.flushed, *held.waiting, *self._gathered(held.rows))
+        self._content = _Content(frontier, frontier, [], [], flushed, held.first)
+
+    def _beyond(self, taken: int) -> tuple[tuple[Arrival, ...], Antichain]:
+        """What was flushed beyond so many arrivals, and the frontier that goes with it."""
+        held = self._content
+        return held.flushed[taken - held.first:], held.frontier
+
+    def _drop(self, taken: int) -> None:
+        """Let go of what was taken in, so many arrivals. A second call does nothing."""
+        held = self._content
+        if taken > held.first:
+            self._content = held._replace(flushed=held.flushed[taken - held.first:], first=taken)
 
     def _open(self) -> int:
         if self._flow_closed:
             raise ClosedError(f"the dataflow of input {self.name!r} was closed; make a new one")
-        now = self._capability.bound
+        now = self._content.capability.bound
         if now is None:
             raise ClosedError(f"input {self.name!r} was closed: it takes no more updates")
         return now
 
     def _put(self, data: Data, diff: int) -> None:
-        now = self._open()
+        self._open()
         found = coerce(data, self._node.schema.struct, self.name)
         if isinstance(found, DataFrame):
             check_deterministic(found)
+            now = self._open()
             source = Source(self._node.schema, frame=found, time=now, diff=diff)
-            self._waiting.append(Arrival(source, now))
+            self._content.waiting.append(Arrival(source, now))
         elif found.num_rows:
-            rows = found.num_rows
-            time = from_int64(pa.array(np.full(rows, now)), self._node.time_type.arrow)
-            table = found.append_column(TIME, time).append_column(
-                DIFF, pa.array(np.full(rows, diff))
-            )
-            self._rows.append(table)
+            self._content.rows.append((found, self._open(), diff))
 
-    def _gather(self) -> None:
-        """Make one source of the many small tables that insert and remove left."""
-        if self._rows:
-            table = pa.concat_tables(self._rows).combine_chunks()
-            self._rows = []
-            encoded = as_int64(table[TIME].combine_chunks()).to_numpy()
-            source = Source(self._node.schema, table=table, rows=table.num_rows)
-            self._waiting.append(Arrival(source, int(encoded.max())))
+    def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
+        """One source of the many small tables that insert and remove left."""
+        if not rows:
+            return []
+        tables, times, diffs = zip(*rows)
+        table = pa.concat_tables(tables).combine_chunks()
+        sizes = [found.num_rows for found in tables]
+        time = from_int64(pa.array(np.repeat(times, sizes)), self._node.time_type.arrow)
+        table = table.append_column(TIME, time)
+        table = table.append_column(DIFF, pa.array(np.repeat(diffs, sizes)))
+        source = Source(self._node.schema, table=table, rows=table.num_rows)
+        return [Arrival(source, max(times))]
 
-    def _update_frame(self, frame: DataFrame, now: int) -> None:
+    def _enter(self, source: Source, first: int, last: int) -> None:
+        """Take in updates that bring their times, the first and last of which are known."""
+        self._check_times(first, self._open())
+        self._content.waiting.append(Arrival(source, last))
+
+    def _update_frame(self, frame: DataFrame) -> None:
         time, diff = column(TIME), column(DIFF)
         row = frame.agg(
             F.min(time).alias("first"),
@@ -237,9 +261,8 @@ class InputSession:
         if not row.rows:
             return
         encode = self._node.time_type.encode
-        self._check_times(encode(row["first"]), now)
         source = Source(self._node.schema, frame=frame, rows=row["rows"])
-        self._waiting.append(Arrival(source, encode(row["last"])))
+        self._enter(source, encode(row["first"]), encode(row["last"]))
 
     def _check_times(self, first: int, now: int) -> None:
         if first < now:

@@ -1,13 +1,19 @@
 """What a dataflow knows between two steps, and what one step reports.
 
-States are values: a step makes a new one, and until it has, the old one stands.
+States are values: a step makes a new one, and until it has, the old one stands. To put the new one
+in the place of the old is all there is to a commit, since everything that belongs to it is in it:
+also how much of the inputs it has taken in, and what is to be shown of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, NamedTuple
+from itertools import islice
+from typing import Callable, Mapping, NamedTuple, Sequence
 
+import pyarrow as pa
+
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.times import Antichain, Coordinate
@@ -31,6 +37,38 @@ class Arrival:
     taken: int | None = None
 
 
+@dataclass(eq=False)
+class Delivery:
+    """The updates of one step for one consumer, until it has been given them.
+
+    Parameters
+    ----------
+    node : Inspect
+    tables : sequence of pyarrow.Table
+    at : Coordinate
+        In a loop the iteration.
+    epoch : int
+        The number of the step.
+    """
+
+    node: Inspect
+    tables: Sequence[pa.Table]
+    at: Coordinate
+    epoch: int
+    #: Calls that have returned, and whether all have.
+    given: int = 0
+    done: bool = False
+
+    def give(self, time: str, diff: str) -> None:
+        """Make the calls that have not been made; one that raised is made again."""
+        calls = self.node.calls(self.tables, time, diff, self.at)
+        for arguments in islice(calls, self.given, None):
+            self.node.show(*arguments)
+            self.given += 1
+        self.done = True
+        self.tables = ()
+
+
 @dataclass(frozen=True)
 class State:
     """Everything a dataflow knows between two steps.
@@ -45,12 +83,24 @@ class State:
         Updates that reached a keyed node before its frontier may pass them.
     waiting : mapping of Node to tuple of Arrival
         Flushed updates of inputs that are not released completely.
+    taken : mapping of Node to int
+        How many arrivals of each input have been taken in since the beginning.
+    outbox : tuple of Delivery
+        What consumers are to be given, in order. Those that are done have no meaning.
+    epoch : int
+        How many steps led here.
+    report : Report
+        What the last of them did.
     """
 
     frontiers: Mapping[Node, Antichain]
     traces: Mapping[Node, Trace]
     pending: Mapping[Node, tuple[Feed, ...]]
     waiting: Mapping[Node, tuple[Arrival, ...]]
+    taken: Mapping[Node, int] = field(default_factory=dict)
+    outbox: tuple[Delivery, ...] = ()
+    epoch: int = 0
+    report: Report = field(default_factory=lambda: Report())
 
     def paths(self) -> set[str]:
         """Files that the state needs."""

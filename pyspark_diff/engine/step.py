@@ -1,7 +1,7 @@
 """One step: the updates between two frontiers flow through the graph, and a new state comes out.
 
 All or nothing: a step reads one immutable `State` and returns another. If anything raises, the
-files it wrote are removed, the state stays what it was, and the step can be run again.
+state stays what it was, and the step can be run again. Which files it wrote is in its context.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import time
 from dataclasses import replace
 from typing import Mapping, Sequence
 
-import pyarrow as pa
-
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop import Iteration
-from pyspark_diff.engine.state import Arrival, State, Watch
+from pyspark_diff.engine.state import Arrival, Delivery, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed
-from pyspark_diff.times import Antichain, Coordinate, meet_all
-from pyspark_diff.trace import storage
+from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.spine import Trace
 
 
@@ -39,8 +36,6 @@ class Step:
         self._context = context
         self._on_iteration = on_iteration
         self._waiting = dict(context.state.waiting)
-        #: For each inspect the update rows that it is to show, once the step has been taken over.
-        self.shown: list[tuple[Inspect, list[pa.Table], Coordinate]] = []
 
     def run(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
@@ -61,30 +56,29 @@ class Step:
         """
         context = self._context
         started = time.perf_counter()
-        try:
-            for item in context.graph.order:
-                if isinstance(item, Subgraph):
-                    self._loop(item)
-                elif isinstance(item, Input):
-                    self._release(item, arrivals.get(item, ()), upper[item])
-                else:
-                    before = context.frontiers[item]
-                    context.frontiers[item] = meet_all(
-                        context.frontiers[n] for n in item.inputs
-                    )
-                    self._visit(item, before)
-            for node in list(context.traces):
-                if isinstance(node, Arranged):
-                    context.traces[node] = self._compacted(node, context.traces[node])
-            state = State(context.frontiers, context.traces, context.pending, self._waiting)
-            show = context.evaluation.tables
-            self.shown = [(node, show(node, feeds), at) for node, feeds, at in context.shows]
-        except BaseException:
-            # Whole directories: buckets that were done before another one failed left files too.
-            storage.remove_directories(context.directories)
-            raise
+        for item in context.graph.order:
+            if isinstance(item, Subgraph):
+                self._loop(item)
+            elif isinstance(item, Input):
+                self._release(item, arrivals.get(item, ()), upper[item])
+            else:
+                before = context.frontiers[item]
+                context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
+                self._visit(item, before)
+        for node in list(context.traces):
+            if isinstance(node, Arranged):
+                context.traces[node] = self._compacted(node, context.traces[node])
+        old = context.state
+        outbox = [delivery for delivery in old.outbox if not delivery.done]
+        for inspect, feeds, at in context.shows:
+            tables = context.evaluation.tables(inspect, feeds)
+            outbox.append(Delivery(inspect, tables, at, old.epoch + 1))
+        taken = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
         context.report.seconds = time.perf_counter() - started
-        return state
+        return State(
+            context.frontiers, context.traces, context.pending, self._waiting, taken,
+            tuple(outbox), old.epoch + 1, context.report,
+        )
 
     def _release(self, node: Input, arrivals: Sequence[Arrival], upper: Antichain) -> None:
         """Emit what lies before the input's new frontier; the rest waits."""

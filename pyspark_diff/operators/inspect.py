@@ -10,7 +10,7 @@ where record and time are the values that ``collect`` gives for them.
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import Callable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -45,28 +45,28 @@ class Inspect(Node):
     def __post_init__(self, source: Node) -> None:
         self._settle((source,), schema=source.schema)
 
-    def show_updates(
+    def calls(
         self, tables: Sequence[pa.Table], time: str, diff: str, at: tuple[int, ...] = ()
-    ) -> None:
-        """Call the function on the updates of one step, under the user's names of the columns.
+    ) -> Iterable[tuple[object, ...]]:
+        """What the function is called with for the updates of one step, call by call: the same
+        each time that it is asked for. The columns have the user's names.
 
         In a loop the iteration is a part of the time.
         """
         tables = [table for table in tables if table.num_rows or not at]
         if not tables:
-            return
+            return []
         table = pa.concat_tables(tables).sort_by(TIME)
         if self.by_table:
             table = table.rename_columns([*self.schema.names, time, diff])
             if at:
                 turn = pa.array([list(at)] * table.num_rows, pa.list_(pa.int64()))
                 table = table.append_column("iteration", turn)
-            self.show(table)
-            return
+            return [(table,)]
         # A function that wants one update at a time is called for each; inspect is for few.
         fields = zip(self.names, self.schema.struct.fields)
         struct = T.StructType([T.StructField(name, field.dataType) for name, field in fields])
         records = to_rows(table.select(self.schema.names), struct)
         times = map(self.time_type.decode, as_int64(table[TIME].combine_chunks()).to_pylist())
-        for record, moment, count in zip(records, times, table[DIFF].to_pylist()):
-            self.show(record, (moment, *at) if at else moment, count)
+        moments = ((time, *at) for time in times) if at else times
+        return zip(records, moments, table[DIFF].to_pylist())

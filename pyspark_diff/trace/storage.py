@@ -184,11 +184,12 @@ def remove_files(paths: list[str]) -> None:
         if _in_memory.pop(path, None) is not None:
             continue
         _opened.pop(path, None)
-        try:
-            os.unlink(path)
-            os.rmdir(os.path.dirname(path))  # succeeds with the last file of the batch
-        except OSError:
-            pass
+        # The directory goes with the last file of the batch, also of one that is gone already.
+        for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
+            try:
+                remove(what)
+            except OSError:
+                pass
 
 
 def remove_directories(paths: list[str]) -> None:
