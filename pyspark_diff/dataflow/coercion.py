@@ -34,7 +34,9 @@ def coerce(
         if not data.isLocal():
             return frame
         # Without columns Arrow would not tell how many rows there are, but a count does.
-        return _cast(frame.toArrow(), struct, name) if struct.names else _of([], pa.schema([]), frame.count())
+        if not struct.names:
+            return _of([], pa.schema([]), frame.count())
+        return _cast(frame.toArrow(), struct, name)
     if isinstance(data, pd.DataFrame):
         _check_columns(list(map(str, data.columns)), struct, name)
         if not struct.names:
