@@ -23,6 +23,7 @@ from pyspark_diff import (
     SchemaError,
     StalledError,
 )
+from pyspark_diff.engine import loop as engine_loop
 from pyspark_diff.kernels.history import due_after
 from pyspark_diff.runners import read
 from pyspark_diff.trace import storage
@@ -528,6 +529,93 @@ def test_what_never_comes_to_rest_is_refused(spark, body, still):
         frame.iterate(body, max_iterations=19, name="restless").at(0)
     for told in ("restless", "19 iterations", f"({still},) at time 0", "max_iterations"):
         assert told in str(refused.value)
+
+
+def turned(period):
+    """The numbers below ``period``, each followed by the next, and the last by the first."""
+    return lambda x: x.select(((F.col("n") + 1) % period).alias("n")).distinct()
+
+
+@pytest.mark.parametrize("period, runner", [(2, "local"), (7, "local"), (3, "auto")])
+def test_a_loop_that_swings_is_refused_as_soon_as_it_is_known(spark, period, runner):
+    with Dataflow(spark, runner=runner) as flow:
+        n, n_in = flow.input("n", "n long")
+        n.iterate(turned(period), name="swing").probe()
+        n_in.insert([(0,), (1,)][: period // 2])
+        n_in.advance_to(1)
+        n_in.flush()
+        turns = []
+        with pytest.raises(StalledError, match=f"swing never .* every {period} iter") as refused:
+            flow.step(turns.append)
+        assert len(turns) < 300
+        assert ",) at time 0 (" in str(refused.value)
+
+
+def test_a_loop_of_two_variables_that_swings_is_refused(spark):
+    one = whole(spark, [(1,)])
+    with pytest.raises(StalledError, match="every 2 iterations"):
+        with Loop() as loop:
+            here, there = loop.variable(one), loop.variable(one.where(F.lit(False)))
+            here.set(there.distinct())
+            there.set(here.distinct())
+        here.leave().at(0)
+
+
+def test_a_loop_that_swings_inside_of_another_is_refused(spark):
+    frame = whole(spark, [(0,)])
+    with pytest.raises(StalledError, match="within .* every 2 iter.* of iteration .0,. around"):
+        frame.iterate(lambda x: x.iterate(turned(2), name="within")).at(0)
+
+
+def far(most):
+    """Goes on to the next number, up to one that is the last."""
+    return lambda x: x.select(
+        F.when(F.col("n") < most, F.col("n") + 1).otherwise(F.col("n")).alias("n")).distinct()
+
+
+def test_a_long_way_to_rest_is_none_that_swings(spark):
+    """Also where earlier steps went there, and what goes round is the difference to them."""
+    assert whole(spark, [(0,)]).iterate(far(3000)).at(0).collect() == [(3000,)]
+    with Dataflow(spark, runner="local") as flow:
+        n, n_in = flow.input("n", "n long")
+        found = n.iterate(far(700))
+        for put, rows in (("insert", [(0,)]), ("insert", [(1,), (100,)]), ("remove", [(0,)])):
+            getattr(n_in, put)(rows)
+            n_in.advance_to(n_in.time() + 1)
+            n_in.flush()
+            flow.step()
+            assert found.at().collect() == [(700,)]
+
+
+def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark):
+    """A lamp that goes on and off as long as the counter runs, which an earlier step made run."""
+    def body(x):
+        runs = x.where("n >= 2").select(
+            F.when(F.col("n") < 500, F.col("n") + 1).otherwise(F.col("n")).alias("n"))
+        ends = x.where("n = 500").select(F.lit("e").alias("e"))
+        lamp = x.where("n < 2").select(F.lit("e").alias("e"), "n")
+        stays = lamp.join(ends, "e", "left_semi").select(F.lit(0).cast("long").alias("n"))
+        turns = lamp.join(ends, "e", "left_anti").select((1 - F.col("n")).alias("n"))
+        return runs.union(stays).union(turns).distinct()
+
+    with Dataflow(spark, runner="local") as flow:
+        n, n_in = flow.input("n", "n long")
+        found = n.iterate(body)
+        for rows in ([(2,)], [(0,)]):
+            n_in.insert(rows)
+            n_in.advance_to(n_in.time() + 1)
+            n_in.flush()
+            flow.step()
+        assert sorted(found.at().collect()) == [(0,), (500,)]
+
+
+def test_a_loop_that_takes_long_says_how_far_it_is(spark, monkeypatch, caplog):
+    monkeypatch.setattr(engine_loop, "TOLD_EVERY", 0.0)
+    with caplog.at_level("INFO", logger="pyspark_diff"):
+        assert whole(spark, [(0,)]).iterate(far(3), name="long").at(0).collect() == [(3,)]
+    assert [record.getMessage().split(",")[0] for record in caplog.records][:2] == [
+        "long: iteration 0", "long: iteration 1"
+    ]
 
 
 def test_a_refused_step_can_be_followed_by_others(spark):

@@ -267,6 +267,22 @@ def test_conditions_are_pysparks(spark, how):
         assert multiset(found.at(1)) == multiset(expected), on
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_equalities_with_and_without_nulls_in_one_condition(spark, how):
+    schema = "k int, x double, time int, diff int"
+    one = [(1, 0.0, 0, 1), (1, None, 0, 2), (None, -0.0, 0, 1), (None, None, 0, 1), (2, 1.0, 1, 1)]
+    other = [(1, -0.0, 0, 2), (1, None, 0, 1), (None, 0.0, 0, 3), (None, None, 1, 1)]
+    left = DiffFrame(spark.createDataFrame(one, schema))
+    right = DiffFrame(spark.createDataFrame(other, schema.replace("k int", "k long")))
+    a, b = left.alias("a"), right.alias("b")
+    x, y, j, k = F.col("a.x"), F.col("b.x"), F.col("a.k"), F.col("b.k")
+    for on in [j.eqNullSafe(k) & (x == y), [k == j, x.eqNullSafe(y), x.isNull() | (j > 0)]]:
+        found = a.join(b, on, how)
+        expected = left.at(1).alias("a").join(right.at(1).alias("b"), on, how)
+        assert types(found) == types(expected)
+        assert multiset(found.at(1)) == multiset(expected), on
+
+
 @pytest.mark.parametrize(
     "how",
     ["leftouter", "left_outer", "LEFT", "rightouter", "right_outer", "outer", "fullouter",
@@ -449,9 +465,6 @@ WRONG = {
     ),
     "chance": lambda a, b: a.join(b, F.col("a.k") == F.col("b.k") + F.floor(F.rand())),
     "a semijoin by other columns": lambda a, b: a.semijoin(b.withColumnRenamed("x", "y")),
-    "null-safe and not": lambda a, b: a.join(
-        b, F.col("a.k").eqNullSafe(F.col("b.k")) & (F.col("a.x") == F.col("b.x"))
-    ),
 }
 
 

@@ -41,8 +41,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local read spark tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph loop lowering program state step subgraph"
-        .split()
+        "compaction context demand evaluation graph loop lowering oscillation program state step "
+        "subgraph".split()
     ),
     "dataflow": frozenset(
         "catalog coercion dataflow hold input_session outputs probe".split()

@@ -31,9 +31,16 @@ def coerce(
     if isinstance(data, DataFrame):
         frame = _coerce_frame(data, struct, name, widen)
         # A frame over local rows needs no job to be read.
-        return _cast(frame.toArrow(), struct, name) if data.isLocal() else frame
+        if not data.isLocal():
+            return frame
+        # Without columns Arrow would not tell how many rows there are, but a count does.
+        if not struct.names:
+            return _of([], pa.schema([]), frame.count())
+        return _cast(frame.toArrow(), struct, name)
     if isinstance(data, pd.DataFrame):
         _check_columns(list(map(str, data.columns)), struct, name)
+        if not struct.names:
+            return _of([], pa.schema([]), len(data))
         try:
             data = pa.Table.from_pandas(data, preserve_index=False)
         except pa.ArrowException as error:
@@ -95,7 +102,7 @@ def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
                 f"column {field.name!r} for input {name!r} does not fit: expected "
                 f"{declared.dataType.simpleString()}, but {error}"
             ) from error
-    return pa.Table.from_arrays(arrays, schema=expected)
+    return _of(arrays, expected, table.num_rows)
 
 
 def _alike(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -164,4 +171,11 @@ def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.T
                 f"a value for column {field.name!r} of input {name!r} is not a "
                 f"{declared.dataType.simpleString()}: {error}"
             ) from error
-    return pa.Table.from_arrays(arrays, schema=expected)
+    return _of(arrays, expected, len(records))
+
+
+def _of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:
+    """A table of so many rows, also where there is no column that would tell how many."""
+    if not arrays:
+        return pa.table({"none": pa.nulls(rows)}).select([])
+    return pa.Table.from_arrays(arrays, schema=schema)

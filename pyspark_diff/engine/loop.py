@@ -9,21 +9,23 @@ that nothing reaches costs nothing.
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from dataclasses import replace
 from typing import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.oscillation import WATCHED, Oscillation, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError, UnsupportedTypeError
-from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack, unpack
-from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.kernels.updates import Updates, joined
+from pyspark_diff.kernels.layout import from_int64
+from pyspark_diff.kernels.updates import Updates, spread
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
@@ -32,11 +34,16 @@ from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.read import View
 from pyspark_diff.runners.work import BucketResult
-from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.trace import storage
 
 #: How many of the rows that still change are shown when a loop does not come to rest.
 SHOWN = 5
+#: Seconds after which a loop that is still running says so, and between two such lines.
+TOLD_EVERY = 5.0
+
+_logger = logging.getLogger("pyspark_diff")
 
 
 class Iteration:
@@ -71,6 +78,12 @@ class Iteration:
         #: Files with the updates of the coordinate whose turn it is, and how many there are.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
+        #: What goes round in each loop that runs, and what went after its last iteration: None
+        #: where that is not all on the driver.
+        self._swings: dict[LoopScope, Oscillation] = {}
+        self._went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
+        #: When the outermost loop began, and when something was last said of it.
+        self._began = self._told = time.monotonic()
         #: Arrangements outside of all loops, as they are in this step.
         self._outside: dict[Node, View] = {}
 
@@ -100,6 +113,7 @@ class Iteration:
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
+        self._swings.pop(loop, None)
         for leave, feeds in left.items():
             self._step.emitted[leave] = _together(feeds)
 
@@ -129,10 +143,13 @@ class Iteration:
                 # Not across what stood before the step: readers tell it from what is new.
                 trace = self._step.traces[node]
                 self._step.traces[node] = self._step.merged(node, trace, [self._lower])
+        self._went[subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
         )
+        self._watch(subgraph, at)
         seconds = time.perf_counter() - started
+        self._tell(subgraph.loop, at, changes)
         turn = IterationReport(subgraph.loop.name, at, changes, seconds)
         self._step.report.iterations.append(turn)
         if self._on_iteration is not None:
@@ -205,9 +222,67 @@ class Iteration:
             if not node.loop.stops:
                 self._refuse(node, node.loop, feeds, following)
             return 0
+        if at[-1] >= WATCHED and not node.loop.stops:
+            feeds = [feed for feed in self._settled(node, feeds) if feed.source.rows != 0]
+            if not feeds:
+                return 0
+            went = self._went[node.loop]
+            if len(feeds) == 1 and not feeds[0].chain and feeds[0].source.table is not None:
+                if went is not None:
+                    went.append((node, feeds[0].source.table))
+            else:
+                self._went[node.loop] = None
         self._back.setdefault((node, following), []).extend(feeds)
         self._note(node.loop, following)
         return sum(feed.source.rows or 0 for feed in feeds)
+
+    def _watch(self, subgraph: Subgraph, at: Coordinate) -> None:
+        """A loop whose collections are again what they were never comes to rest: an error."""
+        loop = subgraph.loop
+        went = self._went.pop(loop, None)
+        if not went:
+            self._swings.pop(loop, None)
+            return
+        found = self._swings.setdefault(loop, Oscillation()).takes(went)
+        if found is None or self._older_beyond(subgraph, at, at[-1] - 2 * found[0]):
+            return
+        period, node, updates = found
+        raise StalledError(
+            f"{loop.name} never comes to rest: every {period} iterations, here at {at[-1]}"
+            f"{_inside(at)}, its collections are again what they were, and {len(updates)} updates "
+            f"go round, such as {_shown(node, updates)}. Its body brings old records back: keep "
+            "those that were there (start.union(...).distinct()), or give max_iterations and "
+            "on_limit=\"return\" to take what it has reached by then"
+        )
+
+    def _older_beyond(self, subgraph: Subgraph, at: Coordinate, iteration: int) -> bool:
+        """Whether updates of other runs of the loop, or of earlier steps, are that late in it.
+
+        What goes round is the difference to these, so that it may come back though the
+        collections do not.
+        """
+        before = self._step.state.traces
+        for node in arranged_in(subgraph):
+            old = set(before[node].paths()) if node in before else set()
+            for path in self._step.traces[node].paths() if node in self._step.traces else ():
+                updates = storage.open_updates(path)
+                codes = np.unique(spread(updates.coordinate, len(updates)))
+                for code in codes.tolist():
+                    part = unpack(code, node.depth)
+                    other = path in old or part[: len(at) - 1] != at[:-1]
+                    if other and part[len(at) - 1] >= iteration:
+                        return True
+        return False
+
+    def _tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
+        """Say from time to time how far a loop is that takes long."""
+        now = time.monotonic()
+        if now - self._told >= TOLD_EVERY:
+            self._told = now
+            _logger.info(
+                "%s: iteration %d%s, %d changes, %.0f s", loop.name, at[-1], _inside(at), changes,
+                now - self._began,
+            )
 
     def _refuse(
         self, node: Variable, loop: LoopScope, feeds: Sequence[Feed], at: Coordinate
@@ -217,22 +292,14 @@ class Iteration:
         tables = self._step.evaluation.tables(node, feeds)
         if not tables:
             return
-        left = _consolidated(node.schema, pa.concat_tables(tables))
+        left = consolidated(node.schema, pa.concat_tables(tables))
         if not len(left):
             return
-        few = left.between(0, min(len(left), SHOWN))
-        # A handful of rows, for the message.
-        rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
-        told = ", ".join(
-            f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
-            for row, moment, diff in zip(rows, few.times(), few.diffs())
-        )
-        where = f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
         raise StalledError(
-            f"{loop.name} has not come to rest after {loop.max_iterations} iterations{where}: "
-            f"{len(left)} updates still go round, such as {told}. If it would with more of them, "
-            "give a larger max_iterations; to take what it has reached by then, "
-            "on_limit=\"return\"; else its body makes new records in each iteration, or brings "
+            f"{loop.name} has not come to rest after {loop.max_iterations} iterations"
+            f"{_inside(at)}: {len(left)} updates still go round, such as {_shown(node, left)}. If "
+            "it would with more of them, give a larger max_iterations; to take what it has reached "
+            "by then, on_limit=\"return\"; else its body makes new records in each iteration, or brings "
             "old ones back"
         )
 
@@ -329,11 +396,19 @@ class Iteration:
             self._note(node.loop, at)
 
 
-def _consolidated(schema: Schema, table: pa.Table) -> Updates:
-    """Update rows in their smallest form."""
-    records = [joined([table[name]]) for name in schema.names]
-    times = as_int64(joined([table[TIME]])).to_numpy()
-    return consolidate(schema.layout().encode(records, times, table[DIFF].to_numpy())).updates
+def _inside(at: Coordinate) -> str:
+    """Where a loop runs that is in others."""
+    return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
+
+
+def _shown(node: Variable, updates: Updates) -> str:
+    """A handful of updates, for a message."""
+    few = updates.between(0, min(len(updates), SHOWN))
+    rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
+    return ", ".join(
+        f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
+        for row, moment, diff in zip(rows, few.times(), few.diffs())
+    )
 
 
 def _added_up(feed: Feed, table: pa.Table) -> Feed:
@@ -344,7 +419,7 @@ def _added_up(feed: Feed, table: pa.Table) -> Feed:
     except UnsupportedTypeError:
         layout = None
     if layout is not None and table.num_rows:
-        left = _consolidated(schema, table)
+        left = consolidated(schema, table)
         times = from_int64(pa.array(left.times()), table[TIME].type)
         table = pa.table(
             [*layout.decode(left), times, pa.array(left.diffs())], names=[*schema.names, TIME, DIFF]

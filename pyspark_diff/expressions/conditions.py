@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Sequence
@@ -52,6 +52,20 @@ class Condition:
     right: tuple[Column, ...]
     null_safe: tuple[bool, ...]
     residual: tuple[Column, ...]
+
+    def unmixed(self) -> "Condition":
+        """The same with equalities of one kind: null-safe ones beside others are of structs.
+
+        A struct is not null, and two are equal where what is in them is, nulls included.
+        """
+        if all(self.null_safe) or not any(self.null_safe):
+            return self
+        left, right = (
+            tuple(F.struct(key.alias("value")) if safe else key
+                  for key, safe in zip(keys, self.null_safe))
+            for keys in (self.left, self.right)
+        )
+        return replace(self, left=left, right=right, null_safe=(False,) * len(left))
 
 
 def parse_condition(

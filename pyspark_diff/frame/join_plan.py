@@ -128,17 +128,12 @@ class JoinPlan:
                 "right side, so there is nothing to find matches by; for all pairs with a small "
                 'collection use crossJoin(other.hint("broadcast")) and where(condition)'
             )
-        if any(condition.null_safe) and not all(condition.null_safe):
-            raise SchemaError(
-                "equalities with == and with eqNullSafe cannot be mixed in one condition; filter "
-                "the nulls out of one side instead"
-            )
         self.null_safe = any(condition.null_safe)
         self.residual = condition.residual
 
     def _parse(self, left: Collection, right: Collection, on: list[Column]) -> Condition:
         """The condition of a join, with the nodes and the keys that it asks for."""
-        condition = parse_condition(left.template(), right.template(), on)
+        condition = parse_condition(left.template(), right.template(), on).unmixed()
         ours, our_key = with_keys(left, condition.left)
         theirs, their_key = with_keys(right, condition.right)
         self.nodes, self.keys = (ours, theirs), (our_key, their_key)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: After how many iterations a loop without a limit of its own is taken for one that never ends.
-MAX_ITERATIONS = 100_000
+MAX_ITERATIONS = 10_000
 
 _open = threading.local()
 
@@ -38,7 +38,7 @@ class Loop:
     Parameters
     ----------
     max_iterations : int, optional
-        How many iterations there are at most; 100,000 if not given.
+        How many iterations there are at most; 10,000 if not given.
     on_limit : {"error", "return"}
         What to do when something still changes then: refuse, or take what was reached. With
         ``"return"`` and n iterations the result is the body applied n times.
@@ -48,13 +48,15 @@ class Loop:
     Raises
     ------
     StalledError
-        In a step: if it has not come to rest after `max_iterations`.
+        In a step: if it has not come to rest after `max_iterations`, or swings between
+        collections so that it never will.
 
     Notes
     -----
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013; the original's
     ``operators/iterate.rs``. Here one iteration is done for all logical times of a step at once, so
-    the number of Spark jobs follows the number of iterations, and never that of times.
+    the number of Spark jobs follows the number of iterations, and never that of times. A loop that
+    takes longer than a few seconds logs how far it is: logger ``pyspark_diff``, level INFO.
 
     Examples
     --------
@@ -151,7 +153,7 @@ class LoopMethods(Frame):
             From a `DiffFrame` to one with the same columns. It is called once, to write down the
             body of the loop, and may use other collections and all operators.
         max_iterations : int, optional
-            How many iterations there are at most; 100,000 if not given.
+            How many iterations there are at most; 10,000 if not given.
         on_limit : {"error", "return"}
             What to do when something still changes then. With ``"return"`` and n iterations the
             result is the function applied n times.
@@ -161,8 +163,9 @@ class LoopMethods(Frame):
         Raises
         ------
         StalledError
-            When it runs: if it has not come to rest after `max_iterations`. The message names the
-            loop and some of what still changes.
+            When it runs: if it has not come to rest after `max_iterations`, or swings between
+            collections so that it never will. The message names the loop and some of what still
+            changes.
         SchemaError
             If the function gives other columns than it takes.
 

@@ -140,8 +140,10 @@ class SparkRunner:
         struct = chain[0].takes
         if struct is None:
             raise ValueError("only stages that are not portable are evaluated by Spark")
-        # With Spark's types: those that Arrow gives back have lost collations and the like.
-        frame = self._spark.createDataFrame(table.select(struct.names), struct)
+        # With Spark's types: those that Arrow gives back have lost collations and the like. And no
+        # rows as such: a table of none may have no chunks either, which the conversion fails at.
+        rows_in = table.select(struct.names) if table.num_rows else []
+        frame = self._spark.createDataFrame(rows_in, struct)
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
