@@ -691,7 +691,7 @@ FRAME_CALLS = {
     ("kind", "calls", "other"),
     [
         (InputSession, SESSION_CALLS, {"close", "name", "schema"}),
-        (Dataflow, FLOW_CALLS, {"close"}),
+        (Dataflow, FLOW_CALLS, {"close", "report"}),
         (DiffFrame, FRAME_CALLS, {"columns", "schema"}),
     ],
 )
