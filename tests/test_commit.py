@@ -7,12 +7,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import pyarrow as pa
 import pytest
 from programs import files_of
 
-from pyspark_diff import Dataflow
+from pyspark_diff import Dataflow, NotReadableError, StalledError
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.engine.state import Delivery
@@ -229,3 +233,124 @@ def test_a_flush_that_is_cut_short_changes_nothing(spark):
             if fault.where is None:
                 break
     assert at > 8
+
+
+# Threads.
+
+
+def together(*functions):
+    """Run functions at the same time, a thread each; what one of them raises is raised."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        for running in [pool.submit(function) for function in functions]:
+            running.result()
+
+
+@pytest.fixture
+def many_switches():
+    """Threads change places as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_four_threads_insert_while_another_steps(spark, many_switches):
+    turns = 300
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count().arrange_by_self()
+        table = pa.table({"word": ["a"]})
+        feeding = [4]
+
+        def insert():
+            for _ in range(turns):
+                session.insert(table)
+            feeding[0] -= 1
+
+        def step():
+            while feeding[0] > 0:
+                session.advance_to(session.time() + 1)
+                session.flush()
+                flow.step()
+
+        together(step, *[insert] * 4)
+        session.close()
+        flow.step()
+        assert counts.at().collect() == [("a", 4 * turns)]
+
+
+def test_two_threads_step(spark, many_switches):
+    turns, seen = 20, []
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count().arrange_by_self()
+        counts.inspect(lambda record, time, diff: seen.append((record["count"], time, diff)))
+
+        def step():
+            for _ in range(turns):
+                session.insert([("a",)])
+                with advancing:
+                    session.advance_to(session.time() + 1)
+                session.flush()
+                flow.step()
+
+        advancing = threading.Lock()
+        together(step, step)
+        session.close()
+        flow.step()
+        assert counts.at().collect() == [("a", 2 * turns)]
+        assert files_of(flow) == flow._state.paths()
+    standing = Counter()
+    for number, _, diff in seen:
+        standing[number] += diff
+    assert +standing == {2 * turns: 1}
+    assert [time for _, time, _ in seen] == sorted(time for _, time, _ in seen)
+
+
+def test_a_function_that_a_step_calls_cannot_step(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        found = []
+
+        def show(record, time, diff):
+            if not found:
+                session.insert([("again",)])  # it may feed the input
+            with pytest.raises(StalledError, match="called by a function that a step"):
+                flow.step()
+            found.append(record.word)
+
+        words.inspect(show)
+        session.insert([("a",)])
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        session.close()
+        flow.step()
+        assert found == ["a", "again"]
+
+
+def test_operators_are_not_added_while_another_thread_steps(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        inside, go_on, done = threading.Event(), threading.Event(), []
+
+        def show(table):
+            inside.set()
+            go_on.wait(60)
+
+        words.inspect(show, by_table=True)
+
+        def step():
+            session.close()
+            flow.step()
+            done.append("step")
+
+        def add():
+            inside.wait(60)
+            threading.Timer(0.2, go_on.set).start()
+            with pytest.raises(NotReadableError, match="before the first step"):
+                words.inspect(print)
+            done.append("refused")
+
+        together(step, add)
+        assert sorted(done) == ["refused", "step"]

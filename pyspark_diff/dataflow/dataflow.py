@@ -7,6 +7,7 @@ at ``t``.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
@@ -86,6 +87,8 @@ class BaseDataflow:
         #: The last step that was begun, until its files are in order.
         self._begun: StepContext | None = None
         self._open = True
+        #: Held by a step, and by whoever needs that none runs.
+        self._lock = threading.RLock()
 
     @property
     def report(self) -> Report:
@@ -100,6 +103,9 @@ class BaseDataflow:
         stands, all others are given their updates, and the next call of `step` goes on where this
         one stopped.
 
+        While it runs, other threads may feed the inputs; whoever steps, reads, closes or adds
+        operators waits until it is over. A function that a step calls cannot step itself.
+
         Parameters
         ----------
         on_iteration : callable, optional
@@ -112,6 +118,11 @@ class BaseDataflow:
         bool
             Whether there was anything to do.
         """
+        self._check_outside("step")
+        with self._lock:
+            return self._step(on_iteration)
+
+    def _step(self, on_iteration: Watch | None) -> bool:
         self._check_open()
         graph = self._build()
         if self._begun is not None:
@@ -179,13 +190,15 @@ class BaseDataflow:
         [Row(key='mid', rows=2, upper=1), Row(key='mid', rows=2, upper=1)]
         """
         self._check_open()
-        found = catalog.entries(self._build(), self._state, self.time_type)
+        with self._lock:
+            found = catalog.entries(self._build(), self._state, self.time_type)
         return self.spark.createDataFrame(found, catalog.schema(self.time_type))
 
     def describe(self) -> str:
         """What is kept, as a table to read: see `arrangements`."""
         self._check_open()
-        return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
+        with self._lock:
+            return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
 
     def iterations(self) -> DataFrame:
         """The iterations of loops in the last step, in the order in which they ran.
@@ -198,10 +211,11 @@ class BaseDataflow:
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""
-        self._open = False
-        for session in self._sessions.values():
-            session._flow_closed = True
-        self._storage.close()
+        with self._lock:
+            self._open = False
+            for session in self._sessions.values():
+                session._flow_closed = True
+            self._storage.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -213,6 +227,12 @@ class BaseDataflow:
     # What follows is for the layer above.
 
     def _add_input(
+        self, name: str, schema: str | T.StructType, start: Any
+    ) -> tuple[Input, InputSession]:
+        with self._lock:
+            return self._new_input(name, schema, start)
+
+    def _new_input(
         self, name: str, schema: str | T.StructType, start: Any
     ) -> tuple[Input, InputSession]:
         self._check_open()
@@ -230,12 +250,14 @@ class BaseDataflow:
 
     def _add_frame(self, frame: object, node: Node) -> None:
         """Tell of a frame, which is kept to be read if it is there when the first step begins."""
-        self._frames[frame] = node
+        with self._lock:
+            self._frames[frame] = node
 
     def _add_sink(self, node: Node) -> None:
-        self._check_open()
-        self._check_building(node.kind)
-        self._sinks[node] = None
+        with self._lock:
+            self._check_open()
+            self._check_building(node.kind)
+            self._sinks[node] = None
 
     def _probe(self, node: Node) -> Probe:
         self._add_sink(node)
@@ -249,19 +271,22 @@ class BaseDataflow:
         return Probe(self.time_type, read)
 
     def _keep(self, node: Node, arranged: Arranged | None = None) -> None:
-        if arranged is not None or node not in self._outputs:
-            self._check_building(f"keeping {node.kind}")
-            self._sinks[self._outputs.add(node, arranged)] = None
+        with self._lock:
+            if arranged is not None or node not in self._outputs:
+                self._check_building(f"keeping {node.kind}")
+                self._sinks[self._outputs.add(node, arranged)] = None
 
     def _arrangement(self, node: Node) -> Arrangement:
         """The kept collection of a node."""
-        self._check_open()
-        if node not in self._outputs and self._graph is None:
-            self._keep(node)
-        return self._outputs.arrangement(node, self._state, self._start(), self._graph)
+        with self._lock:
+            self._check_open()
+            if node not in self._outputs and self._graph is None:
+                self._keep(node)
+            return self._outputs.arrangement(node, self._state, self._start(), self._graph)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
-        return self._outputs.hold(node, self._arrangement(node), time)
+        with self._lock:
+            return self._outputs.hold(node, self._arrangement(node), time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
@@ -376,6 +401,15 @@ class BaseDataflow:
     def _check_open(self) -> None:
         if not self._open:
             raise ClosedError("this dataflow was closed, and its state removed; make a new one")
+
+    def _check_outside(self, what: str) -> None:
+        # An RLock knows its owner; a note of our own could be left behind by an interrupt.
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise StalledError(
+                f"{what}() was called by a function that a step of the same dataflow is calling, "
+                "and the step cannot go on before that returns. Let the function only take a note "
+                f"or feed an input, and call {what}() when the step has returned"
+            )
 
     def _check_building(self, what: str) -> None:
         if self._graph is not None:

@@ -6,6 +6,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -55,6 +56,10 @@ class InputSession:
     (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
     up to the time that the session has advanced to.
 
+    Several threads may feed a session, also while another one steps, and so may functions that a
+    step calls: each call is done as a whole. What enters has the time that the session has just
+    then.
+
     Examples
     --------
     >>> from pyspark_diff import Dataflow
@@ -76,6 +81,8 @@ class InputSession:
         self._names = (time, diff)
         begin = Antichain([start])
         self._content = _Content(begin, begin, [], [])
+        #: For the moment in which the content changes; what is handed in is converted before.
+        self._lock = threading.Lock()
         self._flow_closed = False
 
     @property
@@ -166,23 +173,26 @@ class InputSession:
         TimeRegressionError
             If ``time`` lies before the session's time.
         """
-        now = self._open()
-        to = self._node.time_type.encode(time)
-        if to < now:
-            raise TimeRegressionError(
-                f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
-            )
-        self._content = self._content._replace(capability=Antichain([to]))
+        with self._lock:
+            now = self._open()
+            to = self._node.time_type.encode(time)
+            if to < now:
+                raise TimeRegressionError(
+                    f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
+                )
+            self._content = self._content._replace(capability=Antichain([to]))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow, which processes it in its next step."""
-        self._open()
-        self._flush(self._content.capability)
+        with self._lock:
+            self._open()
+            self._flush(self._content.capability)
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
-        if not self._content.capability.is_empty:
-            self._flush(Antichain())
+        with self._lock:
+            if not self._content.capability.is_empty:
+                self._flush(Antichain())
 
     def __enter__(self) -> "InputSession":
         return self
@@ -202,9 +212,11 @@ class InputSession:
 
     def _drop(self, taken: int) -> None:
         """Let go of what was taken in, so many arrivals. A second call does nothing."""
-        held = self._content
-        if taken > held.first:
-            self._content = held._replace(flushed=held.flushed[taken - held.first:], first=taken)
+        if taken > self._content.first:
+            with self._lock:
+                held = self._content
+                flushed = held.flushed[taken - held.first:]
+                self._content = held._replace(flushed=flushed, first=taken)
 
     def _open(self) -> int:
         if self._flow_closed:
@@ -219,11 +231,13 @@ class InputSession:
         found = coerce(data, self._node.schema.struct, self.name)
         if isinstance(found, DataFrame):
             check_deterministic(found)
-            now = self._open()
-            source = Source(self._node.schema, frame=found, time=now, diff=diff)
-            self._content.waiting.append(Arrival(source, now))
+            with self._lock:
+                now = self._open()
+                source = Source(self._node.schema, frame=found, time=now, diff=diff)
+                self._content.waiting.append(Arrival(source, now))
         elif found.num_rows:
-            self._content.rows.append((found, self._open(), diff))
+            with self._lock:
+                self._content.rows.append((found, self._open(), diff))
 
     def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
         """One source of the many small tables that insert and remove left."""
@@ -240,8 +254,9 @@ class InputSession:
 
     def _enter(self, source: Source, first: int, last: int) -> None:
         """Take in updates that bring their times, the first and last of which are known."""
-        self._check_times(first, self._open())
-        self._content.waiting.append(Arrival(source, last))
+        with self._lock:
+            self._check_times(first, self._open())
+            self._content.waiting.append(Arrival(source, last))
 
     def _update_frame(self, frame: DataFrame) -> None:
         time, diff = column(TIME), column(DIFF)
