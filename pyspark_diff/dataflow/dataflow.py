@@ -9,28 +9,49 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
+from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
-from pyspark_diff.dataflow.input_session import InputSession, constant_arrival
+from pyspark_diff.dataflow.input_session import Discarded, InputSession, constant_arrival
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
 from pyspark_diff.engine.lowering import merged
 from pyspark_diff.engine.program import written
-from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
+from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
-from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
+from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.errors import (
+    ClosedError,
+    DiffError,
+    NotReadableError,
+    SchemaError,
+    StalledError,
+    StorageError,
+    from_payload,
+    to_payload,
+)
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.spark.schema import check_data_names, check_names, parse_schema, parse_time_type
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    check_data_names,
+    check_names,
+    parse_schema,
+    parse_time_type,
+)
 from pyspark_diff.spark.session import driver_rows, parallelism
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
@@ -42,6 +63,19 @@ if TYPE_CHECKING:
 
 #: Where the history of a collection begins that is given as a whole.
 BEGINNING = -(2**63)
+
+
+class _Watch:
+    """A function that is told of iterations, and whether it is what has raised."""
+
+    def __init__(self, watch: Watch):
+        self._watch = watch
+        self.raised = False
+
+    def __call__(self, report: IterationReport) -> None:
+        self.raised = True
+        self._watch(report)
+        self.raised = False
 
 
 class BaseDataflow:
@@ -117,6 +151,14 @@ class BaseDataflow:
         -------
         bool
             Whether there was anything to do.
+
+        Raises
+        ------
+        StepError
+            If an expression or a function of the user, or Spark, has failed; the cause is what it
+            raised. Errors of the library keep their class. Either names the input, the time and
+            some of the updates that are to blame, where trying again with fewer of them finds them.
+            Drop them with `discard`.
         """
         self._check_outside("step")
         with self._lock:
@@ -137,7 +179,7 @@ class BaseDataflow:
                 arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if moved or any(arrivals.values()):
-            self._advance(graph, arrivals, upper, on_iteration)
+            self._advance(graph, arrivals, upper, on_iteration, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
             return False
         else:
@@ -168,6 +210,19 @@ class BaseDataflow:
                     "the condition still holds, but there is nothing left to do: "
                     f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
                 )
+
+    def discard(self) -> dict[str, Discarded]:
+        """Drop what has entered any input and no step has processed: see `InputSession.discard`.
+
+        Returns
+        -------
+        dict
+            By the inputs' names what was dropped.
+        """
+        self._check_outside("discard")
+        with self._lock:
+            sessions = self._sessions.values()
+            return {session.name: self._take_back(session._node) for session in sessions}
 
     def arrangements(self) -> DataFrame:
         """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
@@ -243,7 +298,9 @@ class BaseDataflow:
         check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
         begin = self.time_type.start if start is None else self.time_type.encode(start)
         node = Input(parsed, self.time_type, name)
-        session = InputSession(node, self.time_name, self.diff_name, begin)
+        session = InputSession(
+            node, self.time_name, self.diff_name, begin, self._discard
+        )
         self._sessions[node] = session
         self._state = State({**self._state.frontiers, node: session._content.frontier}, {}, {}, {})
         return node, session
@@ -328,9 +385,18 @@ class BaseDataflow:
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None = None,
+        explain: bool = False,
     ) -> None:
+        watch = None if on_iteration is None else _Watch(on_iteration)
         try:
-            self._commit(graph, arrivals, upper, on_iteration)
+            try:
+                self._commit(graph, arrivals, upper, watch)
+            except (StorageError, MemoryError):
+                raise
+            except Exception as error:
+                if not explain or watch is not None and watch.raised:
+                    raise
+                raise self._explained(error, arrivals, upper) from error
             self._deliver()
         finally:
             self._tidy()
@@ -343,15 +409,95 @@ class BaseDataflow:
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
     ) -> None:
-        settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history,
-            self._outputs.holds(graph),
-        )
-        context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
-        self._begun = context
+        self._begun = context = self._context(graph, self._state, self.runner)
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
         self._state = Step(context, on_iteration).run(arrivals, upper)
+
+    def _context(self, graph: Graph, state: State, runner: str) -> StepContext:
+        settings = Settings(
+            self._buckets, runner, self.local_rows, self._keep_history, self._outputs.holds(graph)
+        )
+        return StepContext(graph, state, settings, self._storage, self._spark_runner)
+
+    def _explained(
+        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain]
+    ) -> DiffError:
+        """The error of a step, with the updates that are to blame."""
+        begun = self._begun
+        assert begun is not None  # it has failed
+        old = begun.state
+        others = {node: new for node, new in arrivals.items() if node not in self._sessions}
+        # Few updates are tried on the driver, whatever runs steps otherwise.
+        runner = "local" if self.runner == "local" else "auto"
+
+        def fails(given: Given) -> type[Exception] | None:
+            waiting = {n: rest for n, rest in old.waiting.items() if n not in self._sessions}
+            trial = self._context(begun.graph, replace(old, waiting=waiting), runner)
+            try:
+                with interruptible():
+                    Step(trial).process({**others, **given}, upper)
+            except Exception as found:
+                return type(found)
+            finally:
+                storage.remove_directories(trial.directories)
+            return None
+
+        given = {node: (*old.waiting.get(node, ()), *arrivals[node]) for node in self._sessions}
+        names = {node: session.name for node, session in self._sessions.items()}
+        blamed = Suspects(given, names, self.time_type).told(fails)
+        doing, program = begun.doing, begun.graph.program
+        where = ""
+        if isinstance(doing, Subgraph):
+            where = " in a loop"
+        elif doing is not None:
+            where = f" at {program.name(doing)}"
+        kind, told = "StepError", f"{type(error).__name__}: {str(error).strip()}"
+        if isinstance(error, DiffError):
+            kind, told = to_payload(error)
+        return from_payload(
+            kind,
+            f"{told}\nThe step failed{where} on {blamed}. It changed nothing and can be run again. "
+            "If it fails for ever, discard() of the input or of the dataflow drops what entered, "
+            "and returns it to be mended",
+        )
+
+    def _discard(self, node: Input) -> Discarded:
+        self._check_outside("discard")
+        with self._lock:
+            return self._take_back(node)
+
+    def _take_back(self, node: Input) -> Discarded:
+        self._check_open()
+        self._build()
+        old = self._state
+        waiting = old.waiting.get(node, ())
+        # Read before they are dropped: their files go.
+        tables = [table for arrival in waiting for table in self._updates(arrival)]
+        self._state = replace(old, waiting={**old.waiting, node: ()})
+        entered = self._sessions[node]._take_back(old.taken.get(node, 0))
+        tables += [table for arrival in entered for table in self._updates(arrival)]
+        storage.remove_files(sorted(old.paths() - self._state.paths() - self._outputs.pinned))
+        names = [*node.schema.names, self.time_name, self.diff_name]
+        given: Discarded = []
+        if tables:
+            given.append(pa.concat_tables(tables).combine_chunks().rename_columns(names))
+        for arrival in (*waiting, *entered):
+            if arrival.source.frame is not None:
+                frame = self._spark_runner.frame(arrival.source)
+                frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
+                given.append(frame.toDF(*names))
+        return given
+
+    def _updates(self, arrival: Arrival) -> list[pa.Table]:
+        """The updates of an arrival that no step has released, but those of a frame."""
+        source = arrival.source
+        tables = [] if source.table is None else [source.table]
+        tables += [storage.read_table(path) for path in source.paths]
+        names = [*source.schema.names, TIME, DIFF]
+        feed = Feed(source, lower=arrival.taken)
+        kinds = [*source.schema.arrow(), (TIME, self.time_type.arrow), (DIFF, pa.int64())]
+        return [feed.within(table).select(names).cast(pa.schema(kinds)) for table in tables]
 
     @interruptible()
     def _deliver(self) -> None:

@@ -7,7 +7,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,10 @@ from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_array
 from pyspark_diff.times import Antichain
+
+
+#: Updates that were discarded: the input's columns, time and diff, under the user's names.
+Discarded: TypeAlias = list[pa.Table | DataFrame]
 
 
 class _Content(NamedTuple):
@@ -76,8 +80,12 @@ class InputSession:
     [Row(src=1, count=1)]
     """
 
-    def __init__(self, node: Input, time: str, diff: str, start: int):
+    def __init__(
+        self, node: Input, time: str, diff: str, start: int,
+        discard: Callable[[Input], Discarded],
+    ):
         self._node = node
+        self._discard = discard
         self._names = (time, diff)
         begin = Antichain([start])
         self._content = _Content(begin, begin, [], [])
@@ -188,6 +196,42 @@ class InputSession:
             self._open()
             self._flush(self._content.capability)
 
+    def discard(self) -> Discarded:
+        """Drop what has entered and no step has processed, flushed or not: for when a step fails on
+        it, and would fail for ever.
+
+        The session keeps its time, and what it has declared with `flush`. So what is mended enters
+        at the session's time or later, as anything else.
+
+        Returns
+        -------
+        list of pyarrow.Table or DataFrame
+            What was dropped: the input's columns, time and diff. One table of all updates, if there
+            are any, then the Spark frames that were given.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     parts, parts_in = flow.input("parts", "total int, number int")
+        ...     shares = parts.selectExpr("total div number AS share")
+        ...     parts_in.insert([(6, 2), (1, 0)])
+        ...     parts_in.advance_to(1)
+        ...     parts_in.flush()
+        ...     try:
+        ...         _ = flow.step()
+        ...     except Exception as error:
+        ...         found = "(1, 0) with diff 1" in str(error)
+        ...     dropped, = parts_in.discard()
+        ...     parts_in.insert([row for row in dropped.drop_columns(["time", "diff"]).to_pylist()
+        ...                      if row["number"]])
+        ...     parts_in.close()
+        ...     _ = flow.step()
+        ...     found, shares.at().collect()
+        (True, [Row(share=3)])
+        """
+        return self._discard(self._node)
+
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
         with self._lock:
@@ -209,6 +253,14 @@ class InputSession:
         """What was flushed beyond so many arrivals, and the frontier that goes with it."""
         held = self._content
         return held.flushed[taken - held.first:], held.frontier
+
+    def _take_back(self, taken: int) -> list[Arrival]:
+        """Let go of all but so many arrivals, which were taken in; returns what it was."""
+        with self._lock:
+            held = self._content
+            found = [*held.flushed[taken - held.first:], *held.waiting, *self._gathered(held.rows)]
+            self._content = _Content(held.capability, held.frontier, [], [], (), taken)
+        return found
 
     def _drop(self, taken: int) -> None:
         """Let go of what was taken in, so many arrivals. A second call does nothing."""
