@@ -20,7 +20,8 @@ _MARK = "pyspark_diff error: "
 class DiffError(Exception):
     """Base of every error that the library raises on purpose.
 
-    Catch it to tell a refusal of the library from a failure of Spark, which keeps its own classes.
+    Catch it to tell a refusal of the library from a failure of Spark, which keeps its own classes;
+    within a step that is the cause of a `StepError`.
     """
 
 
@@ -127,6 +128,14 @@ class StalledError(DiffError, RuntimeError):
     """
 
 
+class StepError(DiffError, RuntimeError):
+    """An expression or a function of the user, or Spark, has failed within a step.
+
+    What was raised is its cause. It names the updates that are to blame where they can be found;
+    the step changes nothing, and works again when they are dropped: see `InputSession.discard`.
+    """
+
+
 class StorageError(DiffError, OSError):
     """State could not be written or read where it is kept.
 
@@ -152,6 +161,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         NotReadableError,
         FunctionError,
         StalledError,
+        StepError,
         StorageError,
     )
 }

@@ -7,12 +7,25 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import pyarrow as pa
 import pytest
 from programs import files_of
+from pyspark.errors import ArithmeticException
+from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow
+from pyspark_diff import (
+    Dataflow,
+    DiffOverflowError,
+    FunctionError,
+    NotReadableError,
+    StalledError,
+    StepError,
+)
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.engine.state import Delivery
@@ -229,3 +242,281 @@ def test_a_flush_that_is_cut_short_changes_nothing(spark):
             if fault.where is None:
                 break
     assert at > 8
+
+
+# Threads.
+
+
+def together(*functions):
+    """Run functions at the same time, a thread each; what one of them raises is raised."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        for running in [pool.submit(function) for function in functions]:
+            running.result()
+
+
+@pytest.fixture
+def many_switches():
+    """Threads change places as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_four_threads_insert_while_another_steps(spark, many_switches):
+    turns = 300
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count().arrange_by_self()
+        table = pa.table({"word": ["a"]})
+        feeding = [4]
+
+        def insert():
+            for _ in range(turns):
+                session.insert(table)
+            feeding[0] -= 1
+
+        def step():
+            while feeding[0] > 0:
+                session.advance_to(session.time() + 1)
+                session.flush()
+                flow.step()
+
+        together(step, *[insert] * 4)
+        session.close()
+        flow.step()
+        assert counts.at().collect() == [("a", 4 * turns)]
+
+
+def test_two_threads_step(spark, many_switches):
+    turns, seen = 20, []
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count().arrange_by_self()
+        counts.inspect(lambda record, time, diff: seen.append((record["count"], time, diff)))
+
+        def step():
+            for _ in range(turns):
+                session.insert([("a",)])
+                with advancing:
+                    session.advance_to(session.time() + 1)
+                session.flush()
+                flow.step()
+
+        advancing = threading.Lock()
+        together(step, step)
+        session.close()
+        flow.step()
+        assert counts.at().collect() == [("a", 2 * turns)]
+        assert files_of(flow) == flow._state.paths()
+    standing = Counter()
+    for number, _, diff in seen:
+        standing[number] += diff
+    assert +standing == {2 * turns: 1}
+    assert [time for _, time, _ in seen] == sorted(time for _, time, _ in seen)
+
+
+def test_a_function_that_a_step_calls_cannot_step(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        found = []
+
+        def show(record, time, diff):
+            if not found:
+                session.insert([("again",)])  # it may feed the input
+            with pytest.raises(StalledError, match="called by a function that a step"):
+                flow.step()
+            found.append(record.word)
+
+        words.inspect(show)
+        session.insert([("a",)])
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        session.close()
+        flow.step()
+        assert found == ["a", "again"]
+
+
+def test_operators_are_not_added_while_another_thread_steps(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        inside, go_on, done = threading.Event(), threading.Event(), []
+
+        def show(table):
+            inside.set()
+            go_on.wait(60)
+
+        words.inspect(show, by_table=True)
+
+        def step():
+            session.close()
+            flow.step()
+            done.append("step")
+
+        def add():
+            inside.wait(60)
+            threading.Timer(0.2, go_on.set).start()
+            with pytest.raises(NotReadableError, match="before the first step"):
+                words.inspect(print)
+            done.append("refused")
+
+        together(step, add)
+        assert sorted(done) == ["refused", "step"]
+
+
+# What a step fails on.
+
+
+def raises_for_zero(value):
+    if value == 0:
+        raise Planned("this was planned")
+    return value
+
+
+def by_division(parts):
+    return parts.selectExpr("total", "total div number AS made")
+
+
+def by_division_in_spark(parts):
+    # Arrow knows no such function, so Spark evaluates it.
+    return parts.selectExpr("total", "assert_true(number != 0) IS NULL AS made")
+
+
+def by_overflow(parts):
+    return parts.selectExpr("total", "2147483647 + (1 - number) AS made")
+
+
+def by_cast(parts):
+    return parts.select("total", F.when(F.col("number") == 0, "x").otherwise("1").cast("int"))
+
+
+def by_flat_map(parts):
+    return parts.flat_map(lambda row: [(raises_for_zero(row.number),)], "made int")
+
+
+def by_reduce(parts):
+    return parts.reduce(
+        lambda key, values: [(raises_for_zero(min(row[0] for row, _ in values)),)],
+        "made int", "total",
+    )
+
+
+POISONS = {
+    by_division: (StepError, DiffOverflowError), by_division_in_spark: StepError,
+    by_overflow: (StepError, DiffOverflowError), by_cast: StepError,
+    by_flat_map: StepError, by_reduce: FunctionError,
+}
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
+def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison):
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    good = [(7, 3), (8, 4)]
+    try:
+        with Dataflow(spark, runner=runner, buckets=2) as flow, \
+                Dataflow(spark, runner="local", buckets=2) as plain:
+            kept = []
+            for one in flow, plain:
+                parts, session = one.input("parts", "total int, number int")
+                others, others_in = one.input("others", "total int, number int")
+                kept.append((poison(parts.union(others)).count(), session, others_in))
+            counts, session, others_in = kept[0]
+            session.insert([(9, 5)])
+            others_in.insert([(6, 2)])
+            others_in.close()
+            session.advance_to(3)
+            session.flush()
+            flow.step()
+            session.insert([good[0], (5, 0), good[1]])
+            session.advance_to(4)
+            session.flush()
+            state, files = flow._state, files_of(flow)
+            with pytest.raises(POISONS[poison]) as caught:
+                flow.step()
+            told = str(caught.value)
+            assert "input 'parts' at time 3: (5, 0) with diff 1" in told, told
+            assert "'others'" not in told and "(7, 3)" not in told
+            assert caught.value.__cause__ is not None
+            assert flow._state is state and files_of(flow) == files
+
+            session.insert([(4, 0)])  # was not flushed
+            assert session.time() == 4
+            table, = session.discard()
+            assert table.sort_by("total").to_pylist() == [
+                {"total": 4, "number": 0, "time": 4, "diff": 1},
+                {"total": 5, "number": 0, "time": 3, "diff": 1},
+                {"total": 7, "number": 3, "time": 3, "diff": 1},
+                {"total": 8, "number": 4, "time": 3, "diff": 1},
+            ]
+            assert flow.discard() == {"parts": [], "others": []}
+            assert session.time() == 4
+            assert flow.step()
+            mended = [row for row in table.drop_columns(["time", "diff"]).to_pylist()
+                      if row["number"]]
+            session.insert(mended)
+            session.close()
+            assert flow.step() and not flow.step()
+
+            expected, session, others_in = kept[1]
+            session.insert([(9, 5), *good])
+            others_in.insert([(6, 2)])
+            session.close(), others_in.close()
+            plain.step()
+            assert sorted(counts.at().collect()) == sorted(expected.at().collect())
+            assert files_of(flow) <= flow._state.paths() | flow._outputs.pinned
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def test_the_cause_is_what_spark_raised(spark):
+    with Dataflow(spark, runner="spark", buckets=1) as flow:
+        parts, session = flow.input("parts", "total int, number int")
+        made = parts.transform(lambda frame: frame.withColumn("made", F.expr("total / number")))
+        kept = made.count()
+        frame = spark.range(3).selectExpr("2 AS total", "int(id) AS number")
+        session.insert(frame)
+        session.close()
+        with pytest.raises(StepError, match="input 'parts' at time 0: a Spark frame") as caught:
+            flow.step()
+        assert isinstance(caught.value.__cause__, ArithmeticException)
+        dropped, = session.discard()
+        assert dropped.columns == ["total", "number", "time", "diff"]
+        assert sorted(dropped.collect()) == [(2, number, 0, 1) for number in range(3)]
+        assert flow.step() and kept.at().collect() == []
+
+
+def test_updates_that_wait_for_their_time_are_dropped_too(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        parts, session = flow.input("parts", "number int")
+        made = parts.reduce(
+            lambda key, values: [(raises_for_zero(key[0]),)], "made int", "number"
+        )
+        session.update([(1, 0, 1), (2, 5, 1), (0, 6, 1)])
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        session.advance_to(7)
+        session.flush()
+        with pytest.raises(FunctionError, match=r"input 'parts' at time 6: \(0,\) with diff 1"):
+            flow.step()
+        table, = flow.discard()["parts"]
+        assert table.to_pydict() == {"number": [2, 0], "time": [5, 6], "diff": [1, 1]}
+        assert flow.step()
+        assert made.at().collect() == [(1, 1)]
+
+
+def test_what_a_watch_raises_is_not_blamed_on_updates(spark):
+    def watch(iteration):
+        raise Planned("enough")
+
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        edges, session = flow.input("edges", "src int, dst int")
+        made = edges.iterate(lambda inner: inner.select("src", "dst").distinct()).count()
+        session.insert([(1, 2)])
+        session.close()
+        with pytest.raises(Planned, match="^enough$"):
+            flow.step(on_iteration=watch)
+        assert flow.step() and made.at().collect() == [(1, 2, 1)]

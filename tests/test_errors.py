@@ -28,6 +28,7 @@ BUILTIN_OF = {
     "NotReadableError": LookupError,
     "FunctionError": RuntimeError,
     "StalledError": RuntimeError,
+    "StepError": RuntimeError,
     "StorageError": OSError,
 }
 NAMES = ["DiffError", *BUILTIN_OF]

@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "subgraph".split()
     ),
     "dataflow": frozenset(
-        "catalog coercion dataflow hold input_session outputs probe".split()
+        "blame catalog coercion dataflow hold input_session outputs probe".split()
     ),
     "frame": frozenset(
         "aggregation base collection dataflow diffframe grouped join_plan joins keyed keys linear "

@@ -7,15 +7,20 @@ at ``t``.
 
 from __future__ import annotations
 
+import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
+from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
+    Discarded,
     InputSession,
     check_input_name,
     constant_arrival,
@@ -26,14 +31,32 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
 from pyspark_diff.engine.lowering import merged
 from pyspark_diff.engine.program import written
-from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
+from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
-from pyspark_diff.errors import ClosedError, NotReadableError, SchemaError, StalledError
+from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.errors import (
+    ClosedError,
+    DiffError,
+    NotReadableError,
+    SchemaError,
+    StalledError,
+    StorageError,
+    from_payload,
+    to_payload,
+)
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.spark.schema import check_data_names, check_names, parse_schema, parse_time_type
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    check_data_names,
+    check_names,
+    parse_schema,
+    parse_time_type,
+)
 from pyspark_diff.spark.session import driver_rows, parallelism
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
@@ -45,6 +68,19 @@ if TYPE_CHECKING:
 
 #: Where the history of a collection begins that is given as a whole.
 BEGINNING = -(2**63)
+
+
+class _Watch:
+    """A function that is told of iterations, and whether it is what has raised."""
+
+    def __init__(self, watch: Watch):
+        self._watch = watch
+        self.raised = False
+
+    def __call__(self, report: IterationReport) -> None:
+        self.raised = True
+        self._watch(report)
+        self.raised = False
 
 
 class BaseDataflow:
@@ -90,6 +126,8 @@ class BaseDataflow:
         #: The last step that was begun, until its files are in order.
         self._begun: StepContext | None = None
         self._open = True
+        #: Held by a step, and by whoever needs that none runs.
+        self._lock = threading.RLock()
 
     @property
     def report(self) -> Report:
@@ -104,6 +142,9 @@ class BaseDataflow:
         stands, all others are given their updates, and the next call of `step` goes on where this
         one stopped.
 
+        While it runs, other threads may feed the inputs; whoever steps, reads, closes or adds
+        operators waits until it is over. A function that a step calls cannot step itself.
+
         Parameters
         ----------
         on_iteration : callable, optional
@@ -115,7 +156,20 @@ class BaseDataflow:
         -------
         bool
             Whether there was anything to do.
+
+        Raises
+        ------
+        StepError
+            If an expression or a function of the user, or Spark, has failed; the cause is what it
+            raised. Errors of the library keep their class. Either names the input, the time and
+            some of the updates that are to blame, where trying again with fewer of them finds them.
+            Drop them with `discard`.
         """
+        self._check_outside("step")
+        with self._lock:
+            return self._step(on_iteration)
+
+    def _step(self, on_iteration: Watch | None) -> bool:
         self._check_open()
         graph = self._build()
         if self._begun is not None:
@@ -130,7 +184,7 @@ class BaseDataflow:
                 arrivals[node] = self._constant(node)
         moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
         if moved or any(arrivals.values()):
-            self._advance(graph, arrivals, upper, on_iteration)
+            self._advance(graph, arrivals, upper, on_iteration, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
             return False
         else:
@@ -162,6 +216,19 @@ class BaseDataflow:
                     f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
                 )
 
+    def discard(self) -> dict[str, Discarded]:
+        """Drop what has entered any input and no step has processed: see `InputSession.discard`.
+
+        Returns
+        -------
+        dict
+            By the inputs' names what was dropped.
+        """
+        self._check_outside("discard")
+        with self._lock:
+            sessions = self._sessions.values()
+            return {session.name: self._take_back(session._node) for session in sessions}
+
     def arrangements(self) -> DataFrame:
         """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
 
@@ -183,13 +250,15 @@ class BaseDataflow:
         [Row(key='mid', rows=2, upper=1), Row(key='mid', rows=2, upper=1)]
         """
         self._check_open()
-        found = catalog.entries(self._build(), self._state, self.time_type)
+        with self._lock:
+            found = catalog.entries(self._build(), self._state, self.time_type)
         return self.spark.createDataFrame(found, catalog.schema(self.time_type))
 
     def describe(self) -> str:
         """What is kept, as a table to read: see `arrangements`."""
         self._check_open()
-        return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
+        with self._lock:
+            return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
 
     def iterations(self) -> DataFrame:
         """The iterations of loops in the last step, in the order in which they ran.
@@ -202,10 +271,11 @@ class BaseDataflow:
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing."""
-        self._open = False
-        for session in self._sessions.values():
-            session._flow_closed = True
-        self._storage.close()
+        with self._lock:
+            self._open = False
+            for session in self._sessions.values():
+                session._flow_closed = True
+            self._storage.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -219,6 +289,12 @@ class BaseDataflow:
     def _add_input(
         self, name: str, schema: str | T.StructType, start: Any
     ) -> tuple[Input, InputSession]:
+        with self._lock:
+            return self._new_input(name, schema, start)
+
+    def _new_input(
+        self, name: str, schema: str | T.StructType, start: Any
+    ) -> tuple[Input, InputSession]:
         self._check_open()
         self._check_building(f"input {name!r}")
         check_input_name(name)
@@ -228,19 +304,23 @@ class BaseDataflow:
         check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
         begin = self.time_type.start if start is None else self.time_type.encode(start)
         node = Input(parsed, self.time_type, name)
-        session = InputSession(node, self.time_name, self.diff_name, begin)
+        session = InputSession(
+            node, self.time_name, self.diff_name, begin, self._discard
+        )
         self._sessions[node] = session
         self._state = State({**self._state.frontiers, node: session._content.frontier}, {}, {}, {})
         return node, session
 
     def _add_frame(self, frame: object, node: Node) -> None:
         """Tell of a frame, which is kept to be read if it is there when the first step begins."""
-        self._frames[frame] = node
+        with self._lock:
+            self._frames[frame] = node
 
     def _add_sink(self, node: Node) -> None:
-        self._check_open()
-        self._check_building(node.kind)
-        self._sinks[node] = None
+        with self._lock:
+            self._check_open()
+            self._check_building(node.kind)
+            self._sinks[node] = None
 
     def _probe(self, node: Node) -> Probe:
         self._add_sink(node)
@@ -254,19 +334,22 @@ class BaseDataflow:
         return Probe(self.time_type, read)
 
     def _keep(self, node: Node, arranged: Arranged | None = None) -> None:
-        if arranged is not None or node not in self._outputs:
-            self._check_building(f"keeping {node.kind}")
-            self._sinks[self._outputs.add(node, arranged)] = None
+        with self._lock:
+            if arranged is not None or node not in self._outputs:
+                self._check_building(f"keeping {node.kind}")
+                self._sinks[self._outputs.add(node, arranged)] = None
 
     def _arrangement(self, node: Node) -> Arrangement:
         """The kept collection of a node."""
-        self._check_open()
-        if node not in self._outputs and self._graph is None:
-            self._keep(node)
-        return self._outputs.arrangement(node, self._state, self._start(), self._graph)
+        with self._lock:
+            self._check_open()
+            if node not in self._outputs and self._graph is None:
+                self._keep(node)
+            return self._outputs.arrangement(node, self._state, self._start(), self._graph)
 
     def _hold(self, node: Node, time: int | None) -> Hold:
-        return self._outputs.hold(node, self._arrangement(node), time)
+        with self._lock:
+            return self._outputs.hold(node, self._arrangement(node), time)
 
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
@@ -308,9 +391,18 @@ class BaseDataflow:
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None = None,
+        explain: bool = False,
     ) -> None:
+        watch = None if on_iteration is None else _Watch(on_iteration)
         try:
-            self._commit(graph, arrivals, upper, on_iteration)
+            try:
+                self._commit(graph, arrivals, upper, watch)
+            except (StorageError, MemoryError):
+                raise
+            except Exception as error:
+                if not explain or watch is not None and watch.raised:
+                    raise
+                raise self._explained(error, arrivals, upper) from error
             self._deliver()
         finally:
             self._tidy()
@@ -323,15 +415,95 @@ class BaseDataflow:
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
     ) -> None:
-        settings = Settings(
-            self._buckets, self.runner, self.local_rows, self._keep_history,
-            self._outputs.holds(graph),
-        )
-        context = StepContext(graph, self._state, settings, self._storage, self._spark_runner)
-        self._begun = context
+        self._begun = context = self._context(graph, self._state, self.runner)
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
         self._state = Step(context, on_iteration).run(arrivals, upper)
+
+    def _context(self, graph: Graph, state: State, runner: str) -> StepContext:
+        settings = Settings(
+            self._buckets, runner, self.local_rows, self._keep_history, self._outputs.holds(graph)
+        )
+        return StepContext(graph, state, settings, self._storage, self._spark_runner)
+
+    def _explained(
+        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain]
+    ) -> DiffError:
+        """The error of a step, with the updates that are to blame."""
+        begun = self._begun
+        assert begun is not None  # it has failed
+        old = begun.state
+        others = {node: new for node, new in arrivals.items() if node not in self._sessions}
+        # Few updates are tried on the driver, whatever runs steps otherwise.
+        runner = "local" if self.runner == "local" else "auto"
+
+        def fails(given: Given) -> type[Exception] | None:
+            waiting = {n: rest for n, rest in old.waiting.items() if n not in self._sessions}
+            trial = self._context(begun.graph, replace(old, waiting=waiting), runner)
+            try:
+                with interruptible():
+                    Step(trial).process({**others, **given}, upper)
+            except Exception as found:
+                return type(found)
+            finally:
+                storage.remove_directories(trial.directories)
+            return None
+
+        given = {node: (*old.waiting.get(node, ()), *arrivals[node]) for node in self._sessions}
+        names = {node: session.name for node, session in self._sessions.items()}
+        blamed = Suspects(given, names, self.time_type).told(fails)
+        doing, program = begun.doing, begun.graph.program
+        where = ""
+        if isinstance(doing, Subgraph):
+            where = " in a loop"
+        elif doing is not None:
+            where = f" at {program.name(doing)}"
+        kind, told = "StepError", f"{type(error).__name__}: {str(error).strip()}"
+        if isinstance(error, DiffError):
+            kind, told = to_payload(error)
+        return from_payload(
+            kind,
+            f"{told}\nThe step failed{where} on {blamed}. It changed nothing and can be run again. "
+            "If it fails for ever, discard() of the input or of the dataflow drops what entered, "
+            "and returns it to be mended",
+        )
+
+    def _discard(self, node: Input) -> Discarded:
+        self._check_outside("discard")
+        with self._lock:
+            return self._take_back(node)
+
+    def _take_back(self, node: Input) -> Discarded:
+        self._check_open()
+        self._build()
+        old = self._state
+        waiting = old.waiting.get(node, ())
+        # Read before they are dropped: their files go.
+        tables = [table for arrival in waiting for table in self._updates(arrival)]
+        self._state = replace(old, waiting={**old.waiting, node: ()})
+        entered = self._sessions[node]._take_back(old.taken.get(node, 0))
+        tables += [table for arrival in entered for table in self._updates(arrival)]
+        storage.remove_files(sorted(old.paths() - self._state.paths() - self._outputs.pinned))
+        names = [*node.schema.names, self.time_name, self.diff_name]
+        given: Discarded = []
+        if tables:
+            given.append(pa.concat_tables(tables).combine_chunks().rename_columns(names))
+        for arrival in (*waiting, *entered):
+            if arrival.source.frame is not None:
+                frame = self._spark_runner.frame(arrival.source)
+                frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
+                given.append(frame.toDF(*names))
+        return given
+
+    def _updates(self, arrival: Arrival) -> list[pa.Table]:
+        """The updates of an arrival that no step has released, but those of a frame."""
+        source = arrival.source
+        tables = [] if source.table is None else [source.table]
+        tables += [storage.read_table(path) for path in source.paths]
+        names = [*source.schema.names, TIME, DIFF]
+        feed = Feed(source, lower=arrival.taken)
+        kinds = [*source.schema.arrow(), (TIME, self.time_type.arrow), (DIFF, pa.int64())]
+        return [feed.within(table).select(names).cast(pa.schema(kinds)) for table in tables]
 
     @interruptible()
     def _deliver(self) -> None:
@@ -381,6 +553,15 @@ class BaseDataflow:
     def _check_open(self) -> None:
         if not self._open:
             raise ClosedError("this dataflow was closed, and its state removed; make a new one")
+
+    def _check_outside(self, what: str) -> None:
+        # An RLock knows its owner; a note of our own could be left behind by an interrupt.
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise StalledError(
+                f"{what}() was called by a function that a step of the same dataflow is calling, "
+                "and the step cannot go on before that returns. Let the function only take a note "
+                f"or feed an input, and call {what}() when the step has returned"
+            )
 
     def _check_building(self, what: str) -> None:
         if self._graph is not None:

@@ -6,7 +6,8 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+import threading
+from typing import Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,10 @@ from pyspark_diff.spark.values import to_array
 from pyspark_diff.times import Antichain
 
 
+#: Updates that were discarded: the input's columns, time and diff, under the user's names.
+Discarded: TypeAlias = list[pa.Table | DataFrame]
+
+
 class _Content(NamedTuple):
     """All that a session holds. One assignment replaces it, so nothing is ever half done."""
 
@@ -56,6 +61,10 @@ class InputSession:
     (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
     up to the time that the session has advanced to.
 
+    Several threads may feed a session, also while another one steps, and so may functions that a
+    step calls: each call is done as a whole. What enters has the time that the session has just
+    then.
+
     Examples
     --------
     >>> from pyspark_diff import Dataflow
@@ -72,11 +81,17 @@ class InputSession:
     [Row(src=1, count=1)]
     """
 
-    def __init__(self, node: Input, time: str, diff: str, start: int):
+    def __init__(
+        self, node: Input, time: str, diff: str, start: int,
+        discard: Callable[[Input], Discarded],
+    ):
         self._node = node
+        self._discard = discard
         self._names = (time, diff)
         begin = Antichain([start])
         self._content = _Content(begin, begin, [], [])
+        #: For the moment in which the content changes; what is handed in is converted before.
+        self._lock = threading.Lock()
         self._flow_closed = False
 
     @property
@@ -167,23 +182,62 @@ class InputSession:
         TimeRegressionError
             If ``time`` lies before the session's time.
         """
-        now = self._open()
-        to = self._node.time_type.encode(time)
-        if to < now:
-            raise TimeRegressionError(
-                f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
-            )
-        self._content = self._content._replace(capability=Antichain([to]))
+        with self._lock:
+            now = self._open()
+            to = self._node.time_type.encode(time)
+            if to < now:
+                raise TimeRegressionError(
+                    f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
+                )
+            self._content = self._content._replace(capability=Antichain([to]))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow, which processes it in its next step."""
-        self._open()
-        self._flush(self._content.capability)
+        with self._lock:
+            self._open()
+            self._flush(self._content.capability)
+
+    def discard(self) -> Discarded:
+        """Drop what has entered and no step has processed, flushed or not: for when a step fails on
+        it, and would fail for ever.
+
+        The session keeps its time, and what it has declared with `flush`. So what is mended enters
+        at the session's time or later, as anything else.
+
+        Returns
+        -------
+        list of pyarrow.Table or DataFrame
+            What was dropped: the input's columns, time and diff. One table of all updates, if there
+            are any, then the Spark frames that were given.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     parts, parts_in = flow.input("parts", "total int, number int")
+        ...     shares = parts.selectExpr("total div number AS share")
+        ...     parts_in.insert([(6, 2), (1, 0)])
+        ...     parts_in.advance_to(1)
+        ...     parts_in.flush()
+        ...     try:
+        ...         _ = flow.step()
+        ...     except Exception as error:
+        ...         found = "(1, 0) with diff 1" in str(error)
+        ...     dropped, = parts_in.discard()
+        ...     parts_in.insert([row for row in dropped.drop_columns(["time", "diff"]).to_pylist()
+        ...                      if row["number"]])
+        ...     parts_in.close()
+        ...     _ = flow.step()
+        ...     found, shares.at().collect()
+        (True, [Row(share=3)])
+        """
+        return self._discard(self._node)
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
-        if not self._content.capability.is_empty:
-            self._flush(Antichain())
+        with self._lock:
+            if not self._content.capability.is_empty:
+                self._flush(Antichain())
 
     def __enter__(self) -> "InputSession":
         return self
@@ -201,11 +255,21 @@ class InputSession:
         held = self._content
         return held.flushed[taken - held.first:], held.frontier
 
+    def _take_back(self, taken: int) -> list[Arrival]:
+        """Let go of all but so many arrivals, which were taken in; returns what it was."""
+        with self._lock:
+            held = self._content
+            found = [*held.flushed[taken - held.first:], *held.waiting, *self._gathered(held.rows)]
+            self._content = _Content(held.capability, held.frontier, [], [], (), taken)
+        return found
+
     def _drop(self, taken: int) -> None:
         """Let go of what was taken in, so many arrivals. A second call does nothing."""
-        held = self._content
-        if taken > held.first:
-            self._content = held._replace(flushed=held.flushed[taken - held.first:], first=taken)
+        if taken > self._content.first:
+            with self._lock:
+                held = self._content
+                flushed = held.flushed[taken - held.first:]
+                self._content = held._replace(flushed=flushed, first=taken)
 
     def _open(self) -> int:
         if self._flow_closed:
@@ -220,11 +284,13 @@ class InputSession:
         found = coerce(data, self._node.schema.struct, self.name)
         if isinstance(found, DataFrame):
             check_deterministic(found)
-            now = self._open()
-            source = Source(self._node.schema, frame=found, time=now, diff=diff)
-            self._content.waiting.append(Arrival(source, now))
+            with self._lock:
+                now = self._open()
+                source = Source(self._node.schema, frame=found, time=now, diff=diff)
+                self._content.waiting.append(Arrival(source, now))
         elif found.num_rows:
-            self._content.rows.append((found, self._open(), diff))
+            with self._lock:
+                self._content.rows.append((found, self._open(), diff))
 
     def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
         """One source of the many small tables that insert and remove left."""
@@ -241,8 +307,9 @@ class InputSession:
 
     def _enter(self, source: Source, first: int, last: int) -> None:
         """Take in updates that bring their times, the first and last of which are known."""
-        self._check_times(first, self._open())
-        self._content.waiting.append(Arrival(source, last))
+        with self._lock:
+            self._check_times(first, self._open())
+            self._content.waiting.append(Arrival(source, last))
 
     def _update_frame(self, frame: DataFrame) -> None:
         time, diff = column(TIME), column(DIFF)

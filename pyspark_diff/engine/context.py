@@ -14,6 +14,7 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Report, Settings, State
+from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
@@ -53,6 +54,8 @@ class StepContext:
         self._local = LocalRunner(self.spark_runner.evaluate)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
+        #: What is being done, for errors.
+        self.doing: Node | Subgraph | None = None
         self.directories: list[str] = []
         self.evaluation = Evaluation(
             self.graph, self.settings, self.spark_runner, self._local, self._directory,

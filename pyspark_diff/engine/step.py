@@ -56,7 +56,26 @@ class Step:
         """
         context = self._context
         started = time.perf_counter()
+        outbox = [delivery for delivery in context.state.outbox if not delivery.done]
+        outbox.extend(self.process(arrivals, upper))
+        for node in list(context.traces):
+            if isinstance(node, Arranged):
+                context.traces[node] = self._compacted(node, context.traces[node])
+        old = context.state
+        taken = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
+        context.report.seconds = time.perf_counter() - started
+        return State(
+            context.frontiers, context.traces, context.pending, self._waiting, taken,
+            tuple(outbox), old.epoch + 1, context.report,
+        )
+
+    def process(
+        self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
+    ) -> list[Delivery]:
+        """What `run` does, but for the compaction: returns what consumers are to be given."""
+        context = self._context
         for item in context.graph.order:
+            context.doing = item
             if isinstance(item, Subgraph):
                 self._loop(item)
             elif isinstance(item, Input):
@@ -65,20 +84,12 @@ class Step:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
                 self._visit(item, before)
-        for node in list(context.traces):
-            if isinstance(node, Arranged):
-                context.traces[node] = self._compacted(node, context.traces[node])
-        old = context.state
-        outbox = [delivery for delivery in old.outbox if not delivery.done]
+        shown = []
         for inspect, feeds, at in context.shows:
+            context.doing = inspect
             tables = context.evaluation.tables(inspect, feeds)
-            outbox.append(Delivery(inspect, tables, at, old.epoch + 1))
-        taken = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
-        context.report.seconds = time.perf_counter() - started
-        return State(
-            context.frontiers, context.traces, context.pending, self._waiting, taken,
-            tuple(outbox), old.epoch + 1, context.report,
-        )
+            shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))
+        return shown
 
     def _release(self, node: Input, arrivals: Sequence[Arrival], upper: Antichain) -> None:
         """Emit what lies before the input's new frontier; the rest waits."""

@@ -50,6 +50,11 @@ class Dataflow(BaseDataflow):
 
     Notes
     -----
+    Any thread may call any method. Those that feed an input never wait for a step. Those that step,
+    add operators, read or close wait while another thread steps; a function that a step calls may
+    feed inputs and read, and what it reads is the state after the step. A frame that was read is of
+    the moment of the call, and other threads may step on as soon as `DiffFrame.at` has returned.
+
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
 
     Examples

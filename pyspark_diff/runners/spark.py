@@ -121,7 +121,7 @@ class SparkRunner:
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> Source:
         """Evaluate a feed once, into files of update rows with some columns."""
-        frame = self._start(feed.source)
+        frame = self.frame(feed.source)
         for stage in feed.chain:
             frame = stage.on_frame(frame)
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
@@ -133,7 +133,7 @@ class SparkRunner:
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
         with errors_from_text():
-            return self._start(source).toArrow()
+            return self.frame(source).toArrow()
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, without any job."""
@@ -153,7 +153,7 @@ class SparkRunner:
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)
 
-    def _start(self, source: Source) -> DataFrame:
+    def frame(self, source: Source) -> DataFrame:
         """The rows of a source as a frame with time and diff columns."""
         if source.frame is None:
             if source.table is not None:
@@ -198,7 +198,7 @@ class SparkRunner:
             return self._range(len(source.paths)).mapInArrow(
                 tasks.split_files(how, source.paths, chain), tasks.BLOBS
             )
-        frame = self._start(source)
+        frame = self.frame(source)
         for stage in chain:
             frame = stage.on_frame(frame)
         # What all rows share is not moved: the fewer columns cross to Python, the faster.

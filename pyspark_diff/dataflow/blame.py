@@ -1,0 +1,143 @@
+"""What a step fails on: found by trying it on fewer of the updates that it was to process.
+
+    an update is blamed  ⟺  with the updates before it a step succeeds, with it as well it fails
+
+Updates are taken in order of time. A trial is a step whose state is thrown away. There are only so
+many trials, so of many updates a few are found, or a range that they lie in.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_diff.engine.state import Arrival
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.operators.node import Node
+from pyspark_diff.spark.schema import DIFF, TIME, TimeType
+
+#: No more trials than this, no more after so many seconds, and none with more updates than this.
+TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
+#: So many updates are named.
+NAMED = 3
+
+Given = Mapping[Node, tuple[Arrival, ...]]
+
+
+class Suspects:
+    """The updates that a step was to process, in order of time; a frame counts as one.
+
+    Parameters
+    ----------
+    given : mapping of Node to tuple of Arrival
+    names : mapping of Node to str
+        The inputs' names.
+    time_type : TimeType
+    """
+
+    def __init__(self, given: Given, names: Mapping[Node, str], time_type: TimeType):
+        self._names, self._time_type = names, time_type
+        self._arrivals = [(node, arrival) for node in given for arrival in given[node]]
+        places, rows, times = [], [], []
+        for place, (_, arrival) in enumerate(self._arrivals):
+            # Also what lies beyond the frontier: an expression sees it before it is left out.
+            table = arrival.source.table
+            if table is None:
+                at, row = np.array([arrival.last]), np.array([-1])
+            else:
+                at = as_int64(table[TIME].combine_chunks()).to_numpy()
+                row = np.arange(at.size)
+            inside = np.full(at.size, True)
+            if arrival.taken is not None and table is not None:
+                inside = at >= arrival.taken
+            times.append(at[inside])
+            rows.append(row[inside])
+            places.append(np.full(rows[-1].size, place))
+        none = np.empty(0, np.int64)
+        self._times = np.concatenate([none, *times])
+        order = np.argsort(self._times, kind="stable")
+        self._times = self._times[order]
+        self._rows = np.concatenate([none, *rows])[order]
+        self._places = np.concatenate([none, *places])[order]
+
+    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str:
+        """Who is to blame, in words.
+
+        Parameters
+        ----------
+        fails : callable
+            Tries a step on some of the updates, and gives the class of what it raised.
+        """
+        whole = np.arange(self._times.size)
+        if not whole.size:
+            return "no update of an input: what earlier steps took in has become complete"
+        if whole.size > ROWS:
+            return self._range(whole)
+        error = fails(self._some(whole))
+        if error is None:
+            return f"{self._range(whole)}; it did not fail when it was tried again"
+        if fails(self._some(whole[:0])) is error:
+            return "updates that earlier steps took in and that waited for the frontier of an input"
+        found: list[int] = []
+        left, low, began = whole, 0, time.perf_counter()
+        high: int | None = left.size
+        for _ in range(TRIALS):
+            if time.perf_counter() - began > SECONDS:
+                break
+            if high is None:
+                # Whether there is more to find, without what was found.
+                if len(found) == NAMED or fails(self._some(left)) is not error:
+                    break
+                high = left.size
+            elif high - low > 1:
+                middle = (low + high) // 2
+                if fails(self._some(left[:middle])) is error:
+                    high = middle
+                else:
+                    low = middle
+            if high - low == 1:
+                found.append(int(left[low]))
+                left, high = np.delete(left, low), None
+        if not found:
+            return f"some of {self._range(left[low:high])}"
+        return "; ".join(map(self._update, found))
+
+    def _some(self, chosen: npt.NDArray[np.int64]) -> Given:
+        """These updates as arrivals."""
+        given: dict[Node, tuple[Arrival, ...]] = {}
+        for place in np.unique(self._places[chosen]).tolist():
+            node, arrival = self._arrivals[place]
+            source = arrival.source
+            if source.table is not None:
+                rows = np.sort(self._rows[chosen][self._places[chosen] == place])
+                source = replace(source, table=source.table.take(pa.array(rows)), rows=rows.size)
+            given[node] = (*given.get(node, ()), replace(arrival, source=source))
+        return given
+
+    def _update(self, one: int) -> str:
+        node, arrival = self._arrivals[self._places[one]]
+        name, when = self._names[node], self._time_type.decode(int(self._times[one]))
+        table = arrival.source.table
+        if table is None:
+            return f"input {name!r} at time {when!r}: a Spark frame"
+        row = table.slice(int(self._rows[one]), 1).to_pylist()[0]
+        diff = row.pop(DIFF)
+        del row[TIME]
+        return f"input {name!r} at time {when!r}: {tuple(row.values())!r} with diff {diff}"
+
+    def _range(self, some: Sequence[int] | npt.NDArray[np.int64]) -> str:
+        told = []
+        places, times = self._places[some], self._times[some]
+        for node, name in self._names.items():
+            of = [place for place, (owner, _) in enumerate(self._arrivals) if owner is node]
+            inside = times[np.isin(places, of)]
+            if inside.size:
+                first, last = map(self._time_type.decode, (int(inside.min()), int(inside.max())))
+                when = f"time {first!r}" if first == last else f"times {first!r} to {last!r}"
+                told.append(f"input {name!r} at {when}: {inside.size} updates or frames")
+        return "; ".join(told)
