@@ -50,6 +50,10 @@ class Dataflow(BaseDataflow):
 
     Notes
     -----
+    Column expressions whose result is known exactly are evaluated with Arrow, all others by Spark.
+    ``spark.conf.set("spark.pyspark_diff.compileExpressions", "false")`` leaves those that are
+    written afterwards to Spark: slower, and a way to tell whether the two agree.
+
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
 
     Examples
