@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
 from pyspark_diff.expressions.compiled import compiled
 from pyspark_diff.expressions.tree import tree_of
+from pyspark_diff.frame.row_wise import COMPILE
 from pyspark_diff.kernels.arrow_expression import column_of
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.runners.spark import SparkRunner
@@ -355,6 +356,64 @@ def test_overflow(frame, table, text, shown, kind):
 
 
 # Through DiffFrame.
+
+
+def left_over(spark, columns, inserted, removed):
+    """What is left where Spark evaluates what is inserted, and formulas what is removed."""
+    with Dataflow(spark) as flow:
+        given, session = flow.input("rows", STRUCT)
+        made = given.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)])
+        assert made._node.stage.portable
+        if inserted is not None:
+            assert not inserted.isLocal()
+            session.insert(inserted)
+        if removed is not None:
+            session.remove(removed)
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        return made.to_df().count()
+
+
+def test_what_spark_inserts_formulas_remove(spark, frame, table):
+    everything = [
+        column for column in map(F.expr, split(PORTABLE)) if formula_of(column).formula.columns
+    ]
+    rows = table.select(STRUCT.names)
+    assert left_over(spark, everything, frame.repartition(1), rows) == 0
+    assert left_over(spark, everything, frame.repartition(1), None) > 0
+
+
+@settings(max_examples=max(4, settings().max_examples // 2))
+@given(seed=st.integers(0, 2**32))
+def test_what_spark_inserts_formulas_remove_or_both_refuse(spark, seed):
+    """One expression of large numbers: it overflows on both sides, or on neither."""
+    writer, given_rows = Writer(seed), rows(seed, 3)
+    columns = [F.expr(writer.integer(2))]
+    if not any(formula and formula.formula.columns for formula in map(formula_of, columns)):
+        return
+    frame = spark.createDataFrame(given_rows, STRUCT).repartition(1)
+    failed = []
+    for inserted, removed in ((frame, None), (None, given_rows)):
+        try:
+            left_over(spark, columns, inserted, removed)
+        except (ArithmeticException, DiffOverflowError):
+            failed.append(inserted is None)
+    assert failed in ([], [False, True]), columns
+    if not failed:
+        assert left_over(spark, columns, frame, given_rows) == 0, columns
+
+
+def test_formulas_can_be_turned_off(spark, updates):
+    spark.conf.set(COMPILE, "false")
+    try:
+        made = updates.where("i > 1").withColumn("m", F.col("i") + 1)
+        assert not made._node.stage.portable
+    finally:
+        spark.conf.unset(COMPILE)
+    again = updates.where("i > 1").withColumn("m", F.col("i") + 1)
+    assert again._node.stage.portable
+    assert Counter(made.select("m").at(0).collect()) == Counter(again.select("m").at(0).collect())
 
 
 def test_division_by_zero(table):

@@ -37,7 +37,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
         "aggregate arrange by_self collate consolidate contract count cross inspect join linear "
-        "loop node projection reduce threshold top_k".split()
+        "loop node projection reduce threshold top_k twice".split()
     ),
     "runners": frozenset("feed local read spark tasks work".split()),
     "engine": frozenset(

@@ -298,9 +298,9 @@ class Iteration:
         raise StalledError(
             f"{loop.name} has not come to rest after {loop.max_iterations} iterations"
             f"{_inside(at)}: {len(left)} updates still go round, such as {_shown(node, left)}. If "
-            "it would with more of them, give a larger max_iterations; to take what it has reached "
-            "by then, on_limit=\"return\"; else its body makes new records in each iteration, or brings "
-            "old ones back"
+            "it would with more of them, give a larger max_iterations; to take what it has "
+            "reached by then, on_limit=\"return\"; else its body makes new records in each "
+            "iteration, or brings old ones back"
         )
 
     def _reached(self, node: Node, at: Coordinate) -> bool:

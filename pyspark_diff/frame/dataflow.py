@@ -55,6 +55,10 @@ class Dataflow(BaseDataflow):
     feed inputs and read, and what it reads is the state after the step. A frame that was read is of
     the moment of the call, and other threads may step on as soon as `DiffFrame.at` has returned.
 
+    Column expressions whose result is known exactly are evaluated with Arrow, all others by Spark.
+    ``spark.conf.set("spark.pyspark_diff.compileExpressions", "false")`` leaves those that are
+    written afterwards to Spark: slower, and a way to tell whether the two agree.
+
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
 
     Examples

@@ -159,13 +159,15 @@ class GroupedDiff(Generic[FrameT]):
         *,
         form: str = "rows",
         allow_negative: bool = False,
+        check: bool = False,
     ) -> FrameT:
         """A Python function of each group's values: see `DiffFrame.reduce`."""
         names = [str(c) for c in self._cols if isinstance(c, str)]
         if len(names) < len(self._cols):
             raise SchemaError("reduce groups by columns; add expressions with withColumn first")
         return self._frame._wrap(reduced(
-            self._frame._collection, func, schema, names, form=form, allow_negative=allow_negative
+            self._frame._collection, func, schema, names, form=form, allow_negative=allow_negative,
+            check=check,
         ))
 
     def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:

@@ -72,6 +72,7 @@ class KeyedMethods(Frame):
         *,
         form: str = "rows",
         allow_negative: bool = False,
+        check: bool = False,
     ) -> Self:
         """A Python function of each key's values, called again where they change.
 
@@ -91,13 +92,17 @@ class KeyedMethods(Frame):
             How values come and results go.
         allow_negative : bool
             Call the function also where more of a value was removed than inserted.
+        check : bool
+            Call it twice on the same input, and refuse if the results differ. For tests: it costs
+            twice the time.
 
         Raises
         ------
         FunctionError
             If the function raises; the message names the key and the time.
         NonDeterministicError
-            If it gives two results for the same values.
+            If it gives two results for the same values: with `check` always, else only where a
+            step calls it for the same values more than once.
         NegativeMultiplicityError
             If a value stands with a negative multiplicity.
 
@@ -118,7 +123,8 @@ class KeyedMethods(Frame):
         [Row(k='a', median=3)]
         """
         return self._wrap(reduced(
-            self._collection, func, schema, key, form=form, allow_negative=allow_negative
+            self._collection, func, schema, key, form=form,
+            allow_negative=allow_negative, check=check,
         ))
 
     def top_k(

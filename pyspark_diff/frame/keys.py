@@ -13,6 +13,7 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.reduce import FORMS, reduce
+from pyspark_diff.operators.twice import Twice
 from pyspark_diff.spark.jvm import order_of
 from pyspark_diff.spark.schema import parse_schema
 
@@ -73,6 +74,7 @@ def reduced(
     *,
     form: str,
     allow_negative: bool,
+    check: bool,
 ) -> Collection:
     """A Python function of each key's values: see `KeyedMethods.reduce`."""
     if form not in FORMS:
@@ -80,7 +82,7 @@ def reduced(
     names = key_columns(source, key, "reduce")
     parsed = parse_schema(schema)
     node = reduce(
-        arrange_by_key(source.node, names), func, parsed,
+        arrange_by_key(source.node, names), Twice(func, "reduce") if check else func, parsed,
         form=form, diff=source.diff_name, allow_negative=allow_negative,
     )
     return source.derived(node)

@@ -19,6 +19,7 @@ from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.operators.linear import FlatMap, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
+from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
 
@@ -187,7 +188,11 @@ class LinearMethods(Frame):
         return self._wrap(row_wise(source, "transform", apply, keeps_time_and_diff=False))
 
     def flat_map(
-        self, func: Callable[[T.Row], Iterable[Any]], schema: str | T.StructType
+        self,
+        func: Callable[[T.Row], Iterable[Any]],
+        schema: str | T.StructType,
+        *,
+        check: bool = False,
     ) -> Self:
         """A Python function from each record to any number of records.
 
@@ -197,9 +202,19 @@ class LinearMethods(Frame):
         ----------
         func : callable
             From a Row to an iterable of tuples. It must give the same rows whenever it is called
-            with the same record.
+            with the same record: a record that is removed is taken back by calling it again, so
+            that rows of chance, the clock or a counter would stay for ever, some of them with
+            negative multiplicities.
         schema : str or StructType
             Columns of the result.
+        check : bool
+            Call it twice on the same input, and refuse if the results differ. For tests: it costs
+            twice the time.
+
+        Raises
+        ------
+        NonDeterministicError
+            With `check`, if two calls differ.
 
         Examples
         --------
@@ -211,13 +226,16 @@ class LinearMethods(Frame):
         """
         source, parsed = self._collection, parse_schema(schema)
         types = _update_types(parsed, source.node.time_type)
-        stage = FlatMap(func, source.node.schema.arrow(), *types)
+        function = Twice(func, "flat_map") if check else func
+        stage = FlatMap(function, source.node.schema.arrow(), *types)
         return self._derived(Linear("flat_map", source.node, parsed, stage))
 
     def map_in_pandas(
         self,
         func: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
         schema: str | T.StructType,
+        *,
+        check: bool = False,
     ) -> Self:
         """A Python function over pandas frames of update rows, as PySpark's `mapInPandas`.
 
@@ -226,8 +244,18 @@ class LinearMethods(Frame):
         func : callable
             From an iterator of pandas frames to an iterator of pandas frames. The frames have the
             time and diff columns, and each output row carries those of the row it is made from.
+            As of `flat_map`, rows that depend on anything else, such as on which other rows come
+            in the same frame, do not cancel when their record is removed.
         schema : str or StructType
             Data columns of the result.
+        check : bool
+            Call it twice on each frame, and refuse if the results differ. For tests: it costs
+            twice the time.
+
+        Raises
+        ------
+        NonDeterministicError
+            With `check`, if two calls differ.
 
         Examples
         --------
@@ -237,8 +265,9 @@ class LinearMethods(Frame):
         """
         source, parsed = self._collection, parse_schema(schema)
         types = _update_types(parsed, source.node.time_type)
+        function = TwiceInPandas(func) if check else func
         stage = MapInPandas(
-            func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
+            function, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
         return self._derived(Linear("map_in_pandas", source.node, parsed, stage))
 

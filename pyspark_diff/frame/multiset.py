@@ -22,6 +22,7 @@ from pyspark_diff.operators.count import count
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.operators.twice import Twice
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,14 +71,23 @@ class MultisetMethods(Frame):
         """
         return self._derived(threshold(self._node, None))
 
-    def threshold(self, func: Callable[[int], int]) -> Self:
+    def threshold(self, func: Callable[[int], int], *, check: bool = False) -> Self:
         """Each record with a function of its multiplicity as its multiplicity.
 
         Parameters
         ----------
         func : callable
             From one integer to another, zero to zero. It is called once for each multiplicity
-            that occurs in a bucket, not for each record.
+            that occurs in a bucket, not for each record. It must give the same for the same: what
+            it gave before is computed again, and a difference would stay for ever.
+        check : bool
+            Call it twice on the same input, and refuse if the results differ. For tests: it costs
+            twice the time.
+
+        Raises
+        ------
+        NonDeterministicError
+            With `check`, if two calls differ.
 
         Examples
         --------
@@ -85,7 +95,7 @@ class MultisetMethods(Frame):
         >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
         [Row(n=7), Row(n=7)]
         """
-        return self._derived(threshold(self._node, func))
+        return self._derived(threshold(self._node, Twice(func, "threshold") if check else func))
 
     def consolidate(self) -> Self:
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""

@@ -4,6 +4,8 @@ Spark analyses every expression, on no rows, so that a wrong one is refused wher
 Then a formula of our own evaluates it wherever there is one that gives the same; else Spark does::
 
     a formula f of an expression e  ⟹  f(row) = e(row), in value, type and error
+
+With the session's setting `COMPILE` at ``false`` there are no formulas, and Spark evaluates all.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+
+#: The setting of a Spark session that is ``false`` where no formula is wanted.
+COMPILE = "spark.pyspark_diff.compileExpressions"
 
 #: Columns of an operator's output: some by name, where the node's columns of other names stay; or
 #: all in order, a text being the name of one.
@@ -204,6 +209,8 @@ def _formulas(
 
     An `Attribute` is a column of the node, whatever the user calls it.
     """
+    if str(source.spark.conf.get(COMPILE, "true")).lower() == "false":
+        return None
     names, aliased = _names_in(source.resolver)
     struct = source.node.schema.struct
     qualified = {name: struct[internal] for name, internal in aliased.items()}
