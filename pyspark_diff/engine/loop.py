@@ -1,7 +1,7 @@
-"""One loop in one step: coordinate after coordinate has its turn, until nothing is left to do.
+"""One loop in one step: coordinate after coordinate is processed, until nothing is left to do.
 
 The agenda of a loop is the set of its iterations with something to do: updates that go round, pairs
-of a join that belong there, keys that have to be visited again. The smallest has its turn, and is
+of a join that belong there, keys that have to be visited again. The smallest is next, and is
 done for all times of the step at once; a loop inside of it runs to rest meanwhile. An iteration
 that nothing reaches costs nothing.
 """
@@ -69,13 +69,13 @@ class Iteration:
         self._on_iteration = on_iteration
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
-        #: The coordinate whose turn it is, of each loop that runs.
+        #: The coordinate that is processed, of each loop that runs.
         self._now: dict[LoopScope, Coordinate] = {}
         self._back: dict[tuple[Variable, Coordinate], list[Feed]] = {}
         self._later: dict[tuple[Reader, Coordinate], list[Feed]] = {}
         #: By bucket, files of keys that are due, and how many there are.
         self._due: dict[tuple[Reader, Coordinate], dict[int, tuple[list[str], int]]] = {}
-        #: Files with the updates of the coordinate whose turn it is, and how many there are.
+        #: Files with the updates of the coordinate that is processed, and how many there are.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
         #: What goes round in each loop that runs, and what went after its last iteration: None
@@ -107,7 +107,7 @@ class Iteration:
         agenda = self._agenda.get((loop, base), [])
         while agenda:
             at = (*base, heapq.heappop(agenda))
-            self._turn(subgraph, at)
+            self._iterate(subgraph, at)
             for leave in subgraph.leaves:
                 left[leave].extend(self._feeds(leave.inputs[0], at))
             agenda = self._agenda.get((loop, base), [])
@@ -125,7 +125,7 @@ class Iteration:
                 heapq.heappush(agenda, coordinate[-1])
             loop, coordinate = loop.parent, times.leave(coordinate)
 
-    def _turn(self, subgraph: Subgraph, at: Coordinate) -> None:
+    def _iterate(self, subgraph: Subgraph, at: Coordinate) -> None:
         started = time.perf_counter()
         self._now[subgraph.loop] = at
         own = [item for item in subgraph.items if not isinstance(item, Subgraph)]
@@ -150,10 +150,10 @@ class Iteration:
         self._watch(subgraph, at)
         seconds = time.perf_counter() - started
         self._tell(subgraph.loop, at, changes)
-        turn = IterationReport(subgraph.loop.name, at, changes, seconds)
-        self._step.report.iterations.append(turn)
+        iteration = IterationReport(subgraph.loop.name, at, changes, seconds)
+        self._step.report.iterations.append(iteration)
         if self._on_iteration is not None:
-            self._on_iteration(turn)
+            self._on_iteration(iteration)
 
     def _visit(self, node: Node, at: Coordinate) -> None:
         step = self._step
@@ -327,7 +327,7 @@ class Iteration:
         return self._outside[node]
 
     def _view(self, node: Arranged, at: Coordinate) -> View:
-        """An arrangement as its readers see it when a coordinate has its turn."""
+        """An arrangement as its readers see it when a coordinate is processed."""
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self._outer(node)
