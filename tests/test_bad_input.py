@@ -626,6 +626,7 @@ SESSION_CALLS = {
     "update": lambda s: s.update([(1, 9, 1)]),
     "advance_to": lambda s: s.advance_to(9),
     "flush": lambda s: s.flush(),
+    "discard": lambda s: s.discard(),
 }
 FLOW_CALLS = {
     "input": lambda f: f.input("other", ONE),
@@ -635,6 +636,7 @@ FLOW_CALLS = {
     "describe": lambda f: f.describe(),
     "iterations": lambda f: f.iterations(),
     "loop": lambda f: f.loop(),
+    "discard": lambda f: f.discard(),
 }
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),

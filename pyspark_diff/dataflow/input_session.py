@@ -297,11 +297,14 @@ class InputSession:
         if not rows:
             return []
         tables, times, diffs = zip(*rows)
-        table = pa.concat_tables(tables).combine_chunks()
+        records = pa.concat_tables(tables).combine_chunks()
         sizes = [found.num_rows for found in tables]
         time = from_int64(pa.array(np.repeat(times, sizes)), self._node.time_type.arrow)
-        table = table.append_column(TIME, time)
-        table = table.append_column(DIFF, pa.array(np.repeat(diffs, sizes)))
+        diff = pa.array(np.repeat(diffs, sizes))
+        # Not appended to the records: where they have no columns, they are none.
+        table = pa.table(
+            [*records.columns, time, diff], names=[*self._node.schema.names, TIME, DIFF]
+        )
         source = Source(self._node.schema, table=table, rows=table.num_rows)
         return [Arrival(source, max(times))]
 
