@@ -353,6 +353,7 @@ def test_operators_are_not_added_while_another_thread_steps(spark):
         words.inspect(show, by_table=True)
 
         def step():
+            session.insert([("a",)])
             session.close()
             flow.step()
             done.append("step")
