@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         StepError,
         StorageError,
         TimeRegressionError,
+        TooManyRowsError,
         UnsupportedTypeError,
     )
     from pyspark_diff.frame.dataflow import Dataflow
@@ -68,6 +69,7 @@ _HOMES = {
     "StepError": "errors",
     "StorageError": "errors",
     "TimeRegressionError": "errors",
+    "TooManyRowsError": "errors",
     "UnsupportedTypeError": "errors",
     "configure": "spark.session",
     "graphs": "graphs",
@@ -98,6 +100,7 @@ __all__ = [
     "StepError",
     "StorageError",
     "TimeRegressionError",
+    "TooManyRowsError",
     "UnsupportedTypeError",
     "configure",
     "graphs",

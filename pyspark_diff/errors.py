@@ -144,6 +144,14 @@ class StorageError(DiffError, OSError):
     """
 
 
+class TooManyRowsError(DiffError, MemoryError):
+    """Something cannot be worked through in pieces, and as a whole does not fit into memory.
+
+    Names the operator and its heaviest keys with their rows. A step that raises it changes nothing.
+    How many rows are held at once is set by ``spark.pyspark_diff.pieceRows``.
+    """
+
+
 _BY_NAME: dict[str, type[DiffError]] = {
     error.__name__: error
     for error in (
@@ -163,6 +171,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StalledError,
         StepError,
         StorageError,
+        TooManyRowsError,
     )
 }
 

@@ -339,7 +339,7 @@ class Run:
     """A program in a dataflow, and everything that was handed in so far.
 
     Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files; and
-    rows are treated then as many rows are.
+    rows are treated then as many rows are. With few, operators work through few rows at once.
     """
 
     def __init__(
@@ -355,6 +355,8 @@ class Run:
         self._held = held
         self._limits = pytest.MonkeyPatch()
         self.flow = Dataflow(spark, **options)
+        if held < work.IN_MEMORY_ROWS:
+            self.flow._piece_rows = max(1, 4 * held)
         made = [self.flow.input(f"in{i}", ddl(c)) for i, c in enumerate(program.inputs)]
         self.sessions = [session for _, session in made]
         self.history: list[list[tuple[Any, int, int]]] = [[] for _ in made]

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import count, islice, product
 from types import ModuleType
 from typing import Any
 
@@ -427,17 +427,37 @@ class Given:
         return total(((record, time, at), diff) for record, time, diff, at in self.rows)
 
 
+#: So many pairs at once.
+MOST = 7
+
+
 def told(turn: Turn, wanted: Sequence[int]) -> tuple[Any, ...]:
     """The arguments of a turn."""
     if isinstance(turn.example.kernel, BilinearKernel):
-        return turn.sides(wanted), turn.at, list(wanted)
+        return turn.sides(wanted), turn.at, list(wanted), MOST
     return turn.sides(wanted), turn.own_side(), list(wanted)
 
 
 def given_by(kernel: Any, arguments: tuple[Any, ...]) -> Given:
     """A call, and what came of it as rows."""
     found = kernel(*arguments)
-    (columns, times, diffs), places, read = found if len(found) == 3 else (found[0], 0, found[1])
+    if isinstance(found, tuple):
+        return rows_of(found[0], 0, found[1])
+    whole = Given([], found.read, [])
+    named = found.coordinates()
+    for part in found.parts:
+        for changes, places in part():
+            chunk = rows_of(changes, places)
+            assert not whole.types or whole.types == chunk.types
+            assert {at for *_, at in chunk.rows} <= set(named), "it names its coordinates"
+            whole.rows, whole.types = whole.rows + chunk.rows, chunk.types
+    assert len(whole.rows) <= found.rows, "it tells how many there may be"
+    return whole
+
+
+def rows_of(changes: Any, places: Any, read: int = 0) -> Given:
+    """Changes as rows."""
+    columns, times, diffs = changes
     assert isinstance(diffs, np.ndarray), "the diffs tell how many rows there are"
     assert all(len(column) == diffs.size for column in columns), "columns are of one length"
     for values in (times, places):
@@ -543,15 +563,21 @@ def promise_interval(example: Example, rows: Sequence[Sequence[Row]]) -> None:
             assert not turn.at or unpack(at, 1) >= turn.at
 
 
+def typed(example: Example, found: Given, wanted: Sequence[int]) -> bool:
+    """Whether the columns have their types; where no part is given, there are none."""
+    none = isinstance(example.kernel, BilinearKernel) and not found.types
+    return none or found.types == [example.types[i] for i in wanted]
+
+
 def promise_columns(example: Example, rows: Sequence[Sequence[Row]]) -> None:
     """Whatever columns are asked for, in any order, they are those of all columns."""
     every = example.every
     for turn in turns(example, rows):
         whole = given_by(example.kernel, told(turn, every))
-        assert whole.types == list(example.types)
+        assert typed(example, whole, every)
         for wanted in ((), every[::-1], every[1:], *((i,) for i in every)):
             found = given_by(example.kernel, told(turn, wanted))
-            assert found.types == [example.types[i] for i in wanted]
+            assert typed(example, found, wanted)
             rest = [(tuple(r[i] for i in wanted), t, n, c) for r, t, n, c in whole.rows]
             assert found.total() == Given(rest).total()
 
@@ -561,7 +587,7 @@ def promise_nothing(example: Example, rows: Sequence[Sequence[Row]]) -> None:
     nothing = tuple(() for _ in rows)
     for turn in [Turn(example, nothing, nothing, nothing, 0, 2), *turns(example, rows)]:
         found = given_by(example.kernel, told(replace(turn, new=nothing), example.every))
-        assert not found.rows and found.types == list(example.types)
+        assert not found.rows and typed(example, found, example.every)
 
 
 def promise_cut(example: Example, rows: Sequence[Sequence[Row]]) -> None:
@@ -571,6 +597,29 @@ def promise_cut(example: Example, rows: Sequence[Sequence[Row]]) -> None:
         for cut in range(1, 6):
             cut_up = told(replace(turn, cut=cut), example.every)
             assert given_by(example.kernel, cut_up).total() == expected
+
+
+def promise_parts(example: Example, rows: Sequence[Sequence[Row]]) -> None:
+    """However many pairs are made at once, they are the same; and so are parts asked for later."""
+    if not isinstance(example.kernel, BilinearKernel):
+        return
+    for turn in turns(example, rows):
+        *arguments, _ = told(turn, example.every)
+        expected = given_by(example.kernel, (*arguments, 10**6)).total()
+        size = sum(len(updates) for side in arguments[0] for updates in all_of(side))
+        cut = isinstance(example.kernel, JoinKernel)
+        for most in (1, 2, 5):
+            assert given_by(example.kernel, (*arguments, most)).total() == expected
+            parts, again = (list(example.kernel(*arguments, most).parts) for _ in range(2))
+            assert len(parts) == len(again)
+            for part, other in reversed(list(zip(parts, again))):
+                chunks = [rows_of(*chunk).rows for chunk in part()]
+                assert chunks == [rows_of(*chunk).rows for chunk in other()]
+                assert all(len(chunk) <= (most if cut else size) for chunk in chunks)
+
+
+def all_of(side: Side) -> list[Updates]:
+    return [*side.old, *side.earlier, side.new.updates]
 
 
 def promise_limit(example: Example, rows: Sequence[Sequence[Row]]) -> None:
@@ -861,26 +910,55 @@ class ForgetsWhatItNeeds(JoinKernel):
 
 
 class MeetsAgain(JoinKernel):
-    def __call__(self, sides, at, wanted):
+    def __call__(self, sides, at, wanted, most):
         both = [replace(s, old=[*s.old, s.new.updates]) for s in sides]
-        return super().__call__(both, at, wanted)
+        return super().__call__(both, at, wanted, most)
 
 
 class NeverLooksBack(JoinKernel):
-    def __call__(self, sides, at, wanted):
-        return super().__call__([replace(s, earlier=[]) for s in sides], at, wanted)
+    def __call__(self, sides, at, wanted, most):
+        return super().__call__([replace(s, earlier=[]) for s in sides], at, wanted, most)
 
 
-class HereAndNow(JoinKernel):
-    def __call__(self, sides, at, wanted):
-        changes, _, read = super().__call__(sides, at, wanted)
-        return changes, pack(at), read
+class Elsewhere(JoinKernel):
+    """Its updates belong somewhere else."""
+
+    def place(self, where, at):
+        raise NotImplementedError
+
+    def __call__(self, sides, at, wanted, most):
+        found = super().__call__(sides, at, wanted, most)
+
+        def moved(part):
+            return lambda: ((changes, self.place(where, at)) for changes, where in part())
+
+        return replace(found, parts=map(moved, found.parts), coordinates=lambda: list(range(99)))
 
 
-class Backwards(JoinKernel):
-    def __call__(self, sides, at, wanted):
-        changes, coordinates, read = super().__call__(sides, at, wanted)
-        return changes, coordinates * 0, read
+class HereAndNow(Elsewhere):
+    def place(self, where, at):
+        return pack(at)
+
+
+class Backwards(Elsewhere):
+    def place(self, where, at):
+        return where * 0
+
+
+class DropsParts(JoinKernel):
+    def __call__(self, sides, at, wanted, most):
+        found = super().__call__(sides, at, wanted, most)
+        return replace(found, parts=islice(found.parts, 1))
+
+
+class CutsAnew(JoinKernel):
+    def __call__(self, sides, at, wanted, most):
+        return super().__call__(sides, at, wanted, random.randint(1, most))
+
+
+class AllAtOnce(JoinKernel):
+    def __call__(self, sides, at, wanted, most):
+        return super().__call__(sides, at, wanted, 10**6)
 
 
 JOIN = KERNELS[JoinKernel][0].kernel
@@ -900,6 +978,9 @@ BROKEN = [
     (promise_function, NeverLooksBack(JOIN.columns)),
     (promise_function, HereAndNow(JOIN.columns)),
     (promise_interval, Backwards(JOIN.columns)),
+    (promise_parts, DropsParts(JOIN.columns)),
+    (promise_parts, CutsAnew(JOIN.columns)),
+    (promise_parts, AllAtOnce(JOIN.columns)),
 ]
 
 

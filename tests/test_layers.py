@@ -26,8 +26,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "times": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression buffers consolidate coordinates diff_vectors double_word "
-        "equality grouping hashing history into_diff ipc jit join layout lookup memory merge "
-        "merge_sort murmur3 quotients ranking replay results split sums tallies top_k updates "
+        "equality grouping hashing history into_diff ipc jit join key_ranges layout lookup memory "
+        "merge merge_sort murmur3 quotients ranking replay results split sums tallies top_k updates "
         "xxhash64".split()
     ),
     "spark": frozenset("frames jvm schema session values".split()),
@@ -39,7 +39,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate arrange by_self collate consolidate contract count cross inspect join linear "
         "loop node projection reduce threshold top_k twice".split()
     ),
-    "runners": frozenset("feed local read spark tasks work".split()),
+    "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
         "compaction context demand evaluation graph loop lowering oscillation program state step "
         "subgraph".split()

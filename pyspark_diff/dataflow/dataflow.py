@@ -57,7 +57,7 @@ from pyspark_diff.spark.schema import (
     parse_schema,
     parse_time_type,
 )
-from pyspark_diff.spark.session import driver_rows, parallelism
+from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
@@ -114,6 +114,7 @@ class BaseDataflow:
         self.runner = runner
         self.local_rows = driver_rows(spark) if local_rows is None else local_rows
         self._buckets = buckets or parallelism(spark)
+        self._piece_rows = piece_rows(spark)
         self._keep_history = keep_history
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
@@ -422,7 +423,8 @@ class BaseDataflow:
 
     def _context(self, graph: Graph, state: State, runner: str) -> StepContext:
         settings = Settings(
-            self._buckets, runner, self.local_rows, self._keep_history, self._outputs.holds(graph)
+            self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
+            self._outputs.holds(graph),
         )
         return StepContext(graph, state, settings, self._storage, self._spark_runner)
 

@@ -107,6 +107,6 @@ class Compaction:
 def _files(batches: list[Batch]) -> dict[int, tuple[str, ...]]:
     found: dict[int, tuple[str, ...]] = {}
     for batch in batches:
-        for bucket, file in batch.files.items():
-            found[bucket] = (*found.get(bucket, ()), file.path)
+        for bucket, files in batch.files.items():
+            found[bucket] = (*found.get(bucket, ()), *(file.path for file in files))
     return found

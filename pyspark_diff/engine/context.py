@@ -5,6 +5,7 @@ It is made for one step and dropped after it; nothing of the state before is cha
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from typing import Sequence
 
@@ -20,13 +21,16 @@ from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
-from pyspark_diff.runners.read import Read, View
+from pyspark_diff.runners.pieces import Given
+from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage
+
+_logger = logging.getLogger("pyspark_diff")
 
 
 @dataclass
@@ -81,7 +85,7 @@ class StepContext:
             if feed.until.precedes(upper):
                 now.append(feed)
                 continue
-            if feed.source.frame is not None:
+            if feed.source.passing:
                 # The other input lags, so this one is read again later.
                 feed = replace(feed, source=self.evaluation.materialised(feed.source))
             if feed.lower is None or not upper.less_equal(feed.lower):
@@ -109,6 +113,7 @@ class StepContext:
             own = self.compaction.view(node, trace, lower, upper).at_coordinate({}, False)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
+            self.graph.program.name(node),
             node.kernel,
             views,
             own,
@@ -119,6 +124,7 @@ class StepContext:
             self.compaction.since(node, trace, self.state.frontiers, lower).bound,
             lower.bound,
             upper.bound,
+            self.settings.piece_rows,
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
@@ -127,6 +133,17 @@ class StepContext:
         results = runner.read(read, rows)
         self._count(runner, results)
         return results
+
+    def rest_of(self, read: Read, results: Sequence[BucketResult]) -> dict[int, list[Rest]]:
+        """What a reader leaves to be made, by coordinate."""
+        found: dict[int, list[Rest]] = {}
+        for result in results:
+            for code, first, rows in result.rest:
+                found.setdefault(code, []).append(Rest(read, result.bucket, code, first, rows))
+        for rest in found.values():
+            rows = sum(one.rows for one in rest)
+            _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
+        return found
 
     def _output(self, node: Keyed | Reader) -> Output:
         """The form in which an operator gives its updates: the columns that somebody reads."""
@@ -151,6 +168,7 @@ class StepContext:
         # A complete collection is never looked up again, unless somebody reads it.
         keeps = node.keeps and (not upper.is_empty or node.kernel is None)
         work = Work(
+            self.graph.program.name(node),
             layout,
             schema.names,
             self.settings.buckets,
@@ -162,6 +180,7 @@ class StepContext:
             self.compaction.since(node, trace, self.state.frontiers, upper).bound,
             lower.bound,
             upper.bound,
+            self.settings.piece_rows,
             node.diff_columns,
             coordinate,
         )
@@ -175,15 +194,10 @@ class StepContext:
     ) -> None:
         """Take what was done into the report, and the files into those that were written."""
         for result in results:
-            if result.file is not None:
-                self.written.append(result.file.path)
-            if result.output_path is not None:
-                self.written.append(result.output_path)
-            self.written.extend(path for _, path, _ in result.later.values() if path is not None)
-            self.written.extend(file.path for file in result.due.values())
+            self.written.extend(result.paths())
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
-            self.report.rows_out += result.rows_out
+            self.report.rows_out += result.output.rows
         if runner is self._local:
             self.report.local_runs += 1
         else:
@@ -207,36 +221,38 @@ class StepContext:
             fetched.append(feed)
         return self._local, fetched
 
-    def emit(self, node: Arranged, results: Sequence[BucketResult], upper: Antichain) -> None:
+    def emit(
+        self, node: Arranged, results: Sequence[BucketResult], upper: Antichain,
+        rest: Sequence[Rest] = (),
+    ) -> None:
         """Hand on what a node gave."""
-        self.emitted[node] = self.given(
-            node, [(r.output, r.output_path, r.rows_out) for r in results], upper
-        )
+        self.emitted[node] = self.given(node, [r.output for r in results], upper, rest)
 
     def given(
-        self, node: Arranged, outputs: Sequence[tuple[pa.Table | None, str | None, int]],
-        upper: Antichain,
+        self, node: Arranged, outputs: Sequence[Given], upper: Antichain, rest: Sequence[Rest] = ()
     ) -> tuple[Feed, ...]:
-        """Tables, and paths of tables with their rows, as feeds."""
+        """What a node gave, and what it leaves to be made, as feeds."""
         wanted = self.graph.wanted[node]
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
-        feeds = []
-        tables = [table for table, _, _ in outputs if table is not None and table.num_rows]
+        sources = []
+        tables = [o.table for o in outputs if o.table is not None and o.table.num_rows]
+        held = sum(table.num_rows for table in tables)
         if tables:
-            table = pa.concat_tables(tables)
-            feeds.append(Feed(Source(schema, table=table, rows=table.num_rows), until=upper))
-        paths = tuple(path for _, path, _ in outputs if path is not None)
+            sources.append(Source(schema, table=pa.concat_tables(tables), rows=held))
+        paths = tuple(path for output in outputs for path in output.paths)
         if paths:
-            rows = sum(rows for _, path, rows in outputs if path is not None)
-            feeds.append(Feed(Source(schema, paths=paths, rows=rows), until=upper))
-        return tuple(feeds)
+            rows = sum(output.rows for output in outputs) - held
+            sources.append(Source(schema, paths=paths, rows=rows))
+        if rest:
+            sources.append(Source(schema, rows=sum(one.rows for one in rest), rest=tuple(rest)))
+        return tuple(Feed(source, until=upper) for source in sources)
 
     def extended(
         self, node: Arranged, trace: Trace, results: Sequence[BucketResult], upper: Antichain
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        files = {r.bucket: r.file for r in results if r.file is not None}
+        files = {r.bucket: r.files for r in results if r.files}
         return trace.extended(upper, since, files)
 
     def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
@@ -252,24 +268,25 @@ class StepContext:
 
     def _merge(
         self, node: Arranged, batches: Sequence[Batch], since: int | None
-    ) -> dict[int, BatchFile]:
-        merged: dict[int, BatchFile] = {}
-        several: dict[int, list[str]] = {}
-        for batch in batches:
-            for bucket, file in batch.files.items():
-                several.setdefault(bucket, []).append(file.path)
-                merged[bucket] = file
-        several = {bucket: paths for bucket, paths in several.items() if len(paths) > 1}
+    ) -> dict[int, tuple[BatchFile, ...]]:
+        several: dict[int, tuple[BatchFile, ...]] = {}
+        merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
+        for bucket, files in merged.items():
+            every = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
+            if len(every) > len(files):
+                several[bucket] = every
         rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
         if several:
-            for bucket in several:
-                del merged[bucket]
             runner = self._local if self.settings.few(rows) else self.spark_runner
-            made = runner.merge(several, self._directory(self.graph.program.name(node)), since)
-            self.written.extend(file.path for file in made.values())
+            paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
+            made = runner.merge(
+                paths, self._directory(self.graph.program.name(node)), since,
+                self.settings.piece_rows,
+            )
+            self.written.extend(file.path for files in made.values() for file in files)
             merged.update(made)
-        return merged
+        return {bucket: files for bucket, files in merged.items() if files}
 
     def _directory(self, name: str) -> str:
         path = self.storage.directory(name)

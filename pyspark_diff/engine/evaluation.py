@@ -76,5 +76,7 @@ class Evaluation:
         for feed in feeds:
             if feed.source.frame is not None:
                 feed = replace(feed, source=self.materialised(feed.source))
+            for rest in feed.source.rest:
+                rest.check_fits()
             tables.extend(feed.within(table) for table in self._local.tables(feed))
         return [table.select(schema.names).cast(schema) for table in tables]

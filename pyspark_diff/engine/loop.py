@@ -12,7 +12,7 @@ import heapq
 import logging
 import time
 from dataclasses import replace
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,8 @@ from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import rows_of
-from pyspark_diff.runners.read import View
+from pyspark_diff.runners.pieces import Given
+from pyspark_diff.runners.read import Rest, View
 from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -199,7 +200,7 @@ class Iteration:
     def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
         """What goes round first, less what the variable started with: most of it, often."""
         rows = rows_of(feeds)
-        evaluated = all(feed.source.frame is None for feed in feeds)
+        evaluated = not any(feed.source.passing for feed in feeds)
         if not self._step.settings.few(rows) or not evaluated:
             return feeds  # the arrangement that takes it in will see to that
         tables = self._step.evaluation.tables(node, feeds)
@@ -356,42 +357,48 @@ class Iteration:
             keeps=node.keeps, since=None,
         )
         results: list[BucketResult] = []
+        rest: dict[int, list[Rest]] = {}
         if read.buckets():
             rows = sum(held for _, held in due.values())
             for source, view in zip(node.arranged, views):
                 if first[source]:
                     rows += view.rows if source.loop is None else self._rows.get(source, 0)
             results = step.read(read, rows)
-        self._take(node, results, later)
+            rest = step.rest_of(read, results)
+        self._take(node, results, later, rest)
 
     def _take(
-        self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = ()
+        self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = (),
+        rest: Mapping[int, list[Rest]] | None = None,
     ) -> None:
         """What a node gave at this coordinate, and what it left for others."""
-        step = self._step
-        step.emit(node, results, self._upper)
+        step, rest = self._step, dict(rest or {})
+        now = pack(self._now[node.loop]) if node.loop is not None else 0
+        step.emit(node, results, self._upper, rest.pop(now, ()))
         step.emitted[node] = (*step.emitted[node], *more)
-        files = {r.bucket: r.file for r in results if r.file is not None}
+        files = {r.bucket: r.files for r in results if r.files}
         if files:
             trace = step.trace(node, self._lower)
             step.traces[node] = trace.joined(self._lower, self._upper, files)
-            self._fresh[node] = {bucket: (file.path,) for bucket, file in files.items()}
-            self._rows[node] = sum(file.rows for file in files.values())
+            self._fresh[node] = {b: tuple(file.path for file in made) for b, made in files.items()}
+            self._rows[node] = sum(file.rows for made in files.values() for file in made)
         if not isinstance(node, Reader):
             return
-        later: dict[int, list[tuple[pa.Table | None, str | None, int]]] = {}
+        later: dict[int, list[Given]] = {code: [] for code in rest}
         for result in results:
             for code, output in result.later.items():
                 later.setdefault(code, []).append(output)
-            for code, file in result.due.items():
+            for code, due in result.due.items():
                 at = unpack(code, node.depth)
                 buckets = self._due.setdefault((node, at), {})
                 paths, held = buckets.get(result.bucket, ([], 0))
-                buckets[result.bucket] = ([*paths, file.path], held + file.rows)
+                buckets[result.bucket] = (
+                    [*paths, *(file.path for file in due)], held + sum(file.rows for file in due)
+                )
                 self._note(node.loop, at)
         for code, outputs in later.items():
             at = unpack(code, node.depth)
-            feeds = step.given(node, outputs, self._upper)
+            feeds = step.given(node, outputs, self._upper, rest.get(code, ()))
             self._later.setdefault((node, at), []).extend(feeds)
             self._note(node.loop, at)
 

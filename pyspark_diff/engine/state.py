@@ -169,6 +169,8 @@ class Settings:
         ``"auto"``, ``"spark"`` or ``"local"``.
     local_rows : int
         Up to this many update rows an operator runs on the driver, under ``"auto"``.
+    piece_rows : int
+        So many rows an operator holds at once.
     keep_history : bool
         Whether arrangements that are read keep all times, or only the latest complete one.
     holds : mapping of Node to Antichain
@@ -178,6 +180,7 @@ class Settings:
     buckets: int
     runner: str
     local_rows: int
+    piece_rows: int
     keep_history: bool
     holds: Mapping[Node, Antichain] = field(default_factory=dict)
 

@@ -152,7 +152,7 @@ class Step:
         )
         read = context.read_of(node, views, lower, upper)
         results = context.read(read, sum(view.rows for view in views)) if read.buckets() else []
-        context.emit(node, results, upper)
+        context.emit(node, results, upper, context.rest_of(read, results).get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)
             context.traces[node] = context.extended(node, trace, results, upper)

@@ -12,11 +12,17 @@ that have it now, what is new of the join is::
     new A x (old B + earlier B)  +  (old A + earlier A + new A) x new B
 
 so each pair is met once, when the later of its two updates is processed.
+
+Pairs can be many more than the updates that they are made of, so they are made in pieces: the
+lookups are done for all, and the products of a piece when it is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Callable, Iterator
 
 import numpy as np
 
@@ -25,7 +31,7 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, pick, spread
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, pick
 from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
@@ -64,6 +70,113 @@ class Matches:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """Runs of rows of two sets of updates: each row of the one with each of the other is a pair.
+
+    Parameters
+    ----------
+    left, right : Updates
+    left_starts, left_counts, right_starts, right_counts : ndarray of int64, shape (runs,)
+        First row and number of rows of each run.
+    swap : bool
+        The left rows, and not the right ones, are those of the other side.
+    depth : int
+        Number of loops around the other side's arrangement.
+    at : tuple of int
+        The coordinate that is processed.
+    come_and_go : bool
+        Whether the rows have several times, so that some are never there together.
+    """
+
+    left: Updates
+    right: Updates
+    left_starts: Int64
+    left_counts: Int64
+    right_starts: Int64
+    right_counts: Int64
+    swap: bool
+    depth: int
+    at: Coordinate
+    come_and_go: bool = False
+
+    @property
+    def sizes(self) -> Int64:
+        """Number of pairs of each run."""
+        return self.left_counts * self.right_counts
+
+    def only(self, runs: np.ndarray | slice) -> "Meeting":
+        """Some of the runs."""
+        return replace(
+            self, left_starts=self.left_starts[runs], left_counts=self.left_counts[runs],
+            right_starts=self.right_starts[runs], right_counts=self.right_counts[runs],
+        )
+
+    def placed(self, pairs: Matches) -> Matches:
+        """Pairs where they belong."""
+        if not self.at:
+            return pairs
+        rows = pairs.left_rows if self.swap else pairs.right_rows
+        return replace(pairs, coordinate=self._lub(rows))
+
+    def coordinates(self) -> list[int]:
+        """Where pairs may belong, packed."""
+        if not self.at:
+            return [0]
+        starts, counts = self.right_starts, self.right_counts
+        if self.swap:
+            starts, counts = self.left_starts, self.left_counts
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.unique(self._lub(np.repeat(starts, counts) + within)).tolist()
+
+    def _lub(self, rows: Int64) -> PerRow:
+        theirs = self.left if self.swap else self.right
+        return lub(pick(theirs.coordinate, rows), self.depth, self.at)
+
+
+#: A part of the pairs of a join, made when it is called, in chunks of a bounded number.
+Piece = Callable[[], Iterator[Matches]]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What is new in a join, before it is made.
+
+    Parameters
+    ----------
+    pieces : iterator of callable
+        The parts, in an order that depends on the arguments of the join alone.
+    rows : int
+        So many pairs there are, or less.
+    read : int
+        Number of rows that were read, new ones left out.
+    meetings : list of Meeting
+        What meets.
+    """
+
+    pieces: Iterator[Piece]
+    rows: int
+    read: int
+    meetings: list[Meeting]
+
+    def coordinates(self) -> list[int]:
+        """The coordinates at which there may be pairs, packed."""
+        return sorted({code for meeting in self.meetings for code in meeting.coordinates()})
+
+    def heaviest(self, count: int) -> list[tuple[Updates, int, int]]:
+        """The keys with the most pairs: a row with it, and its rows on the left and on the right.
+
+        The heaviest first.
+        """
+        found = []
+        for meeting in self.meetings:
+            sizes = meeting.sizes
+            for run in np.argsort(-sizes, kind="stable")[:count].tolist():
+                row = meeting.left.keys().take(meeting.left_starts[run:run + 1])
+                found.append((row, int(meeting.left_counts[run]), int(meeting.right_counts[run])))
+        return sorted(found, key=lambda one: -one[1] * one[2])[:count]
+
+
+@dataclass(frozen=True)
 class Reached:
     """What has been reached of an arrangement when a coordinate is processed.
 
@@ -86,8 +199,9 @@ class Reached:
 
 
 def join(
-    left: Reached, right: Reached, at: Coordinate, lower: int | None, *, null_safe: bool = False
-) -> tuple[list[Matches], int]:
+    left: Reached, right: Reached, at: Coordinate, lower: int | None, most: int, *,
+    null_safe: bool = False,
+) -> Pairs:
     """What is new in the join of two arrangements when a coordinate is processed.
 
     What is new meets all that the other side has, larger coordinates included.
@@ -99,56 +213,44 @@ def join(
         The coordinate; ``()`` outside of loops.
     lower : int or None
         Where the interval begins; None where there is nothing old.
+    most : int
+        So many pairs are made at once.
     null_safe : bool
         Whether a null matches a null; else it matches nothing.
 
     Returns
     -------
-    pairs : list of Matches
-        With coordinates from `at` on.
-    read : int
-        Number of rows that were read, new ones left out.
-
-    Raises
-    ------
-    DiffOverflowError
-        If a product of diffs leaves 64 bits.
+    Pairs
+        With coordinates from `at` on. Making them raises DiffOverflowError if a product of diffs
+        leaves 64 bits.
 
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
     >>> a = consolidate(Updates(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
     >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
-    >>> pairs, _ = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None)
-    >>> p = pairs[0]
+    >>> pairs = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None, 100)
+    >>> p, = next(pairs.pieces)()
     >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
     ([20, 20], [7, 8], 3)
     """
-    found: list[Matches] = []
+    met: list[Meeting] = []
     read = 0
     for ours, theirs, swap in ((left, right, False), (right, left, True)):
         if not len(ours.new.updates):
             continue
-        met: list[Matches] = []
+        where = swap, theirs.depth, at
         groups, rows, old = history(ours.new, theirs.old, lower, null_safe=null_safe)
         read += rows
         if old is not None:
-            our_rows, their_rows = _expand(ours.new, groups)
-            met.append(_pairs(ours.new.updates, old, our_rows, their_rows, swap))
+            met.append(_with_history(ours.new, old, groups, *where))
         now, rows = _of_this_step(ours.new, theirs, null_safe, with_new=swap)
         read += rows
         if now is not None:
-            met += _join_new(*((now, ours.new) if swap else (ours.new, now)), null_safe)
-        found += [_placed(pairs, swap, theirs.depth, at) for pairs in met if len(pairs)]
-    return found, read
-
-
-def _placed(pairs: Matches, swap: bool, depth: int, at: Coordinate) -> Matches:
-    """Pairs of what is processed and rows of the other side, where they belong."""
-    if not at:
-        return pairs
-    theirs, rows = (pairs.left, pairs.left_rows) if swap else (pairs.right, pairs.right_rows)
-    return replace(pairs, coordinate=lub(pick(theirs.coordinate, rows), depth, at))
+            met.append(_with_new(ours.new, now, null_safe, *where))
+    pieces = chain.from_iterable(_pieces(meeting, most) for meeting in met)
+    rows = sum(int(meeting.sizes.sum(dtype=np.float64)) for meeting in met)
+    return Pairs(pieces, rows, read, met)
 
 
 def _of_this_step(
@@ -166,61 +268,104 @@ def _of_this_step(
     if not parts:
         return None, 0
     grouped = consolidate(concat(parts)) if len(parts) > 1 else runs_of(parts[0])
-    if isinstance(grouped.updates.coordinate, np.ndarray) and len(grouped.updates):
-        # A record at another coordinate is another one: pairs tell them apart.
-        starts = np.zeros(len(grouped.updates), dtype=bool)
-        starts[grouped.starts] = True
-        np.not_equal(
-            grouped.updates.coordinate[1:], grouped.updates.coordinate[:-1],
-            where=~starts[1:], out=starts[1:],
-        )
-        grouped = Grouped(grouped.updates, np.flatnonzero(starts), key_starts(grouped))
     return grouped, sum(len(part) for part in parts)
 
 
-def _expand(new: Grouped, groups: Int64) -> tuple[Int64, Int64]:
-    """Pairs of each new row of a key with each of the key's matches."""
-    starts = key_starts(new)
-    counts = key_lengths(new)[groups]
-    theirs = np.repeat(np.arange(groups.size), counts)
-    ours = np.arange(theirs.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    ours += np.repeat(starts[groups], counts)
-    return ours, theirs
+def _with_history(
+    new: Grouped, old: Updates, groups: Int64, swap: bool, depth: int, at: Coordinate
+) -> Meeting:
+    """New updates and what stood before under their keys, in order of the key."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    keys = groups[starts]
+    ours = new.updates, key_starts(new)[keys], key_lengths(new)[keys]
+    theirs = old, starts, np.diff(starts, append=groups.size)
+    return _meeting(ours, theirs, swap, depth, at)
 
 
-def _join_new(left: Grouped, right: Grouped, null_safe: bool) -> list[Matches]:
-    """Pairs of new updates of both sides."""
-    left_keys, right_keys = distinct_keys(left), distinct_keys(right)
-    ours, theirs = matches(left_keys, right_keys, null_safe)
-    a, b = key_lengths(left)[ours], key_lengths(right)[theirs]
-    many = (a * b > LONG) & (a * b > 16 * (a + b))
-    if isinstance(left.updates.time, int) and isinstance(right.updates.time, int):
-        many[:] = False  # nothing comes and goes
-    found = []
-    if not many.all():
-        few = np.flatnonzero(~many)
-        left_rows, right_rows = _products(
-            key_starts(left)[ours[few]], a[few], key_starts(right)[theirs[few]], b[few]
-        )
-        found.append(_pairs(left.updates, right.updates, left_rows, right_rows, False))
-    for key in np.flatnonzero(many):  # each of them is long: a Python call is nothing to it
-        found.append(
-            _replayed(
-                left, right, int(key_starts(left)[ours[key]]), int(a[key]),
-                int(key_starts(right)[theirs[key]]), int(b[key]),
+def _with_new(
+    new: Grouped, other: Grouped, null_safe: bool, swap: bool, depth: int, at: Coordinate
+) -> Meeting:
+    """New updates of both sides."""
+    our_keys, their_keys = matches(distinct_keys(new), distinct_keys(other), null_safe)
+    ours = new.updates, key_starts(new)[our_keys], key_lengths(new)[our_keys]
+    theirs = other.updates, key_starts(other)[their_keys], key_lengths(other)[their_keys]
+    several = not (isinstance(new.updates.time, int) and isinstance(other.updates.time, int))
+    return _meeting(ours, theirs, swap, depth, at, several)
+
+
+def _meeting(
+    ours: tuple[Updates, Int64, Int64], theirs: tuple[Updates, Int64, Int64], swap: bool,
+    depth: int, at: Coordinate, come_and_go: bool = False,
+) -> Meeting:
+    left, right = (theirs, ours) if swap else (ours, theirs)
+    return Meeting(
+        left[0], right[0], left[1], left[2], right[1], right[2], swap, depth, at, come_and_go
+    )
+
+
+def _pieces(meeting: Meeting, most: int) -> Iterator[Piece]:
+    """The parts of a meeting: products first, then keys with long histories, one by one."""
+    sizes = meeting.sizes
+    if meeting.come_and_go:
+        many = (sizes > LONG) & (sizes > 16 * (meeting.left_counts + meeting.right_counts))
+        if many.any():
+            yield from _products(meeting.only(~many), most)
+            for run in np.flatnonzero(many).tolist():
+                yield partial(_replayed, meeting.only(slice(run, run + 1)), most)
+            return
+    yield from _products(meeting, most)
+
+
+def _products(meeting: Meeting, most: int) -> Iterator[Piece]:
+    """All pairs of the runs, as many at once as may be."""
+    sizes = meeting.sizes
+    until = np.cumsum(sizes, dtype=np.float64)  # they may be more than 64 bits can count
+    if not sizes.size:
+        return
+    if until[-1] <= most:
+        yield partial(_multiplied, meeting)
+        return
+    large = np.append(np.flatnonzero(sizes > most), sizes.size)
+    first = 0
+    while first < sizes.size:
+        stop = int(large[np.searchsorted(large, first)])
+        if stop > first:
+            before = until[first - 1] if first else 0.0
+            fits = int(np.searchsorted(until, before + most, side="right"))
+            stop = max(first + 1, min(stop, fits))
+            yield partial(_multiplied, meeting.only(slice(first, stop)))
+            first = stop
+        else:
+            for part in _cut(meeting.only(slice(first, first + 1)), most):
+                yield partial(_multiplied, part)
+            first += 1
+
+
+def _cut(run: Meeting, most: int) -> Iterator[Meeting]:
+    """One run as several ones, none of them with too many pairs."""
+    left, right = int(run.left_counts[0]), int(run.right_counts[0])
+    width = min(right, most)
+    height = max(1, most // width)
+    for i in range(0, left, height):
+        for j in range(0, right, width):
+            yield replace(
+                run, left_starts=run.left_starts + i, right_starts=run.right_starts + j,
+                left_counts=np.array([min(height, left - i)]),
+                right_counts=np.array([min(width, right - j)]),
             )
-        )
-    return found
 
 
-def _products(
-    left: Int64, left_counts: Int64, right: Int64, right_counts: Int64
-) -> tuple[Int64, Int64]:
-    """All pairs of rows of several pairs of runs."""
-    total = int((left_counts * right_counts).sum())
-    found = np.empty(total, np.int64), np.empty(total, np.int64)
-    _multiply_out(left, left_counts, right, right_counts, *found)
-    return found
+def _multiplied(meeting: Meeting) -> Iterator[Matches]:
+    total = int(meeting.sizes.sum())
+    rows = np.empty(total, np.int64), np.empty(total, np.int64)
+    _multiply_out(
+        meeting.left_starts, meeting.left_counts, meeting.right_starts, meeting.right_counts, *rows
+    )
+    left, right = meeting.left, meeting.right
+    a, b = pick(left.time, rows[0]), pick(right.time, rows[1])
+    time = max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
+    diff = product(pick(left.scalars(), rows[0]), pick(right.scalars(), rows[1]))
+    yield meeting.placed(Matches(left, right, *rows, time, diff))
 
 
 @jit
@@ -232,17 +377,6 @@ def _multiply_out(left, left_counts, right, right_counts, ours, theirs):  # type
                 ours[n] = i
                 theirs[n] = j
                 n += 1
-
-
-def _pairs(
-    ours: Updates, theirs: Updates, our_rows: Int64, their_rows: Int64, swap: bool
-) -> Matches:
-    a, b = pick(ours.time, our_rows), pick(theirs.time, their_rows)
-    time = max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
-    diff = product(pick(ours.scalars(), our_rows), pick(theirs.scalars(), their_rows))
-    if swap:
-        return Matches(theirs, ours, their_rows, our_rows, time, diff)
-    return Matches(ours, theirs, our_rows, their_rows, time, diff)
 
 
 def product(a: PerRow, b: PerRow) -> PerRow:
@@ -268,66 +402,92 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     return found
 
 
-def _replayed(
-    left: Grouped, right: Grouped, a: int, a_count: int, b: int, b_count: int
-) -> Matches:
+def _replayed(meeting: Meeting, most: int) -> Iterator[Matches]:
     """Pairs of one key's long histories: at each time, what changes meets what is there."""
-    sides = []
-    for grouped, start, count in ((left, a, a_count), (right, b, b_count)):
-        rows = np.arange(start, start + count)
-        value = np.searchsorted(grouped.starts, rows, side="right") - 1
-        times = spread(pick(grouped.updates.time, rows), count)
-        order = np.argsort(times, kind="stable")
-        diffs = spread(pick(grouped.updates.scalars(), rows), count)[order]
-        sides.append((value[order] - value[0], times[order], diffs, grouped.starts[value[0]:]))
-    (av, at, ad, a_first), (bv, bt, bd, b_first) = sides
-    sizes = int(av.max()) + 1, int(bv.max()) + 1
-    count = _meet(av, at, ad, bv, bt, bd, *sizes, np.empty((4, 0), np.int64))
-    if count < 0:
-        raise DiffOverflowError(_TOO_LARGE)
-    out = np.empty((4, count), np.int64)
-    _meet(av, at, ad, bv, bt, bd, *sizes, out)
-    return Matches(left.updates, right.updates, a_first[out[0]], b_first[out[1]], out[2], out[3])
+    a = _in_time_order(meeting.left, int(meeting.left_starts[0]), int(meeting.left_counts[0]))
+    b = _in_time_order(meeting.right, int(meeting.right_starts[0]), int(meeting.right_counts[0]))
+    room = min(int(meeting.sizes[0]), most)
+    state = np.zeros(5, np.int64)
+    sides = [
+        (value, time, diff, np.zeros(first.size, np.int64), np.empty(first.size, np.int64),
+         np.full(first.size, -1))
+        for value, time, diff, first in (a, b)
+    ]
+    while True:
+        out = np.empty((4, room), np.int64)
+        count = _meet(*sides[0], *sides[1], state, out)
+        if count < 0:
+            raise DiffOverflowError(_TOO_LARGE)
+        if count:
+            left_rows, right_rows = a[3][out[0, :count]], b[3][out[1, :count]]
+            time, diff = out[2, :count].copy(), out[3, :count].copy()
+            found = Matches(meeting.left, meeting.right, left_rows, right_rows, time, diff)
+            yield meeting.placed(found)
+        if count < room:
+            return
+
+
+def _in_time_order(updates: Updates, start: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
+    """Of a run of rows in order of time the values, as numbers, the times and diffs; and the first
+    row of each value."""
+    run = runs_of(updates.between(start, start + count))
+    first = np.zeros(count, dtype=bool)
+    first[run.starts] = True
+    if isinstance(run.updates.coordinate, np.ndarray):
+        # A record at another coordinate is another one: pairs tell them apart.
+        first[1:] |= np.diff(run.updates.coordinate) != 0
+    value = np.cumsum(first) - 1
+    order = np.argsort(run.updates.times(), kind="stable")
+    times, diffs = run.updates.times()[order], run.updates.diffs()[order]
+    return value[order], times, diffs, np.flatnonzero(first) + start
 
 
 @jit
-def _meet(av, at, ad, bv, bt, bd, a_values, b_values, out):  # type: ignore[no-untyped-def]
-    """Count the pairs, and write them where there is room; -1 where a product is too large."""
-    a_sum = np.zeros(a_values, np.int64)
-    b_sum = np.zeros(b_values, np.int64)
-    a_live = np.empty(a_values, np.int64)  # values that are there, in any order
-    b_live = np.empty(b_values, np.int64)
-    a_place = np.full(a_values, -1, np.int64)
-    b_place = np.full(b_values, -1, np.int64)
-    a_count = b_count = 0
-    i = j = n = 0
+def _meet(  # type: ignore[no-untyped-def]
+    av, at, ad, a_sum, a_live, a_place, bv, bt, bd, b_sum, b_live, b_place, state, out
+):
+    """Write pairs until there is no more room, and go on from there in the next call.
+
+    Gives how many were written; -1 where a product is too large. `live` are the values that are
+    there, in any order, and `place` tells where each is among them.
+    """
+    i, j, k, a_count, b_count = state
+    n = 0
     while i < av.size or j < bv.size:
         if j == bv.size or (i < av.size and at[i] <= bt[j]):
-            for k in range(b_count):
+            while k < b_count:
+                if n == out.shape[1]:
+                    state[:] = i, j, k, a_count, b_count
+                    return n
                 d = ad[i] * b_sum[b_live[k]]
                 if _wrapped(ad[i], b_sum[b_live[k]], d):
                     return -1
-                if n < out.shape[1]:
-                    out[0, n] = av[i]
-                    out[1, n] = b_live[k]
-                    out[2, n] = at[i]
-                    out[3, n] = d
+                out[0, n] = av[i]
+                out[1, n] = b_live[k]
+                out[2, n] = at[i]
+                out[3, n] = d
                 n += 1
+                k += 1
             a_count = _change(av[i], ad[i], a_sum, a_live, a_place, a_count)
             i += 1
         else:
-            for k in range(a_count):
+            while k < a_count:
+                if n == out.shape[1]:
+                    state[:] = i, j, k, a_count, b_count
+                    return n
                 d = bd[j] * a_sum[a_live[k]]
                 if _wrapped(bd[j], a_sum[a_live[k]], d):
                     return -1
-                if n < out.shape[1]:
-                    out[0, n] = a_live[k]
-                    out[1, n] = bv[j]
-                    out[2, n] = bt[j]
-                    out[3, n] = d
+                out[0, n] = a_live[k]
+                out[1, n] = bv[j]
+                out[2, n] = bt[j]
+                out[3, n] = d
                 n += 1
+                k += 1
             b_count = _change(bv[j], bd[j], b_sum, b_live, b_place, b_count)
             j += 1
+        k = 0
+    state[:] = i, j, k, a_count, b_count
     return n
 
 

@@ -26,7 +26,9 @@ sides is met once, at the coordinate and in the step of the later one of the two
     given = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
 
 so nothing has to be known of what was given before, and nothing is taken back. Outside of loops
-all updates are at ``()``, and the new ones of the step are processed.
+all updates are at ``()``, and the new ones of the step are processed. As pairs can be many more
+than updates, they are given in parts, each made when it is asked for: in the same order and cut at
+the same places for the same arguments, so that who has some of them can ask for the others later.
 
 All kernels may rely on this, for each `Side`:
 
@@ -42,7 +44,7 @@ All kernels may rely on this, for each `Side`:
 And all leave this behind:
 
 * Updates of the interval only: ``lower <= time < upper``, those of a bilinear one at coordinates
-  from ``c`` on. Rows need not be consolidated, and come in any order.
+  from ``c`` on that it names. Rows need not be consolidated, and come in any order.
 * For each wanted position a column, in the order asked for and of the type of the output's schema;
   rows are what they would be with all columns, or as few of them as those columns can tell apart.
 * Nothing for nothing: no rows where there is no new update, and columns of the same types.
@@ -57,7 +59,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Sequence
+from typing import Callable, ClassVar, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -185,6 +187,32 @@ class ReplayKernel(Kernel):
         """
 
 
+#: A part of what a bilinear kernel gives, made when it is called: chunks of updates, and where they
+#: belong, packed.
+Part = Callable[[], Iterator[tuple[Changes, PerRow]]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a bilinear kernel gives, before it is made.
+
+    Parameters
+    ----------
+    parts : iterator of Part
+    rows : int
+        So many updates they have, or less.
+    read : int
+        How many rows were read.
+    coordinates : callable
+        Gives the coordinates, packed, at which there may be any.
+    """
+
+    parts: Iterator[Part]
+    rows: int
+    read: int
+    coordinates: Callable[[], list[int]]
+
+
 class BilinearKernel(Kernel):
     """A kernel to which each pair of updates is new once, like that of a join."""
 
@@ -192,23 +220,18 @@ class BilinearKernel(Kernel):
 
     @abstractmethod
     def __call__(
-        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
-    ) -> tuple[Changes, PerRow, int]:
-        """Updates of the wanted output columns, where they belong, and how many rows were read.
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int], most: int
+    ) -> Parts:
+        """Updates of the wanted output columns, in parts.
 
         Parameters
         ----------
         sides : sequence of Side
             Two of them.
         at : tuple of int
-            The coordinate that is processed.
+            The coordinate that is processed; what is given belongs there or behind it.
         wanted : sequence of int
             Positions among all output columns.
-
-        Returns
-        -------
-        changes : Changes
-        coordinates : ndarray of int64, or int
-            Packed, none of them less than `at`.
-        read : int
+        most : int
+            No chunk is to have many more updates than this, nor than its input has.
         """

@@ -13,7 +13,8 @@ other, unless the join is null-safe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
+from functools import partial
+from typing import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,10 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack
-from pyspark_diff.kernels.join import Matches
+from pyspark_diff.kernels.join import Piece
 from pyspark_diff.kernels.join import join as join_core
-from pyspark_diff.kernels.updates import Int64, PerRow, concat, spread
-from pyspark_diff.operators.contract import BilinearKernel, Changes, Side, Stage
+from pyspark_diff.kernels.updates import PerRow, concat, spread
+from pyspark_diff.operators.contract import BilinearKernel, Changes, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
@@ -52,24 +53,24 @@ class JoinKernel(BilinearKernel):
         return [name for side, name in (self.columns[i] for i in wanted) if side == number]
 
     def __call__(
-        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
-    ) -> tuple[Changes, PerRow, int]:
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int], most: int
+    ) -> Parts:
         left, right = sides
-        pairs, read = join_core(left, right, at, left.lower, null_safe=self.null_safe)
-        columns = []
-        for side, name in (self.columns[i] for i in wanted):
-            layout, position = sides[side].layout, sides[side].names.index(name)
-            pieces = [
-                layout.column(p.right if side else p.left, position,
-                              p.right_rows if side else p.left_rows)
-                for p in pairs
-            ]
-            none = pa.array([], layout.all_types[position])
-            columns.append(pa.concat_arrays(pieces) if pieces else none)
-        time = _together(pairs, [p.time for p in pairs])
-        diff = _together(pairs, [p.diff for p in pairs])
-        coordinates = _together(pairs, [p.coordinate for p in pairs]) if at else 0
-        return (columns, time, diff), coordinates, read
+        pairs = join_core(left, right, at, left.lower, most, null_safe=self.null_safe)
+        parts = (partial(self._made, sides, wanted, piece) for piece in pairs.pieces)
+        return Parts(parts, pairs.rows, pairs.read, pairs.coordinates)
+
+    def _made(
+        self, sides: Sequence[Side], wanted: Sequence[int], piece: Piece
+    ) -> Iterator[tuple[Changes, PerRow]]:
+        for pairs in piece():
+            columns = []
+            for side, name in (self.columns[i] for i in wanted):
+                rows, of = pairs.left_rows, pairs.left
+                if side:
+                    rows, of = pairs.right_rows, pairs.right
+                columns.append(sides[side].layout.column(of, sides[side].names.index(name), rows))
+            yield (columns, pairs.time, spread(pairs.diff, len(pairs))), pairs.coordinate
 
 
 @dataclass(frozen=True)
@@ -94,26 +95,31 @@ class SemijoinKernel(BilinearKernel):
         return [] if number else [self.names[i] for i in wanted]
 
     def __call__(
-        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int]
-    ) -> tuple[Changes, PerRow, int]:
+        self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int], most: int
+    ) -> Parts:
         left, right = sides
-        pairs, read = join_core(left, right, at, left.lower, null_safe=self.null_safe)
-        sign = -1 if self.anti else 1
-        parts = [
-            p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate) for p in pairs
-        ]
-        if self.anti:
-            parts.append(left.new.updates.placed(pack(at)))
-        rows = consolidate(concat(parts)).updates
-        every = np.arange(len(rows))
-        positions = [left.names.index(self.names[i]) for i in wanted]
-        columns = [left.layout.column(rows, position, every) for position in positions]
-        return (columns, rows.times(), rows.diffs()), rows.coordinate, read
+        pairs = join_core(left, right, at, left.lower, most, null_safe=self.null_safe)
 
+        def whole() -> Iterator[tuple[Changes, PerRow]]:
+            sign = -1 if self.anti else 1
+            parts = [
+                p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate)
+                for piece in pairs.pieces for p in piece()
+            ]
+            if self.anti:
+                parts.append(left.new.updates.placed(pack(at)))
+            rows = consolidate(concat(parts)).updates
+            every = np.arange(len(rows))
+            positions = [left.names.index(self.names[i]) for i in wanted]
+            columns = [left.layout.column(rows, position, every) for position in positions]
+            yield (columns, rows.times(), rows.diffs()), rows.coordinate
 
-def _together(pairs: Sequence[Matches], values: Sequence[PerRow]) -> Int64:
-    pieces = [spread(value, len(p)) for p, value in zip(pairs, values)]
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+        def coordinates() -> list[int]:
+            return sorted({*pairs.coordinates(), pack(at)})
+
+        # In one part, as keys that come and those that go cancel: it is not longer than its input.
+        rows = pairs.rows + len(left.new.updates)
+        return Parts(iter([whole]), rows, pairs.read, coordinates)
 
 
 @dataclass(frozen=True)

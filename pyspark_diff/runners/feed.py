@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.read import Rest
 from pyspark_diff.spark.schema import TIME, Schema
 from pyspark_diff.times import Antichain
 
 
 @dataclass(frozen=True)
 class Source:
-    """Update rows at rest. Exactly one of table, paths and frame is given.
+    """Update rows at rest. Exactly one of table, paths, frame and rest is given.
 
     Parameters
     ----------
@@ -37,7 +38,10 @@ class Source:
     time, diff : int or None
         Shared by all rows of ``frame``.
     rows : int or None
-        Number of rows where known.
+        Number of rows where known, or about where they are a rest.
+    rest : tuple of Rest
+        Rows that are not at rest, since they are too many: they are made when they are read, and
+        only within the step.
     """
 
     schema: Schema
@@ -47,6 +51,12 @@ class Source:
     time: int | None = None
     diff: int | None = None
     rows: int | None = None
+    rest: tuple[Rest, ...] = ()
+
+    @property
+    def passing(self) -> bool:
+        """Whether the rows have to be evaluated to be read again, or in another step."""
+        return self.frame is not None or bool(self.rest)
 
 
 @dataclass(frozen=True)

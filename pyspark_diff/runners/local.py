@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.split import partition
-from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.pieces import Intake
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
@@ -44,7 +45,7 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
-        parts: dict[int, list[Updates]] = {}
+        intake = Intake(os.path.dirname(work.directory), work.most)
         for feed in feeds:
             how = Split(
                 work.layout,
@@ -62,12 +63,11 @@ class LocalRunner:
                 updates = how.updates(table)
                 # Not consolidated before: nothing is moved from here to there.
                 for bucket, part in partition(updates, work.layout, work.buckets):
-                    parts.setdefault(bucket, []).append(part)
-        rows = sum(len(part) for held in parts.values() for part in held)
+                    intake.add(bucket, part)
         return _each(
-            lambda bucket: run_bucket(work, bucket, parts[bucket], in_memory=True),
-            sorted(parts),
-            rows,
+            lambda bucket: run_bucket(work, bucket, intake, in_memory=True),
+            intake.buckets(),
+            sum(intake.rows.values()),
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
@@ -75,30 +75,30 @@ class LocalRunner:
         return _each(lambda bucket: read_bucket(read, bucket, in_memory=True), read.buckets(), rows)
 
     def merge(
-        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
-    ) -> dict[int, BatchFile]:
+        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
+    ) -> dict[int, tuple[BatchFile, ...]]:
         """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
-        merged = {}
-        for bucket in sorted(files):
-            file = merge_bucket(files[bucket], directory, bucket, since, in_memory=True)
-            if file is not None:
-                merged[bucket] = file
-        return merged
+        return {
+            bucket: merge_bucket(files[bucket], directory, bucket, since, most, in_memory=True)
+            for bucket in sorted(files)
+        }
 
-    def tables(self, feed: Feed) -> list[pa.Table]:
+    def tables(self, feed: Feed) -> Iterator[pa.Table]:
         """The update rows of a feed, its chain applied."""
         source = feed.source
         if source.frame is not None:
             raise ValueError("a user's frame is evaluated by Spark, not on the driver")
         if source.table is not None:
-            tables = [source.table]
+            tables: Iterable[pa.Table] = [source.table]
+        elif source.rest:
+            tables = chain.from_iterable(rest.tables() for rest in source.rest)
         else:
-            tables = [storage.read_table(path) for path in source.paths]
-        return [self._staged(table, feed.chain) for table in tables if table.num_rows]
+            tables = map(storage.read_table, source.paths)
+        return (self._staged(table, feed.chain) for table in tables if table.num_rows)
 
-    def _staged(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
+    def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []
-        for stage in (*chain, None):
+        for stage in (*stages, None):
             if stage is not None and not stage.portable:
                 waiting.append(stage)
                 continue

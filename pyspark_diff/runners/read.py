@@ -17,12 +17,16 @@ so what the operator gives at ``c`` is the change of the right side in the inter
 gave at smaller coordinates. The keys that can have any are those with new updates, and those that
 were found due. A bilinear operator needs none of this: each pair of updates is met once, and
 belongs to the least upper bound of their coordinates.
+
+A bucket is worked through in pieces, a range of keys each, where it is more than can be held. Of
+pairs that are too many the rest is not made at all: whoever takes them in makes them, piece by
+piece, and adds up what is equal before the next. See `Rest`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +34,20 @@ import pyarrow as pa
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
+from pyspark_diff.kernels.key_ranges import Keys, ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
-from pyspark_diff.operators.contract import BilinearKernel, Changes, Kernel, ReplayKernel, Side
+from pyspark_diff.operators.contract import (
+    BilinearKernel,
+    Changes,
+    Kernel,
+    Part,
+    Parts,
+    ReplayKernel,
+    Side,
+)
+from pyspark_diff.runners.pieces import Given, Spool, check_room, room
 from pyspark_diff.runners.work import BucketResult, Output, write_file
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
@@ -84,17 +98,23 @@ class View:
                 earlier[bucket] = rest
         return replace(self, new=new, earlier=earlier, first=first)
 
-    def side(self, bucket: int, lower: int | None, upper: int | None) -> Side:
-        """What is in one bucket."""
-        old = [storage.open_updates(path) for path in self.old.get(bucket, ())]
-        earlier = [storage.open_updates(path) for path in self.earlier.get(bucket, ())]
-        new = [storage.open_updates(path) for path in self.new.get(bucket, ())]
-        for path in self.both.get(bucket, ()):
-            before, inside = _told(storage.open_updates(path), lower, upper)
+    def side(self, bucket: int, keys: Keys, lower: int | None, upper: int | None) -> Side:
+        """What is in a range of one bucket."""
+        old, earlier, new, both = (
+            [within(updates, keys) for updates in opened(files.get(bucket, ()))]
+            for files in (self.old, self.earlier, self.new, self.both)
+        )
+        for updates in both:
+            before, inside = _told(updates, lower, upper)
             old.append(before)
             (new if self.first else earlier).append(inside)
         grouped = runs_of(new[0]) if len(new) == 1 else consolidate(concat(new))
         return Side(old, earlier, grouped, self.depth, self.layout, self.names, lower)
+
+
+def opened(paths: Sequence[str]) -> list[Updates]:
+    """The updates of some files."""
+    return [storage.open_updates(path) for path in paths]
 
 
 def _told(
@@ -113,6 +133,8 @@ class Read:
 
     Parameters
     ----------
+    name : str
+        Of the operator, for errors.
     kernel : Kernel
     views : tuple of View
         Of the arrangements that it reads.
@@ -130,12 +152,15 @@ class Read:
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
+    most : int
+        So many rows are held at once.
     at : tuple of int
         The coordinate that is processed; ``()`` outside of loops.
     due : mapping of int to tuple of str
         In a loop, files of the keys that have to be visited besides those with new updates.
     """
 
+    name: str
     kernel: Kernel
     views: tuple[View, ...]
     own: View | None
@@ -146,6 +171,7 @@ class Read:
     since: int | None
     lower: int | None
     upper: int | None
+    most: int
     at: Coordinate = ()
     due: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -155,6 +181,28 @@ class Read:
         for view in self.views:
             found.update(view.new, view.both if view.first else ())
         return sorted(found)
+
+    def paths(self) -> Iterator[str]:
+        """All files that are read."""
+        for view in self.views if self.own is None else (*self.views, self.own):
+            yield from view.paths()
+        for paths in self.due.values():
+            yield from paths
+
+    def ranges(self, bucket: int) -> list[Keys]:
+        """Ranges of keys that a bucket is worked through in."""
+        new = opened(self.due.get(bucket, ()))
+        old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
+        for view in self.views:
+            new += opened(view.new.get(bucket, ()))
+            both = opened(view.both.get(bucket, ()))
+            (new if view.first else old).extend(both)
+            old += opened((*view.old.get(bucket, ()), *view.earlier.get(bucket, ())))
+        return ranges(new, old, self.most)
+
+    def sides(self, bucket: int, keys: Keys) -> list[Side]:
+        """What is in a range of one bucket."""
+        return [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
 
 
 def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:
@@ -171,35 +219,162 @@ def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketRe
     -------
     BucketResult
     """
-    sides = [view.side(bucket, read.lower, read.upper) for view in read.views]
     if isinstance(read.kernel, BilinearKernel):
-        return _bilinear(read, read.kernel, bucket, sides)
+        return _bilinear(read, read.kernel, bucket, in_memory)
     if isinstance(read.kernel, ReplayKernel):
-        return _replayed(read, read.kernel, bucket, sides, in_memory)
+        return _replayed(read, read.kernel, bucket, in_memory)
     raise TypeError(f"{read.kernel!r} is neither a replay nor bilinear")
 
 
+class _Met:
+    """The parts that a bilinear operator gives in one bucket, by number."""
+
+    def __init__(self, read: Read, kernel: BilinearKernel, bucket: int):
+        self._read, self._kernel, self._bucket = read, kernel, bucket
+        self._wanted = () if read.output is None else read.output.wanted
+        self.ranges = read.ranges(bucket)
+        self.rows_in = self.rows_read = self.rows = 0
+
+    def under(self, keys: Keys) -> tuple[list[Side], Parts]:
+        """What is read under a range of keys, and what is given."""
+        sides = self._read.sides(self._bucket, keys)
+        # In chunks of which some can be held at once: they are added up one by one.
+        most = max(1, self._read.most // 4)
+        found = self._kernel(sides, self._read.at, self._wanted, most)
+        self.rows_in += sum(len(side.new.updates) for side in sides)
+        self.rows_read += found.read
+        self.rows += found.rows
+        return sides, found
+
+    def parts(self) -> Iterator[tuple[list[Side], Part]]:
+        """All of them, and what they are made of."""
+        for keys in self.ranges:
+            sides, found = self.under(keys)
+            for part in found.parts:
+                yield sides, part
+
+
 def _bilinear(
-    read: Read, kernel: BilinearKernel, bucket: int, sides: Sequence[Side]
+    read: Read, kernel: BilinearKernel, bucket: int, in_memory: bool
 ) -> BucketResult:
-    output, later = None, {}
-    rows_in = sum(len(side.new.updates) for side in sides)
-    wanted = () if read.output is None else read.output.wanted
-    changes, coordinates, rows_read = kernel(sides, read.at, wanted)
+    met = _Met(read, kernel, bucket)
+    held: list[tuple[Changes, PerRow]] = []
+    rows = number = 0
+    done = True
+    for number, (sides, part) in enumerate(met.parts()):
+        if rows > read.most:
+            done = False
+            break
+        made: list[tuple[Changes, PerRow]] = []
+        more = 0
+        with room(read.name, sides, read.most):
+            for changes, coordinates in part():
+                made.append((changes, coordinates))
+                more += changes[2].size
+                if rows + more > read.most and len(made) > 1:
+                    done = False
+                    break
+        if not done:
+            break  # of this part nothing is given, as others count it as a whole
+        held += made
+        rows += more
+    output, later = Given(), {}
     now = pack(read.at)
     if read.output is not None:
-        for code, part in _by_coordinate(changes, coordinates):
-            table = read.output.table(part)
+        for code, change in _by_coordinate(held):
+            table = read.output.table(change)
             if code == now:
-                output = table
+                output = Given(table, (), table.num_rows)
             elif table.num_rows:
-                later[code] = (table, None, table.num_rows)
-    rows_out = 0 if output is None else output.num_rows
-    return BucketResult(bucket, None, output, None, rows_in, rows_read, rows_out, later)
+                later[code] = Given(table, (), table.num_rows)
+    rest: tuple[tuple[int, int, int], ...] = ()
+    if not done and read.output is not None:
+        about = max(met.rows - rows, 1)
+        codes = [now]
+        if read.at:
+            found = {code for keys in met.ranges for code in met.under(keys)[1].coordinates()}
+            codes = sorted(found)
+        rest = tuple((code, number, about) for code in codes)
+    return BucketResult(bucket, (), output, met.rows_in, met.rows_read, later, {}, rest)
 
 
-def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Changes]]:
+@dataclass(frozen=True)
+class Rest:
+    """What a bilinear operator gives in one bucket from some part on, at one coordinate.
+
+    It is made when it is read, and made again when it is read again: nothing of it is held.
+
+    Parameters
+    ----------
+    read : Read
+    bucket : int
+    coordinate : int
+        Packed.
+    first : int
+        Number of the first part.
+    rows : int
+        About so many update rows.
+    share, shares : int
+        Of the parts every so-many-th, from this one on.
+    """
+
+    read: Read
+    bucket: int
+    coordinate: int
+    first: int
+    rows: int
+    share: int = 0
+    shares: int = 1
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The update rows, chunk by chunk."""
+        kernel, output = self.read.kernel, self.read.output
+        if not isinstance(kernel, BilinearKernel) or output is None:
+            raise TypeError(f"{kernel!r} leaves no rest")
+        for number, (sides, part) in enumerate(_Met(self.read, kernel, self.bucket).parts()):
+            if number < self.first or number % self.shares != self.share:
+                continue
+            with room(self.read.name, sides, self.read.most):
+                for chunk in part():
+                    for code, change in _by_coordinate([chunk]):
+                        if code == self.coordinate:
+                            yield output.table(change)
+
+    def shared(self, shares: int) -> "list[Rest]":
+        """The same in several parts, for as many tasks."""
+        return [replace(self, share=share, shares=shares) for share in range(shares)]
+
+    def check_fits(self) -> None:
+        """For who has to hold it all.
+
+        Raises
+        ------
+        TooManyRowsError
+            If it has no room in memory.
+        """
+        check_room(
+            self.read.name, self.rows, "update rows that are given in one bucket",
+            lambda: self.read.sides(
+                self.bucket, max(self.read.ranges(self.bucket), key=self._weight)
+            ),
+        )
+
+    def _weight(self, keys: Keys) -> int:
+        assert isinstance(self.read.kernel, BilinearKernel)
+        return _Met(self.read, self.read.kernel, self.bucket).under(keys)[1].rows
+
+
+def _by_coordinate(chunks: Sequence[tuple[Changes, PerRow]]) -> list[tuple[int, Changes]]:
     """The changes that belong to each coordinate."""
+    if not chunks:
+        return []
+    changes, coordinates = chunks[0]
+    if len(chunks) > 1:
+        sizes = [chunk[2].size for chunk, _ in chunks]
+        whole = [pa.concat_arrays(pieces) for pieces in zip(*(chunk[0] for chunk, _ in chunks))]
+        time = _gathered([chunk[1] for chunk, _ in chunks], sizes)
+        changes = whole, time, np.concatenate([chunk[2] for chunk, _ in chunks])
+        coordinates = _gathered([where for _, where in chunks], sizes)
     if not isinstance(coordinates, np.ndarray):
         return [(coordinates, changes)]
     columns, time, diff = changes
@@ -215,68 +390,108 @@ def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Cha
     return found
 
 
+def _gathered(values: Sequence[PerRow], sizes: Sequence[int]) -> PerRow:
+    """What rows of several chunks have, or share."""
+    first = values[0]
+    if all(not isinstance(value, np.ndarray) and value == first for value in values):
+        return first
+    return np.concatenate([spread(value, size) for value, size in zip(values, sizes)])
+
+
 def _replayed(
-    read: Read, kernel: ReplayKernel, bucket: int, sides: Sequence[Side], in_memory: bool
+    read: Read, kernel: ReplayKernel, bucket: int, in_memory: bool
 ) -> BucketResult:
+    files: list[BatchFile] = []
+    due: dict[int, tuple[BatchFile, ...]] = {}
+    spool = Spool(read.directory, f"out-{bucket:05d}", read.most, make=in_memory)
+    rows_in = rows_read = 0
+    for number, keys in enumerate(read.ranges(bucket)):
+        name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
+        sides = read.sides(bucket, keys)
+        rows_in += sum(len(side.new.updates) for side in sides)
+        with room(read.name, sides, read.most):
+            found = _replay(read, kernel, bucket, keys, name, sides, in_memory)
+        rows_read += found.rows_read
+        files += found.files
+        if found.output is not None:
+            spool.add(found.output)
+        for code, touched in found.due.items():
+            due[code] = (*due.get(code, ()), *touched)
+    return BucketResult(bucket, tuple(files), spool.given(), rows_in, rows_read, {}, due)
+
+
+class _Replay(NamedTuple):
+    """What became of one range of keys."""
+
+    files: list[BatchFile]
+    output: pa.Table | None
+    rows_read: int
+    due: dict[int, list[BatchFile]]
+
+
+def _replay(
+    read: Read, kernel: ReplayKernel, bucket: int, keys: Keys, name: str, sides: Sequence[Side],
+    in_memory: bool,
+) -> _Replay:
     at = read.at
     if at and read.own is None:
         raise ValueError("in a loop an operator knows what it gave at other coordinates")
-    rows_in = sum(len(side.new.updates) for side in sides)
-    keys = _keys(read, bucket, sides) if at else empty()
-    visited, rows_read = _visited(read, bucket, sides, keys) if at else (sides, 0)
+    due = [within(updates, keys) for updates in opened(read.due.get(bucket, ()))]
+    touched = _keys(due, sides) if at else empty()
+    visited: Sequence[Side] = sides
+    rows_read = 0
+    if at:
+        visited, rows_read = _visited(read, due, sides, touched)
     own, given = None, empty()
     if read.own is not None:
-        own = read.own.side(bucket, read.lower, read.upper)
+        own = read.own.side(bucket, keys, read.lower, read.upper)
         limit = _limit(own.depth, at)
         if own.earlier:
-            grouped, rows = recent(keys, own.earlier, limit)
+            grouped, rows = recent(touched, own.earlier, limit)
             given, rows_read = grouped.updates, rows_read + rows
         own = replace(own, earlier=[], limit=limit) if at else own
     wanted = () if read.output is None else read.output.wanted
     changes, rows = kernel(visited, own, wanted if own is None else read.stored)
-    rows_read += rows
-    file, output = None, None
+    files: list[BatchFile] = []
     if own is not None:
-        file, changes = _kept(read, bucket, own, changes, given, in_memory)
+        files, changes = _kept(read, name, own, changes, given, in_memory)
         columns, time, diff = changes
         changes = [columns[read.stored.index(i)] for i in wanted], time, diff
-    if read.output is not None:
-        output = read.output.table(changes)
-    rows_out = 0 if output is None else output.num_rows
-    due = _due(read, bucket, keys, sides, in_memory) if at else {}
-    return BucketResult(bucket, file, output, None, rows_in, rows_read, rows_out, {}, due)
+    output = None if read.output is None else read.output.table(changes)
+    again = _due(read, name, touched, sides, in_memory) if at else {}
+    return _Replay(files, output, rows_read + rows, again)
 
 
 def _kept(
-    read: Read, bucket: int, own: Side, changes: Changes, given: Updates, in_memory: bool
-) -> tuple[BatchFile | None, Changes]:
+    read: Read, name: str, own: Side, changes: Changes, given: Updates, in_memory: bool
+) -> tuple[list[BatchFile], Changes]:
     """Take changes into the arranged output, less those that were given at other coordinates."""
     if not read.keeps and not len(given):
-        return None, changes
+        return [], changes
     columns, time, diff = changes
     # Records without columns are counted by their times.
     made = own.layout.encode(columns, spread(time, diff.size), diff)
     if len(given):
         made = concat([made, given.at(given.time, -given.diffs())])
     change = consolidate(made)
-    file = None
+    files: list[BatchFile] = []
     if read.keeps:
         kept = compact(change, read.since).placed(pack(read.at))
-        file = write_file(read.directory, bucket, kept, in_memory=in_memory)
+        files = write_file(read.directory, name, kept, in_memory=in_memory)
     if not read.at:
-        return file, changes  # adding them up is left to who takes them in
+        return files, changes  # adding them up is left to who takes them in
     # A loop goes on as long as there are rows, so none may be left that cancel.
     rows = change.updates
-    return file, (own.layout.decode(rows), rows.times(), rows.diffs())
+    return files, (own.layout.decode(rows), rows.times(), rows.diffs())
 
 
 def _visited(
-    read: Read, bucket: int, sides: Sequence[Side], keys: Updates
+    read: Read, due: Sequence[Updates], sides: Sequence[Side], keys: Updates
 ) -> tuple[Sequence[Side], int]:
     """The sides up to the coordinate, under the keys that have to be visited; and rows read."""
     visited, rows_read = [], 0
     # What is new is all there is to see where nothing has been processed, and nothing is due.
-    alone = bucket not in read.due and not any(side.earlier for side in sides)
+    alone = not due and not any(side.earlier for side in sides)
     for side in sides:
         new, limit = side.new, _limit(side.depth, read.at)
         if not alone:
@@ -288,18 +503,18 @@ def _visited(
     return visited, rows_read
 
 
-def _keys(read: Read, bucket: int, sides: Sequence[Side]) -> Updates:
+def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
     """The keys that have to be visited, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
-    parts += [storage.open_updates(path) for path in read.due.get(bucket, ())]
+    parts += due
     if len(parts) == 1:
         return parts[0]
     return consolidate(concat(parts)).updates
 
 
 def _due(
-    read: Read, bucket: int, keys: Updates, sides: Sequence[Side], in_memory: bool
-) -> dict[int, BatchFile]:
+    read: Read, name: str, keys: Updates, sides: Sequence[Side], in_memory: bool
+) -> dict[int, list[BatchFile]]:
     """The keys that have to be visited again, by coordinate."""
     batches = []
     for side in sides:
@@ -309,10 +524,10 @@ def _due(
         batches.append((held, side.depth))
     due = {}
     for code, touched in due_after(keys, batches, read.at).items():
-        name = f"due-{code}-"
-        file = write_file(read.directory, bucket, touched, in_memory=in_memory, name=name)
-        if file is not None:
-            due[code] = file
+        path = f"due-{code}-{name}"
+        files = write_file(read.directory, path, touched, in_memory=in_memory)
+        if files:
+            due[code] = files
     return due
 
 

@@ -20,7 +20,8 @@ from pyspark_diff.errors import errors_from_text
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source
-from pyspark_diff.runners.read import Read
+from pyspark_diff.runners.pieces import Given
+from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.schema import (
@@ -31,6 +32,7 @@ from pyspark_diff.spark.schema import (
     arrow_type,
     without_nullability,
 )
+from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
@@ -69,6 +71,8 @@ class SparkRunner:
         if not feeds:
             return []
         storage.settle(path for files in work.files.values() for path in files)
+        for feed in feeds:
+            self._settle(feed.source.rest)
         lent: list[str] = []
         with storage.made(work.directory):
             try:
@@ -87,9 +91,7 @@ class SparkRunner:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Do the work of one step of an operator that reads arrangements, without a shuffle."""
-        views = read.views if read.own is None else (*read.views, read.own)
-        storage.settle(path for view in views for path in view.paths())
-        storage.settle(path for paths in read.due.values() for path in paths)
+        storage.settle(read.paths())
         buckets = read.buckets()
         do = tasks.read_buckets(read, buckets)
         with storage.made(read.directory):
@@ -103,20 +105,18 @@ class SparkRunner:
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
 
     def merge(
-        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None
-    ) -> dict[int, BatchFile]:
+        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
+    ) -> dict[int, tuple[BatchFile, ...]]:
         """Merge the files of each bucket, a task each, without a shuffle."""
         listed = sorted(files.items())
         storage.settle(path for _, paths in listed for path in paths)
-        do = tasks.merge_buckets(listed, directory, since)
+        do = tasks.merge_buckets(listed, directory, since, most)
         with storage.made(directory):
             rows = self._range(len(listed)).mapInArrow(do, tasks.RESULTS).collect()
         merged = {}
         for row in rows:
             tasks.raise_error(row.error)
-            file = json.loads(row.result)["file"]
-            if file is not None:
-                merged[row.bucket] = BatchFile(**file)
+            merged[row.bucket] = _files(json.loads(row.result)["files"])
         return merged
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> Source:
@@ -155,6 +155,11 @@ class SparkRunner:
 
     def frame(self, source: Source) -> DataFrame:
         """The rows of a source as a frame with time and diff columns."""
+        if source.rest:
+            rest = self._shares(source.rest)
+            return self._range(len(rest)).mapInArrow(
+                tasks.make_rest(rest), update_struct(source.schema, self._time_type)
+            )
         if source.frame is None:
             if source.table is not None:
                 # A null time or diff is found, and told, by the task that reads it.
@@ -194,7 +199,12 @@ class SparkRunner:
             feed.ceiling(work.upper),
             work.diff_columns,
         )
-        if source.frame is None and all(stage.portable for stage in chain):
+        if source.rest and all(stage.portable for stage in chain):
+            rest = self._shares(source.rest)
+            return self._range(len(rest)).mapInArrow(
+                tasks.split_rest(how, rest, chain), tasks.BLOBS
+            )
+        if source.frame is None and not source.rest and all(stage.portable for stage in chain):
             return self._range(len(source.paths)).mapInArrow(
                 tasks.split_files(how, source.paths, chain), tasks.BLOBS
             )
@@ -225,6 +235,16 @@ class SparkRunner:
             paths.append(path)
         return replace(feed, source=replace(feed.source, table=None, paths=tuple(paths)))
 
+    def _shares(self, rest: Sequence[Rest]) -> list[Rest]:
+        """A rest for each task: one key may have most of it, so that buckets are not enough."""
+        self._settle(rest)
+        shares = parallelism(self._spark)
+        return [share for one in rest for share in one.shared(shares)]
+
+    def _settle(self, rest: Sequence[Rest]) -> None:
+        for one in rest:
+            storage.settle(one.read.paths())
+
     def _range(self, count: int) -> DataFrame:
         return self._spark.range(0, count, 1, count)
 
@@ -234,10 +254,15 @@ def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketRe
     if output is not None:
         with pa.ipc.open_stream(output) as reader:
             table = reader.read_all()
-    file = None if told["file"] is None else BatchFile(**told["file"])
+    paths, rows = told["output"]
     return BucketResult(
-        bucket, file, table, told["output_path"], told["rows_in"], told["rows_read"],
-        told["rows_out"],
-        {int(code): (None, path, rows) for code, (path, rows) in told["later"].items()},
-        {int(code): BatchFile(**file) for code, file in told["due"].items()},
+        bucket, _files(told["files"]), Given(table, tuple(paths), rows), told["rows_in"],
+        told["rows_read"],
+        {int(at): Given(None, tuple(held), n) for at, (held, n) in told["later"].items()},
+        {int(at): _files(files) for at, files in told["due"].items()},
+        tuple((at, first, rows) for at, first, rows in told["rest"]),
     )
+
+
+def _files(told: Sequence[tuple[str, int, int]]) -> tuple[BatchFile, ...]:
+    return tuple(BatchFile(*file) for file in told)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import astuple
 from typing import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -24,11 +24,12 @@ from pyspark_diff.errors import (
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory
 from pyspark_diff.kernels.split import split
-from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.contract import Stage
-from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.pieces import Given, Intake
+from pyspark_diff.runners.read import Read, Rest, read_bucket
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
 from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
 
 BLOBS = "bucket int, part long, blob binary, error string"
 RESULTS = "bucket int, result string, output binary, error string"
@@ -74,6 +75,28 @@ def read_files(paths: Sequence[str]) -> Callable[[Batches], Batches]:
     return run
 
 
+def split_rest(
+    how: Split, rest: Sequence[Rest], chain: Sequence[Stage]
+) -> Callable[[Batches], Batches]:
+    """As `split_rows` for rows that are made here: partition i of a range makes the i-th rest."""
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(BLOBS, _blobs(how, _staged(_made(batches, rest), chain)))
+
+    return run
+
+
+def make_rest(rest: Sequence[Rest]) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from a range to the update rows that are made."""
+
+    def run(batches: Batches) -> Batches:
+        with errors_to_text():
+            for table in _made(batches, rest):
+                yield from table.to_batches(max_chunksize=1 << 16)
+
+    return run
+
+
 def write_rows(directory: str) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function that writes rows to files: yields path and number of rows."""
 
@@ -93,21 +116,17 @@ def run_buckets(work: Work) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from one bucket's blobs to its result."""
 
     def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
-        bucket = -1
-        parts: list[tuple[int, Updates]] = []
+        intake = Intake(os.path.dirname(work.directory), work.most)
         for batch in batches:
             errors = batch.column("error").drop_null()
             if len(errors):
                 raise _from_json(errors[0].as_py())
             for number in range(batch.num_rows):  # a blob each, never a row each
-                bucket = batch.column("bucket")[number].as_py()
+                bucket, part = (batch.column(name)[number].as_py() for name in ("bucket", "part"))
                 blob = batch.column("blob")[number].as_buffer()
-                parts.append((batch.column("part")[number].as_py(), ipc.from_bytes(blob)))
-        if parts:
-            # In the order of their making, so that a retried task writes the same bytes.
-            parts.sort(key=lambda part: part[0])
-            done = run_bucket(work, bucket, [updates for _, updates in parts])
-            yield _result(done, work.directory)
+                intake.add(bucket, ipc.from_bytes(blob), part)
+        for bucket in intake.buckets():
+            yield _result(run_bucket(work, bucket, intake), work.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -130,7 +149,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batc
 
 
 def merge_buckets(
-    files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None
+    files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None, most: int
 ) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function: partition i of a range merges the files of the i-th bucket."""
 
@@ -138,9 +157,8 @@ def merge_buckets(
         for batch in batches:
             for number in batch.column(0).to_numpy():
                 bucket, paths = files[number]
-                file = merge_bucket(paths, directory, bucket, since)
-                text = json.dumps({"file": None if file is None else asdict(file)})
-                yield bucket, text, None
+                made = merge_bucket(paths, directory, bucket, since, most)
+                yield bucket, json.dumps({"files": _told(made)}), None
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -155,33 +173,41 @@ def raise_error(error: str | None) -> None:
 
 
 def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | None]:
-    output, inline = None, None
-    if result.output is not None and result.output.num_rows:
-        table = result.output.combine_chunks()
-        if table.nbytes > INLINE_BYTES:
-            output = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
-            storage.write_batch(output, table, make=False)
-        else:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-            inline = sink.getvalue().to_pybytes()
-    later = {}
-    for code, (table, _, rows) in result.later.items():
-        if table is not None:
-            path = os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow")
-            storage.write_batch(path, table.combine_chunks(), make=False)
-            later[code] = (path, rows)
+    given, inline = result.output, None
+    table = None if given.table is None else given.table.combine_chunks()
+    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        inline = sink.getvalue().to_pybytes()
+        given = Given(None, given.paths, given.rows)
+    given = _in_files(given, os.path.join(directory, f"out-{result.bucket:05d}.arrow"))
+    later = {
+        code: _in_files(held, os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow"))
+        for code, held in result.later.items()
+    }
     text = json.dumps({
-        "file": None if result.file is None else asdict(result.file),
-        "output_path": output,
+        "files": _told(result.files),
+        "output": given[1:],
         "rows_in": result.rows_in,
         "rows_read": result.rows_read,
-        "rows_out": result.rows_out,
-        "later": later,
-        "due": {code: asdict(file) for code, file in result.due.items()},
+        "later": {code: held[1:] for code, held in later.items()},
+        "due": {code: _told(files) for code, files in result.due.items()},
+        "rest": result.rest,
     })
     return result.bucket, text, inline
+
+
+def _in_files(given: Given, path: str) -> Given:
+    """Rows of which none are in memory."""
+    if given.table is None or not given.table.num_rows:
+        return Given(None, given.paths, given.rows)
+    storage.write_batch(path, given.table.combine_chunks(), make=False)
+    return Given(None, (*given.paths, path), given.rows)
+
+
+def _told(files: Iterable[BatchFile]) -> list[tuple[str, int, int]]:
+    return [astuple(file) for file in files]
 
 
 def _blobs(how: Split, tables: Iterable[pa.Table]) -> Iterator[tuple[int, int, bytes]]:
@@ -212,6 +238,12 @@ def _files(batches: Batches, paths: Sequence[str]) -> Iterator[pa.Table]:
     for batch in batches:
         for number in batch.column(0).to_numpy():
             yield storage.read_table(paths[number])
+
+
+def _made(batches: Batches, rest: Sequence[Rest]) -> Iterator[pa.Table]:
+    for batch in batches:
+        for number in batch.column(0).to_numpy():
+            yield from rest[number].tables()
 
 
 def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.Table]:

@@ -5,14 +5,15 @@ before, and a batch of them is written::
 
     new = consolidate(updates),    old = the batches below the interval
 
-Both runners call `run_bucket`. What a kernel may rely on is in `pyspark_diff.operators.contract`.
+A bucket with more than can be held is worked through in pieces, a range of keys each. Both runners
+call `run_bucket`. What a kernel may rely on is in `pyspark_diff.operators.contract`.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +24,15 @@ from pyspark_diff.errors import (
     TimeRegressionError,
 )
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
+from pyspark_diff.kernels.key_ranges import ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
+from pyspark_diff.runners.pieces import Given, Intake, Spool, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -79,6 +82,8 @@ class Work:
 
     Parameters
     ----------
+    name : str
+        Of the operator, for errors.
     layout : Layout
     names : tuple of str
         Columns of the records, in the layout's order.
@@ -96,12 +101,15 @@ class Work:
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
+    most : int
+        So many rows are held at once.
     diff_columns : DiffColumns or None
         What moves into the diff.
     coordinate : int
         In a loop, where the updates belong, packed.
     """
 
+    name: str
     layout: Layout
     names: tuple[str, ...]
     buckets: int
@@ -113,6 +121,7 @@ class Work:
     since: int | None
     lower: int | None
     upper: int | None
+    most: int
     diff_columns: DiffColumns | None = None
     coordinate: int = 0
 
@@ -124,41 +133,47 @@ class BucketResult:
     Parameters
     ----------
     bucket : int
-    file : BatchFile or None
-        The new batch's file; None when it holds nothing.
-    output : pyarrow.Table or None
-        Output update rows, unless they were written to ``output_path``.
-    output_path : str or None
-    rows_in, rows_read, rows_out : int
-        Update rows that came in, rows of older batches that were read, and output rows.
-    later : mapping of int to (Table or None, str or None, int)
-        In a loop, output that belongs to later coordinates: a table or the path of one, and rows.
-    due : mapping of int to BatchFile
+    files : tuple of BatchFile
+        The new batch's, in order of their keys; none when it holds nothing.
+    output : Given
+        Output update rows.
+    rows_in, rows_read : int
+        Update rows that came in, and rows of older batches that were read.
+    later : mapping of int to Given
+        In a loop, output that belongs to later coordinates.
+    due : mapping of int to tuple of BatchFile
         In a loop, keys that have to be visited again, by coordinate.
+    rest : tuple of (int, int, int)
+        Output that is too much to hold, and is made when it is read: for each coordinate it, the
+        first part of it, and about how many rows they have.
     """
 
     bucket: int
-    file: BatchFile | None
-    output: pa.Table | None
-    output_path: str | None
+    files: tuple[BatchFile, ...]
+    output: Given
     rows_in: int
     rows_read: int
-    rows_out: int
-    later: Mapping[int, tuple[pa.Table | None, str | None, int]] = field(default_factory=dict)
-    due: Mapping[int, BatchFile] = field(default_factory=dict)
+    later: Mapping[int, Given] = field(default_factory=dict)
+    due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
+    rest: tuple[tuple[int, int, int], ...] = ()
+
+    def paths(self) -> Iterator[str]:
+        """All files that were written."""
+        for files in (self.files, *self.due.values()):
+            yield from (file.path for file in files)
+        for given in (self.output, *self.later.values()):
+            yield from given.paths
 
 
-def run_bucket(
-    work: Work, bucket: int, parts: list[Updates], *, in_memory: bool = False
-) -> BucketResult:
+def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = False) -> BucketResult:
     """Do one bucket's share of a step.
 
     Parameters
     ----------
     work : Work
     bucket : int
-    parts : list of Updates
-        The bucket's new updates, in any order.
+    intake : Intake
+        The new updates; the bucket's are taken from it.
     in_memory : bool
         Small batches may stay in this process's memory.
 
@@ -166,43 +181,59 @@ def run_bucket(
     -------
     BucketResult
     """
-    grouped = consolidate(concat(parts))
-    output, read = None, 0
-    if work.kernel is not None and work.output is not None:
-        files = work.files.get(bucket, ()) if work.kernel.stateful else ()
-        old = [storage.open_updates(path) for path in files]
-        side = Side(old, [], grouped, 0, work.layout, work.names, work.lower)
-        changes, read = work.kernel([side], None, work.output.wanted)
-        output = work.output.table(changes)
-    file = None
-    if work.keeps:
-        kept = compact(grouped, work.since).placed(work.coordinate)
-        file = write_file(work.directory, bucket, kept, in_memory=in_memory)
-    rows_in = sum(len(part) for part in parts)
-    rows_out = output.num_rows if output is not None else 0
-    return BucketResult(bucket, file, output, None, rows_in, read, rows_out)
+    held, parts = intake.take(bucket)
+    grouped = consolidate(concat(held))
+    old: list[Updates] = []
+    if work.kernel is not None and work.kernel.stateful:
+        old = [storage.open_updates(path) for path in work.files.get(bucket, ())]
+    new = [*parts, grouped.updates]
+    files: list[BatchFile] = []
+    spool = Spool(work.directory, f"out-{bucket:05d}", work.most, make=in_memory)
+    read = 0
+    for number, keys in enumerate(ranges(new, old, work.most)):
+        if keys is not None or parts:
+            inside = [within(updates, keys) for updates in new]
+            grouped = consolidate(concat(inside)) if parts else runs_of(inside[0])
+        if work.kernel is not None and work.output is not None:
+            there = [within(updates, keys) for updates in old]
+            side = Side(there, [], grouped, 0, work.layout, work.names, work.lower)
+            with room(work.name, [side], work.most):
+                changes, rows = work.kernel([side], None, work.output.wanted)
+                spool.add(work.output.table(changes))
+            read += rows
+        if work.keeps:
+            kept = compact(grouped, work.since).placed(work.coordinate)
+            name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
+            files += write_file(work.directory, name, kept, in_memory=in_memory)
+    return BucketResult(bucket, tuple(files), spool.given(), intake.rows[bucket], read)
 
 
 def merge_bucket(
-    paths: Sequence[str], directory: str, bucket: int, since: int | None, *, in_memory: bool = False
-) -> BatchFile | None:
-    """Merge one bucket's files into a new one, times advanced to ``since``."""
+    paths: Sequence[str], directory: str, bucket: int, since: int | None, most: int, *,
+    in_memory: bool = False,
+) -> tuple[BatchFile, ...]:
+    """Merge one bucket's files into new ones, times advanced to ``since``."""
     batches = [storage.open_updates(path) for path in paths]
-    return write_file(directory, bucket, merge(batches, since).updates, in_memory=in_memory)
+    files: list[BatchFile] = []
+    for number, keys in enumerate(ranges(batches, [], most)):
+        merged = merge([within(batch, keys) for batch in batches], since).updates
+        name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
+        files += write_file(directory, name, merged, in_memory=in_memory)
+    return tuple(files)
 
 
 def write_file(
-    directory: str, bucket: int, updates: Updates, *, in_memory: bool, name: str = ""
-) -> BatchFile | None:
-    """Write one bucket of a batch; no file where there is nothing to hold."""
+    directory: str, name: str, updates: Updates, *, in_memory: bool
+) -> list[BatchFile]:
+    """Write a bucket of a batch, or a range of it; no file where there is nothing to hold."""
     if not len(updates):
-        return None
-    path = os.path.join(directory, f"{name}{bucket:05d}.arrow")
+        return []
+    path = os.path.join(directory, f"{name}.arrow")
     if in_memory and len(updates) <= IN_MEMORY_ROWS:
         storage.put_in_memory(path, updates)
-        return BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)
+        return [BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)]
     size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
-    return BatchFile(path, len(updates), size)
+    return [BatchFile(path, len(updates), size)]
 
 
 @dataclass(frozen=True)

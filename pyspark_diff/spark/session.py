@@ -317,6 +317,27 @@ def driver_rows(spark: SparkSession) -> int:
     return ALONE_ROWS if master == "local" or master.startswith("local[") else DRIVER_ROWS
 
 
+#: The setting of a Spark session that says how many rows an operator holds at once.
+PIECE_ROWS = "spark.pyspark_diff.pieceRows"
+
+
+def piece_rows(spark: SparkSession) -> int:
+    """So many rows an operator holds at once: 8 million, some gigabyte, if the session is silent.
+
+    Raises
+    ------
+    ValueError
+        If the session says something that is not a positive number.
+    """
+    told = str(spark.conf.get(PIECE_ROWS, str(1 << 23)))
+    if not told.isdigit() or not int(told):
+        raise ValueError(
+            f"{PIECE_ROWS} is {told!r}, and has to be a whole number of rows, one or more: so many "
+            "an operator holds at once. Set it with spark.conf.set before the dataflow is made"
+        )
+    return int(told)
+
+
 def parallelism(spark: SparkSession) -> int:
     """The cluster's default parallelism."""
     if is_remote():

@@ -7,6 +7,7 @@ For every readable ``t``, that is beyond ``since`` and not beyond ``upper``::
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Callable, Iterator
 
@@ -18,15 +19,22 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import NegativeMultiplicityError, errors_to_text
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
+from pyspark_diff.kernels.key_ranges import ranges, within
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
+from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.spine import Trace
 
+Tables = Iterator[pa.Table]
+
 #: Up to this many rows a table is made on the driver, without a Spark job.
 DRIVER_ROWS = 100_000
+#: Rows of one record batch that a task gives, and rows that it merges at once.
+CHUNK_ROWS, PIECE_ROWS = 1 << 16, 1 << 23
 
 
 @dataclass(frozen=True)
@@ -76,10 +84,10 @@ class Arrangement:
         names = struct.names
         decode, kind = self._decode, self.time_type.arrow
 
-        def table(updates: Updates) -> pa.Table:
+        def table(updates: Updates) -> Iterator[pa.Table]:
             time = from_int64(pa.array(updates.times()), kind)
             columns = [*decode(updates), time, pa.array(updates.diffs())]
-            return pa.Table.from_arrays(columns, names=names)
+            yield pa.Table.from_arrays(columns, names=names)
 
         return self._frame(spark, struct, table, by_time=True)
 
@@ -99,19 +107,20 @@ class Arrangement:
             rows = updates.take(updates.times() <= time)
             return consolidate(rows.at(0, rows.diffs())).updates
 
-        def check(updates: Updates) -> pa.Table:
+        def check(updates: Updates) -> Iterator[pa.Table]:
             rows = standing(updates)
             wrong = rows.take(rows.diffs() < 0)
             columns = [*decode(wrong.between(0, min(5, len(wrong)))), ]
             columns.append(pa.array(wrong.diffs()[:5]))
-            return pa.Table.from_arrays(columns, names=[*names, "__diff"])
+            yield pa.Table.from_arrays(columns, names=[*names, "__diff"])
 
-        def table(updates: Updates) -> pa.Table:
+        def table(updates: Updates) -> Iterator[pa.Table]:
             rows = standing(updates)
             times = np.maximum(rows.diffs(), 0)
-            if len(rows) and int(times.max()) > 1 or (times == 0).any():
-                rows = rows.take(np.repeat(np.arange(len(rows)), times))
-            return _table(decode(rows), names, len(rows))
+            if (times == 1).all():
+                yield _table(decode(rows), names, len(rows))
+            else:
+                yield from _repeated(_table(decode(rows), names, len(rows)), times)
 
         if not allow_negative:
             struct = T.StructType(
@@ -128,18 +137,28 @@ class Arrangement:
                     "removed than was inserted. Correct the input, or pass allow_negative=True to "
                     "leave such records out"
                 )
+        if not self.reads_later:
+            rows = standing(self._all())
+            times = np.maximum(rows.diffs(), 0)
+            if times.sum(dtype=np.float64) > DRIVER_ROWS:
+                return _repeated_in_spark(
+                    spark, self.schema.struct, _table(decode(rows), names, len(rows)), times
+                )
         return self._frame(spark, self.schema.struct, table)
+
+    def _all(self) -> Updates:
+        return concat([updates for paths in self._files() for updates in _merged(paths)])
 
     def _files(self) -> list[tuple[str, ...]]:
         buckets = sorted({b for batch in self.trace.batches for b in batch.files})
         return [self.trace.files(bucket) for bucket in buckets]
 
     def _first(
-        self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], pa.Table]
+        self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], Tables]
     ) -> list[Row]:
         """Some rows of a table that has usually none: Spark is asked only for what it holds."""
         if not self.reads_later:
-            table = make(concat([_merged(paths) for paths in self._files()]))
+            table = pa.concat_tables(make(self._all()))
             return spark.createDataFrame(table, struct).take(5) if table.num_rows else []
         return self._frame(spark, struct, make).take(5)
 
@@ -147,15 +166,15 @@ class Arrangement:
         self,
         spark: SparkSession,
         struct: T.StructType,
-        make: Callable[[Updates], pa.Table],
+        make: Callable[[Updates], Tables],
         by_time: bool = False,
     ) -> DataFrame:
         files = self._files()
         if not self.reads_later:
-            updates = concat([_merged(paths) for paths in files])
+            updates = self._all()
             if by_time:
                 updates = updates.take(np.argsort(updates.times(), kind="stable"))
-            return spark.createDataFrame(make(updates), struct)
+            return spark.createDataFrame(pa.concat_tables(make(updates)), struct)
 
         storage.settle(path for paths in files for path in paths)
 
@@ -163,15 +182,67 @@ class Arrangement:
             with errors_to_text(), storage.opened_for_task():
                 for batch in batches:
                     for number in batch.column(0).to_numpy():
-                        yield from make(_merged(files[number])).to_batches(max_chunksize=1 << 16)
+                        for updates in _merged(files[number]):
+                            for table in make(updates):
+                                yield from table.to_batches(max_chunksize=CHUNK_ROWS)
 
         return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)
 
 
-def _merged(paths: tuple[str, ...]) -> Updates:
+def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
+    """A bucket's updates, consolidated, in pieces that can be held."""
+    batches = [storage.open_updates(path) for path in paths]
     if len(paths) == 1:
-        return storage.open_updates(paths[0])  # a batch is consolidated
-    return merge([storage.open_updates(path) for path in paths], None).updates
+        yield batches[0]  # a batch is consolidated
+        return
+    for keys in ranges(batches, [], PIECE_ROWS):
+        yield merge([within(batch, keys) for batch in batches], None).updates
+
+
+def _repeated(table: pa.Table, times: Int64) -> Tables:
+    """Each row as often as it is told, in chunks."""
+    until = np.cumsum(times)
+    total = int(until[-1]) if until.size else 0
+    for start in range(0, total, CHUNK_ROWS) or (0,):
+        rows = np.arange(start, min(start + CHUNK_ROWS, total))
+        index = np.searchsorted(until, rows, side="right")
+        if table.num_columns:
+            yield table.take(pa.array(index))
+        else:
+            yield _table([], [], index.size)
+
+
+def _repeated_in_spark(
+    spark: SparkSession, struct: T.StructType, table: pa.Table, times: Int64
+) -> DataFrame:
+    """As `_repeated`, as a frame that is made when it is read: it may have more rows than memory.
+
+    A row that comes often is split, so that all tasks have their share.
+    """
+    total = float(times.sum(dtype=np.float64))
+    share = max(CHUNK_ROWS, math.ceil(total / 1000))
+    parts = -(-times // share)
+    rows = np.repeat(np.arange(times.size), parts)
+    last = np.cumsum(parts) - 1
+    often = np.full(rows.size, share)
+    often[last[parts > 0]] = (times - (parts - 1) * share)[parts > 0]
+    some = table.take(pa.array(rows)) if table.num_columns else table
+    field = T.StructField("__diff", T.LongType(), False)
+    told = spark.createDataFrame(
+        some.append_column(field.name, pa.array(often)) if some.num_columns
+        else pa.table({field.name: often}),
+        T.StructType([*struct.fields, field]),
+    )
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            whole = pa.Table.from_batches([batch])
+            records = whole.select(list(range(whole.num_columns - 1)))
+            for chunk in _repeated(records, whole.column(-1).to_numpy()):
+                yield from chunk.to_batches()
+
+    # As many partitions as tasks can run at once, where there is enough for each.
+    return map_in_arrow(told.repartition(parallelism(spark)), run, struct)
 
 
 def _table(columns: list[pa.Array], names: list[str], rows: int) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Batches: immutable sets of updates with a description, one file for each bucket that has rows.
+"""Batches: immutable sets of updates with a description, in files for each bucket that has rows.
 
 A batch with description ``(lower, upper, since)`` of a collection ``A`` keeps::
 
@@ -17,7 +17,7 @@ from pyspark_diff.times import Description
 
 @dataclass(frozen=True)
 class BatchFile:
-    """One bucket of a batch.
+    """One bucket of a batch, or where that is too much to hold at once a range of its keys.
 
     Parameters
     ----------
@@ -40,23 +40,23 @@ class Batch:
     ----------
     description : Description
         Interval and since.
-    files : mapping of int to BatchFile
+    files : mapping of int to tuple of BatchFile
         By bucket; buckets without rows are absent.
     """
 
     description: Description
-    files: Mapping[int, BatchFile]
+    files: Mapping[int, tuple[BatchFile, ...]]
 
     @property
     def rows(self) -> int:
         """Number of update rows."""
-        return sum(file.rows for file in self.files.values())
+        return sum(file.rows for files in self.files.values() for file in files)
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(file.size for file in self.files.values())
+        return sum(file.size for files in self.files.values() for file in files)
 
     def paths(self) -> list[str]:
         """Paths of all files."""
-        return [file.path for file in self.files.values()]
+        return [file.path for files in self.files.values() for file in files]

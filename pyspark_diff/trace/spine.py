@@ -16,6 +16,9 @@ from typing import Iterable, Mapping
 from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
 
+#: Of one batch, by bucket.
+Files = Mapping[int, tuple[BatchFile, ...]]
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -53,11 +56,11 @@ class Trace:
     def files(self, bucket: int) -> tuple[str, ...]:
         """Paths of one bucket's files, oldest first."""
         return tuple(
-            batch.files[bucket].path for batch in self.batches if bucket in batch.files
+            file.path for batch in self.batches for file in batch.files.get(bucket, ())
         )
 
     def extended(
-        self, upper: Antichain, since: Antichain, files: Mapping[int, BatchFile]
+        self, upper: Antichain, since: Antichain, files: Files
     ) -> "Trace":
         """The trace up to a new upper, with the files of the interval since the last one."""
         batches = self.batches
@@ -65,7 +68,7 @@ class Trace:
             batches += (Batch(Description(self.upper, upper, since), dict(files)),)
         return replace(self, upper=upper, since=since, batches=batches)
 
-    def joined(self, lower: Antichain, upper: Antichain, files: Mapping[int, BatchFile]) -> "Trace":
+    def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
         """The trace with some of the updates of an interval that it does not cover yet.
 
         A loop brings the updates of one interval in many parts, one for each iteration.
@@ -99,7 +102,7 @@ class Trace:
         return found
 
     def merged(
-        self, first: int, stop: int, since: Antichain, files: Mapping[int, BatchFile]
+        self, first: int, stop: int, since: Antichain, files: Files
     ) -> "Trace":
         """The trace with some neighbouring batches replaced by one that holds the same updates."""
         before, old, after = self.batches[:first], self.batches[first:stop], self.batches[stop:]

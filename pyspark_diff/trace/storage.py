@@ -146,6 +146,18 @@ def settle(paths: Iterable[str]) -> None:
             del _in_memory[path]
 
 
+def spilled(folder: str, updates: Updates) -> Updates:
+    """The same updates in a file, mapped: they take no memory, and go when nobody has them."""
+    path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}.arrow")
+    write_batch(path, ipc.to_batch(updates), make=False)
+    with _explained(path):
+        try:
+            with pa.ipc.open_file(pa.memory_map(path)) as reader:
+                return ipc.from_batch(reader.get_batch(0))
+        finally:
+            os.unlink(path)  # a mapped file keeps its space, and nothing is left if we are killed
+
+
 def open_updates(path: str) -> Updates:
     """The updates of a batch file, mapped: only the pages that are touched are read.
 

@@ -1,0 +1,230 @@
+"""Work in pieces: what a bucket takes in, holds and gives is never in memory as a whole.
+
+A piece is a range of keys, and all that is known under them. No operator looks beyond a key, so::
+
+    F(A) = sum(F(A within range))        for ranges that are disjoint and cover all keys
+
+What comes in is sorted into files where it is too much to hold, and what goes out is written. What
+has to be held and does not fit is refused, with the keys that are to blame.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_diff.errors import TooManyRowsError
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.key_ranges import rows_of
+from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.operators.contract import Side
+from pyspark_diff.trace import storage
+
+#: What a row takes while a kernel works on it, roughly.
+ROW_BYTES = 100
+#: So many of the heaviest keys are named.
+NAMED = 3
+
+
+class Given(NamedTuple):
+    """Output update rows: in memory, and in files from where there were too many."""
+
+    table: pa.Table | None = None
+    paths: tuple[str, ...] = ()
+    rows: int = 0
+
+
+class Spool:
+    """Output rows of one bucket: in memory, and in files from where there are too many.
+
+    Parameters
+    ----------
+    directory, name : str
+        Where files go, and how their names begin.
+    most : int
+        Rows that are held.
+    make : bool
+        Whether the directory has to be made.
+    """
+
+    def __init__(self, directory: str, name: str, most: int, *, make: bool):
+        self._path = os.path.join(directory, name)
+        self._most, self._make = most, make
+        self._held: list[pa.Table] = []
+        self._waiting = 0
+        self._rows = 0
+        self._paths: list[str] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Take rows in."""
+        if not table.num_rows:
+            return
+        self._held.append(table)
+        self._waiting += table.num_rows
+        self._rows += table.num_rows
+        if self._waiting > self._most:
+            path = f"{self._path}-{len(self._paths)}.arrow"
+            storage.write_batch(path, pa.concat_tables(self._held), make=self._make)
+            self._paths.append(path)
+            self._held, self._waiting = [], 0
+
+    def given(self) -> Given:
+        """What was taken in."""
+        table = pa.concat_tables(self._held) if self._held else None
+        return Given(table, tuple(self._paths), self._rows)
+
+
+class Intake:
+    """Updates on their way into buckets: held, and sorted into files where they are too many.
+
+    Parameters
+    ----------
+    folder : str
+        Where files go. They have no names, so that nothing is left of them.
+    most : int
+        Rows that are held, of all buckets together.
+    """
+
+    def __init__(self, folder: str, most: int):
+        self._folder, self._most = folder, most
+        self._held: dict[int, list[tuple[int, Updates]]] = {}
+        self._sorted: dict[int, list[Updates]] = {}
+        self._waiting = 0
+        #: Rows that came in, by bucket.
+        self.rows: dict[int, int] = {}
+
+    def add(self, bucket: int, part: Updates, number: int = 0) -> None:
+        """Take updates in, in any order.
+
+        Parts with numbers are put in order, so that a retried task writes the same bytes.
+        """
+        self._held.setdefault(bucket, []).append((number, part))
+        self.rows[bucket] = self.rows.get(bucket, 0) + len(part)
+        self._waiting += len(part)
+        if self._waiting > self._most:
+            self._settle()
+
+    def buckets(self) -> list[int]:
+        """Those that have any updates."""
+        return sorted(self.rows)
+
+    def take(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
+        """A bucket's updates, those in any order and those in order, each of its own; once."""
+        held = sorted(self._held.pop(bucket, []), key=lambda one: one[0])
+        return [part for _, part in held], self._sorted.pop(bucket, [])
+
+    def _settle(self) -> None:
+        """Add up equal updates, and write what is left where it is still much."""
+        less = {
+            bucket: consolidate(concat([part for _, part in parts])).updates
+            for bucket, parts in self._held.items()
+        }
+        self._waiting = sum(map(len, less.values()))
+        if self._waiting <= self._most // 2:
+            self._held = {bucket: [(-1, part)] for bucket, part in less.items()}
+            return
+        for bucket, part in less.items():
+            if len(part):
+                self._sorted.setdefault(bucket, []).append(storage.spilled(self._folder, part))
+        self._held, self._waiting = {}, 0
+
+
+@contextmanager
+def room(name: str, sides: Sequence[Side], most: int) -> Iterator[None]:
+    """Around the work on a piece: one that has no room in memory is refused.
+
+    Raises
+    ------
+    TooManyRowsError
+    """
+    if sum(len(held) for side in sides for held in _held(side)) > most:
+        rows = sum(int(count.sum()) for count in _touched(sides)[2])
+        if rows > most:
+            check_room(name, rows, "rows under one key", lambda: sides)
+    try:
+        yield
+    except MemoryError as error:
+        if isinstance(error, TooManyRowsError):
+            raise
+        raise too_many(name, f"the memory does not suffice ({error})", sides) from error
+
+
+def check_room(
+    name: str, rows: int, what: str, sides: Callable[[], Sequence[Side]]
+) -> None:
+    """Refuse so many rows if they have no room in memory.
+
+    Raises
+    ------
+    TooManyRowsError
+    """
+    free = _free_memory()
+    if free is not None and rows * ROW_BYTES > free:
+        raise too_many(name, f"{rows:,} {what} do not fit into memory", sides())
+
+
+def too_many(name: str, what: str, sides: Sequence[Side]) -> TooManyRowsError:
+    """The error that names an operator and its heaviest keys.
+
+    Parameters
+    ----------
+    name : str
+    what : str
+        What cannot be held.
+    sides : sequence of Side
+        What the operator was reading.
+    """
+    told = "; ".join(
+        f"{key!r}: {' x '.join(f'{count:,}' for count in counts)} rows"
+        for key, counts in heaviest(sides)
+    )
+    return TooManyRowsError(
+        f"{name}: {what}. Its heaviest keys are {told}. Leave such keys out or make them finer, "
+        "reduce the collections before they meet, or give the processes more memory"
+    )
+
+
+def heaviest(sides: Sequence[Side]) -> Iterable[tuple[tuple[object, ...], list[int]]]:
+    """The keys with the most rows, of several sides pairs of rows; and the rows of each side."""
+    side, first, counts = _touched(sides)
+    weight = np.prod([np.maximum(count, 1).astype(np.float64) for count in counts], axis=0)
+    top = np.argsort(-weight, kind="stable")[:NAMED]
+    columns = [
+        column.to_pylist()
+        for column in side.layout.decode_key(side.new.updates.keys().take(first[top]))
+    ]
+    for i, key in enumerate(zip(*columns) if columns else [()] * top.size):
+        yield key, [int(count[top[i]]) for count in counts]
+
+
+def _held(side: Side) -> list[Updates]:
+    return [*side.old, *side.earlier, side.new.updates]
+
+
+def _touched(sides: Sequence[Side]) -> tuple[Side, Int64, list[Int64]]:
+    """The side with the most new updates, the first row of each of its keys, and for each side how
+    many rows these keys have."""
+    most = max(sides, key=lambda side: len(side.new.updates))
+    keys, first = np.unique(most.new.updates.key64, return_index=True)
+    none = np.zeros(keys.size, np.int64)
+    counts = [
+        np.sum([none, *(rows_of(held.key64, keys, keys) for held in _held(side))], axis=0)
+        for side in sides
+    ]
+    return most, first, counts
+
+
+def _free_memory() -> int | None:
+    """Bytes that this machine can still give; None where it does not tell."""
+    try:
+        with open("/proc/meminfo") as told:
+            for line in told:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

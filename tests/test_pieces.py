@@ -1,0 +1,365 @@
+"""More than can be held at once is worked through in pieces, and the answer is the same.
+
+    memory is bounded by a setting, not by what an operator takes in, holds or gives
+    what has to be held and does not fit is refused, with the operator and its heaviest keys
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from programs import files_of
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, StorageError, TooManyRowsError
+from pyspark_diff.kernels import key_ranges
+from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.operators.count import CountKernel
+from pyspark_diff.runners import pieces, read
+from pyspark_diff.runners.work import Output
+from pyspark_diff.trace import arrangement, storage
+
+RUNNERS = ["local", "spark"]
+PIECE = 1000
+
+
+@pytest.fixture
+def small(another):
+    """A session whose dataflows hold few rows at once."""
+    another.conf.set("spark.pyspark_diff.pieceRows", str(PIECE))
+    return another
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The most rows that were handed on at once, and what was written and made later."""
+    seen = Counter()
+    table, spilled, tables = Output.table, storage.spilled, read.Rest.tables
+
+    def watched(self, changes):
+        seen["rows"] = max(seen["rows"], changes[2].size)
+        return table(self, changes)
+
+    def counted(folder, updates):
+        seen["spilled"] += 1
+        return spilled(folder, updates)
+
+    def made(self):
+        for found in tables(self):
+            seen["made"] += 1
+            yield found
+
+    monkeypatch.setattr(Output, "table", watched)
+    monkeypatch.setattr(storage, "spilled", counted)
+    monkeypatch.setattr(read.Rest, "tables", made)
+    return seen
+
+
+# Ranges of keys.
+
+sorted_keys = st.lists(st.integers(-50, 50), max_size=60).map(
+    lambda keys: Updates(np.array(sorted(keys), np.int64), None, 0, 1)
+)
+
+
+@given(
+    new=st.lists(sorted_keys, min_size=1, max_size=3), old=st.lists(sorted_keys, max_size=3),
+    most=st.integers(1, 200), few=st.sampled_from([0, 1 << 16]),
+)
+def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_ranges, "FEW", few)
+        found = ranges(new, old, most)
+    if found == [None]:
+        assert sum(map(len, (*new, *old))) <= most or not sum(map(len, new))
+        return
+    assert all(low <= high for low, high in found)
+    assert all(before[1] < after[0] for before, after in zip(found, found[1:]))
+    keys = {key for updates in new for key in updates.key64.tolist()}
+    assert all(sum(low <= key <= high for low, high in found) == 1 for key in keys)
+    for low, high in found:
+        touched = [k for updates in (*new, *old) for k in updates.key64.tolist()
+                   if low <= k <= high and k in keys]
+        assert len(touched) <= most or len(set(touched)) == 1
+    for updates in new:
+        parts = [within(updates, keys).key64 for keys in found]
+        assert np.concatenate(parts).tolist() == updates.key64.tolist()
+
+
+def test_many_keys_are_counted_by_strides(monkeypatch):
+    monkeypatch.setattr(key_ranges, "FEW", 10)
+    new = Updates(np.repeat(np.arange(5000), 3), None, 0, 1)
+    old = Updates(np.arange(20_000), None, 0, 1)
+    found = ranges([new], [old], 640)
+    sizes = [len(within(new, keys)) + len(within(old, keys)) for keys in found]
+    assert len(found) > 20 and max(sizes) <= 640
+    assert sum(len(within(new, keys)) for keys in found) == len(new)
+
+
+# A join that explodes.
+
+
+def exploding(spark, runner, rows=400, *, keys=3, **options):
+    """A join of which one key has most pairs, the flow, its two inputs."""
+    flow = Dataflow(spark, runner=runner, buckets=2, **options)
+    left, left_in = flow.input("left", "k long, x long")
+    right, right_in = flow.input("right", "k long, y long")
+    left_in.insert([(i % keys if i % 10 == 0 else 7, i) for i in range(rows)])
+    right_in.insert([(i % keys if i % 10 == 0 else 7, -i) for i in range(rows)])
+    return flow, left.join(right, "k"), left_in, right_in
+
+
+def expected(lefts, rights):
+    pairs = Counter()
+    for k, x in lefts:
+        for other, y in rights:
+            if k == other:
+                pairs[x % 5] += x + y
+    return pairs
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_pairs_are_reduced_by_what_follows(small, largest, runner):
+    flow, pairs, left_in, right_in = exploding(small, runner)
+    with flow:
+        sums = (
+            pairs.select((F.col("x") % 5).alias("r"), (F.col("x") + F.col("y")).alias("v"))
+            .groupBy("r").agg(F.sum("v").alias("s"))
+        )
+        kinds = pairs.select("x").distinct().count()
+        rows = [(i % 3 if i % 10 == 0 else 7, i) for i in range(400)]
+        lefts, rights = list(rows), [(k, -x) for k, x in rows]
+        flow_steps = [
+            lambda: None,
+            lambda: (left_in.remove(lefts[:100]), lefts.__delitem__(slice(0, 100))),
+            lambda: (right_in.remove(rights[50:]), rights.__delitem__(slice(50, None))),
+            lambda: (left_in.remove(lefts), lefts.clear()),
+        ]
+        for time, change in enumerate(flow_steps, 1):
+            change()
+            for session in (left_in, right_in):
+                session.advance_to(time)
+                session.flush()
+            flow.step()
+            assert dict(sums.at().collect()) == expected(lefts, rights)
+            there = {x for k, x in lefts if any(k == other for other, _ in rights)}
+            assert {row.x for row in kinds.at().collect()} == there
+            assert files_of(flow) <= flow._state.paths() | flow._outputs.pinned
+    if runner == "local":  # elsewhere it is seen by other processes
+        assert largest["made"] > 100
+        assert largest["rows"] <= 2 * PIECE
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_what_is_kept_of_an_explosion_is_in_pieces(small, largest, runner):
+    flow, pairs, left_in, right_in = exploding(small, runner, 120)
+    with flow:
+        kept = pairs.arrange_by_self()
+        left_in.close()
+        right_in.close()
+        flow.step()
+        rows = [(i % 3 if i % 10 == 0 else 7, i) for i in range(120)]
+        every = Counter((k, x, -y) for k, x in rows for other, y in rows if k == other)
+        assert Counter(map(tuple, kept.at().collect())) == every
+        batches = [b for trace in flow._state.traces.values() for b in trace.batches]
+        assert max(len(files) for batch in batches for files in batch.files.values()) > 3
+        assert files_of(flow) <= flow._state.paths() | flow._outputs.pinned
+    if runner == "local":
+        assert largest["spilled"] and largest["rows"] <= 2 * PIECE
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_explosion_inside_a_loop(small, largest, runner):
+    with Dataflow(small, runner=runner, buckets=2) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        roots, roots_in = flow.input("roots", "node long")
+        # Eighty nodes, each of which knows each: many ways, few nodes that are reached.
+        ways = [(i, j) for i in range(80) for j in range(80)] + [(79, 80), (80, 81)]
+        edges_in.insert(ways)
+        roots_in.insert([(i,) for i in range(80)])
+        reached = roots.iterate(
+            lambda seen: seen.join(edges.select(F.col("src").alias("node"), "dst"), "node")
+            .select(F.col("dst").alias("node")).union(seen)
+            .distinct()
+        )
+        for time, change in enumerate([
+            lambda: None, lambda: edges_in.remove([(79, 80)]), lambda: edges_in.insert([(5, 80)]),
+        ], 1):
+            change()
+            for session in (edges_in, roots_in):
+                session.advance_to(time)
+                session.flush()
+            flow.step()
+            there = set(range(80)) if time == 2 else set(range(82))
+            assert {row.node for row in reached.at().collect()} == there
+    if runner == "local":
+        assert largest["made"] and largest["rows"] <= 2 * PIECE
+
+
+def test_a_lagging_side_keeps_what_was_too_many_for_later(small):
+    flow, pairs, left_in, right_in = exploding(small, "local", 120)
+    with flow:
+        other, other_in = flow.input("other", "x long")
+        both = pairs.select("x").union(other).count()
+        for session in (left_in, right_in):
+            session.close()
+        flow.step()
+        other_in.insert([(7,)])
+        other_in.close()
+        flow.step()
+        found = {x: n for x, n in both.at().collect()}
+        assert found[7] == 108 + 1 and len(found) == 120
+
+
+def test_what_nobody_can_reduce_and_does_not_fit_is_refused(small, monkeypatch):
+    flow, pairs, left_in, right_in = exploding(small, "local")
+    with flow:
+        pairs.inspect(lambda *_: None)
+        left_in.close()
+        right_in.close()
+        monkeypatch.setattr(pieces, "_free_memory", lambda: 1 << 20)
+        with pytest.raises(TooManyRowsError) as caught:
+            flow.step()
+        text = str(caught.value)
+        assert "join" in text and "(7,): 360 x 360 rows" in text and "fit into memory" in text
+        assert not files_of(flow)
+        monkeypatch.undo()
+        assert flow.step()
+
+
+def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
+    with Dataflow(small, runner="local", buckets=2) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        least = rows.groupBy("k").agg(F.min("v").alias("v"))
+        session.insert([(i % 50, i) for i in range(1000)] + [(99, i) for i in range(3000)])
+        session.close()
+        monkeypatch.setattr(pieces, "_free_memory", lambda: 1 << 10)
+        with pytest.raises(TooManyRowsError, match=r"3,000 rows under one key.*\(99,\): 3,000"):
+            flow.step()
+        monkeypatch.undo()
+        flow.step()
+        assert dict(least.at().collect())[99] == 0
+
+
+def test_memory_that_gives_out_names_operator_and_keys(small, monkeypatch):
+    def gives_out(*_):
+        np.empty(1 << 59)
+
+    with Dataflow(small, runner="local", buckets=1) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count()
+        session.insert([("a",), ("b",), ("a",)])
+        session.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(CountKernel, "__call__", gives_out)
+            with pytest.raises(TooManyRowsError, match=r"count.*heaviest keys.*\('a',\)"):
+                flow.step()
+        flow.step()
+        assert dict(counts.at().collect()) == {"a": 2, "b": 1}
+
+
+def test_what_is_sorted_into_files_leaves_nothing_when_the_disk_is_full(small, monkeypatch):
+    flow, pairs, left_in, right_in = exploding(small, "local", 120)
+    write = storage.write_batch
+
+    def full(path, batch, **options):
+        if "spill-" in path:
+            raise StorageError(f"{path!r}: No space left on device")
+        return write(path, batch, **options)
+
+    with flow:
+        kept = pairs.arrange_by_self()
+        left_in.close()
+        right_in.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "write_batch", full)
+            with pytest.raises(StorageError, match="No space left"):
+                flow.step()
+        assert not files_of(flow)
+        flow.step()
+        assert kept.at().count() == 108 * 108 + 3 * 16
+
+
+# What keyed operators take in, hold and give.
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
+    with Dataflow(small, runner=runner, buckets=2) as flow:
+        rows, session = flow.input("rows", "k long, v string")
+        frames = [
+            rows.groupBy("k").agg(F.max("v").alias("v"), F.count("*").alias("n")),
+            rows.count(),
+            rows.select("k").distinct(),
+        ]
+        data = [(i % 2500, f"v{i % 7}") for i in range(6000)]
+        there = Counter(data)
+        session.insert(data)
+        for time in (1, 2, 3):
+            session.advance_to(time)
+            session.flush()
+            flow.step()
+            groups = {}
+            for (k, v), n in there.items():
+                groups.setdefault(k, []).append((v, n))
+            assert {tuple(r) for r in frames[0].at().collect()} == {
+                (k, max(v for v, _ in of), sum(n for _, n in of)) for k, of in groups.items()
+            }
+            assert {tuple(r) for r in frames[1].at().collect()} == {
+                (k, v, n) for (k, v), n in there.items()
+            }
+            assert {r.k for r in frames[2].at().collect()} == set(groups)
+            gone = list(there)[: 2000]
+            session.remove(gone)
+            there = +(there - Counter(gone))
+
+
+# Snapshots.
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_records_that_occur_often_are_given_in_chunks(spark, monkeypatch, later):
+    monkeypatch.setattr(arrangement, "CHUNK_ROWS", 1 << 10)
+    monkeypatch.setattr(arrangement, "DRIVER_ROWS", 0 if later else 1000)
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "n long, s string")
+        kept = rows.arrange_by_self()
+        session.update([(1, "a", 0, 30_000), (2, None, 0, 1), (3, "c", 0, 2), (4, "d", 0, 0)])
+        session.close()
+        flow.step()
+        found = kept.at()
+        assert found.groupBy("n", "s").count().collect() != []
+        assert {tuple(r) for r in found.groupBy("n", "s").count().collect()} == {
+            (1, "a", 30_000), (2, None, 1), (3, "c", 2)
+        }
+        assert found.schema == kept.at(None).schema
+
+
+@pytest.mark.slow
+def test_a_record_that_occurs_a_hundred_million_times(spark):
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "n long")
+        session.update([(1, 0, 10**8)])
+        session.close()
+        flow.step()
+        assert rows.arrange_by_self().at().count() == 10**8
+
+
+# The setting.
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "many", "1.5"])
+def test_a_setting_that_is_no_number_of_rows(another, told):
+    another.conf.set("spark.pyspark_diff.pieceRows", told)
+    with pytest.raises(ValueError, match="spark.pyspark_diff.pieceRows.*whole number of rows"):
+        Dataflow(another)
+
+
+def test_the_setting_reaches_the_operators(small):
+    with Dataflow(small) as flow:
+        assert flow._piece_rows == PIECE
