@@ -30,6 +30,7 @@ BUILTIN_OF = {
     "StalledError": RuntimeError,
     "StepError": RuntimeError,
     "StorageError": OSError,
+    "TooManyRowsError": MemoryError,
 }
 NAMES = ["DiffError", *BUILTIN_OF]
 
