@@ -13,7 +13,7 @@ from oracle import Op, Program, accumulate, normal
 from programs import Run
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from test_joins import ending, fed, multiset, types
+from test_joins import check_against_pyspark, ending, fed, multiset, types
 from test_law import every_runner, move, one_bit_hash
 
 from pyspark_diff import (
@@ -82,8 +82,14 @@ def rounded(collection):
 EVEN, UNEVEN = [(t,) for t in range(1, 7)], [(2,), (5,), (6,)]
 
 
-@pytest.mark.parametrize("cuts", [EVEN, UNEVEN], ids=["even", "uneven"])
-@pytest.mark.parametrize("keys", ["k", "s", "", "kb"])
+@pytest.mark.parametrize(("keys", "cuts"), [
+    pytest.param(keys, cuts, marks=() if often else pytest.mark.slow,
+                 id=f"{keys}-{'even' if cuts is EVEN else 'uneven'}")
+    for keys, cuts, often in [
+        ("k", EVEN, True), ("k", UNEVEN, True), ("s", EVEN, True), ("s", UNEVEN, False),
+        ("", EVEN, False), ("", UNEVEN, True), ("kb", EVEN, False), ("kb", UNEVEN, True),
+    ]
+])
 def test_aggregates(spark, keys, cuts):
     calls = [[c for c in some if c[1] not in tuple(keys)] for some in (LINEAR, ORDERED)]
     program = ending((ROWS,), (
@@ -238,24 +244,28 @@ def test_other_forms_of_a_group(spark):
 @pytest.mark.parametrize("name", ["k", "s"])
 def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
     """What is called like a column is still what it is made of."""
+    schema = "k int, n int, s string, f struct<k int>"
     rows = [(1, 10, "a", (5,), 0, 1), (1, 20, "b", (6,), 0, 2)]
-    frame = DiffFrame(
-        spark.createDataFrame(rows, "k int, n int, s string, f struct<k int>, time int, diff int")
-    )
-    now = frame.at(0)
+    frame = DiffFrame(spark.createDataFrame(rows, f"{schema}, time int, diff int"))
+    groups = {"the field": lambda f: f.groupBy(F.col("f.k")).count()}
     for made in (
         F.col("n"), F.lit(7), F.when(F.col("n") > 10, 3).otherwise(4), F.col("f.k"),
         F.expr("n + 0"), F.col("n").cast("int"),
     ):
-        for of in (
-            lambda f: f.groupBy(made.alias(name)).count(),
-            lambda f: f.groupBy(made.alias(name), "n").agg(F.sum("k").alias("t")),
-            lambda f: f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m")),
-            lambda f: f.groupBy(F.col("f.k")).count(),
-        ):
-            assert multiset(of(frame).at(0)) == multiset(of(now)), str(made)
+        groups.update({
+            f"{made}, counted": lambda f, made=made: f.groupBy(made.alias(name)).count(),
+            f"{made} and n": lambda f, made=made: (
+                f.groupBy(made.alias(name), "n").agg(F.sum("k").alias("t"))
+            ),
+            f"{made}, summed": lambda f, made=made: (
+                f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m"))
+            ),
+        })
         with pytest.raises(SchemaError, match="an order is made of columns"):
             frame.top_k(1, made.alias(name).desc())
+    assert len(groups) == 19
+    # One of each kind, and of each kind of expression.
+    check_against_pyspark(spark, [schema], [rows], groups, [*groups][::7], at=0)
 
 
 def test_the_row_of_an_empty_collection(spark):

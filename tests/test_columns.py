@@ -378,7 +378,10 @@ def test_types_of_a_pair_are_those_of_spark(spark, ansi):
     left_over = []
     try:
         for i, kind in enumerate(kinds):
+            # Each pair in both orders, with the one setting and with the other.
             for j, other in enumerate(kinds):
+                if (i < j) if ansi else (i > j):
+                    continue
                 on = F.col(f"a{i}") == F.col(f"b{j}")
                 try:
                     spark_says = a.join(b, on)

@@ -1,4 +1,7 @@
-"""The examples run as their users run them: with python, and with spark-submit."""
+"""The examples say what is right: in this process, and as users run them.
+
+One is run with python and one with spark-submit; more of these are slow tests.
+"""
 
 import importlib
 import io
@@ -39,17 +42,33 @@ def updates(text):
 
 
 @pytest.fixture
+def example(spark, tmp_path, monkeypatch, capsys):
+    """What the `main` of an example prints: in this process, with the session of the tests.
+
+    A Spark of its own costs ten seconds, so only a few tests start an example as its user does.
+    """
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(name, *arguments):
+        module = importlib.import_module(name)
+        module.main([str(argument) for argument in arguments])
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
 def edge_list(tmp_path):
     path = tmp_path / "edges.csv"
     path.write_text("from,to\n1,2\n1,3\n2,3\n3,1\n")
     return str(path)
 
 
-def test_degrees_shows_every_update_and_batches_change_nothing(tmp_path):
-    script = str(ROOT / "examples" / "degrees.py")
-    graph = ("--nodes", "6", "--edges", "12", "--rounds", "6")
-    single = run(sys.executable, script, *graph, "--batch", "1", cwd=tmp_path)
-    whole = run(sys.executable, script, *graph, "--batch", "6", cwd=tmp_path)
+def test_degrees_shows_every_update_and_batches_change_nothing(example, tmp_path):
+    graph = ("--nodes", 6, "--edges", 12, "--rounds", 6)
+    single = example("degrees", *graph, "--batch", 1)
+    whole = example("degrees", *graph, "--batch", 6)
     assert updates(single) == updates(whole)
     assert (tmp_path / "degrees.png").stat().st_size > 5000
     # 12 edges: the degrees of the nodes add up to them at the end as well.
@@ -74,20 +93,25 @@ def test_degrees_with_progress_on_a_larger_graph(tmp_path):
     assert "loaded 5,000 edges" in out and "2,000 rounds" in out
 
 
-def test_flights_agree_with_plain_spark(tmp_path):
+@pytest.mark.parametrize("share", [30, pytest.param(1, marks=pytest.mark.slow)])
+def test_flights_agree_with_plain_spark(example, monkeypatch, share):
     pytest.importorskip("matplotlib")
-    script = str(ROOT / "examples" / "degrees.py")
-    out = run(sys.executable, script, "--flights", cwd=tmp_path)
-    assert "327,346 flights" in out
+    module = importlib.import_module("degrees")
+    flights = module.read_flights()
+    assert len(flights) == 327_346
+    # One of so many is enough to have each day of the year and all airports but a few.
+    monkeypatch.setattr(module, "read_flights", lambda: flights[::share])
+    out = example("degrees", "--flights")
+    assert f"{len(flights[::share]):,} flights" in out
+    assert re.search(r"\b36\d days in ", out)
     assert out.count("agrees") == 5 and "DIFFERS" not in out
     assert "the same updates as in one go: yes" in out
 
 
-def test_skip_level_shows_every_update_and_batches_change_nothing(tmp_path):
-    script = str(ROOT / "examples" / "skip_level.py")
-    company = ("--people", "20", "--changes", "19", "--check")
-    single = run(sys.executable, script, *company, "--batch", "1", cwd=tmp_path)
-    whole = run(sys.executable, script, *company, cwd=tmp_path)
+def test_skip_level_shows_every_update_and_batches_change_nothing(example):
+    company = ("--people", 20, "--changes", 19, "--check")
+    single = example("skip_level", *company, "--batch", 1)
+    whole = example("skip_level", *company)
     assert updates(single) == updates(whole)
     assert "20 pairs, the same" in single and "20 pairs, the same" in whole
     found = updates(single)
@@ -130,22 +154,6 @@ def test_skip_level_takes_changes_that_are_typed(tmp_path):
     answers = re.findall(r"^  (\w+) \([\d.]+ ms\)$", out, flags=re.MULTILINE)
     assert answers == ["1", "0", "1", "nobody"]
     assert out.count("updates in") == 4 and out.count("error:") == 8
-
-
-# Those of loops run in this process, with the session of the tests.
-
-
-@pytest.fixture
-def example(spark, monkeypatch, capsys):
-    """The module of an example, and what its `main` prints."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-
-    def call(name, *arguments):
-        module = importlib.import_module(name)
-        module.main([str(argument) for argument in arguments])
-        return capsys.readouterr().out
-
-    return call
 
 
 @pytest.fixture

@@ -376,9 +376,9 @@ def test_arrangements_from_outside_are_shared(spark):
         assert len(shared) == 1 and shared[0].rows == 2
 
 
-def test_a_chain_of_many_iterations(spark):
+@pytest.mark.parametrize("length", [500, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_chain_of_many_iterations(spark, length):
     """Thousands of iterations: no plan, no file and no agenda grows with them."""
-    length = 2000
     run = Distances(spark)
     with run.flow:
         run.step([((i, i + 1), 0, 1) for i in range(length)], 1)
@@ -575,16 +575,16 @@ def far(most):
 
 def test_a_long_way_to_rest_is_none_that_swings(spark):
     """Also where earlier steps went there, and what goes round is the difference to them."""
-    assert whole(spark, [(0,)]).iterate(far(3000)).at(0).collect() == [(3000,)]
+    assert whole(spark, [(0,)]).iterate(far(1000)).at(0).collect() == [(1000,)]
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(far(700))
+        found = n.iterate(far(300))
         for put, rows in (("insert", [(0,)]), ("insert", [(1,), (100,)]), ("remove", [(0,)])):
             getattr(n_in, put)(rows)
             n_in.advance_to(n_in.time() + 1)
             n_in.flush()
             flow.step()
-            assert found.at().collect() == [(700,)]
+            assert found.at().collect() == [(300,)]
 
 
 def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark):

@@ -10,7 +10,9 @@ import math
 import struct
 import time
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -91,18 +93,39 @@ def exact(value: object) -> object:
 
 
 def rows_of(frame: DataFrame) -> Counter[object]:
-    """The rows with their multiplicities, instants as numbers: Python has no exact form of them."""
-    columns = [
-        (F.unix_micros(F.col(f.name)) if f.dataType == T.TimestampType() else F.col(f.name))
-        .alias(f.name) for f in frame.schema.fields
-    ]
-    return Counter(exact(row) for row in frame.select(*columns).collect())
+    """The rows with their multiplicities."""
+    return rows_of_all([frame])[0]
+
+
+def rows_of_all(frames: Sequence[DataFrame]) -> list[Counter[object]]:
+    """The rows of each frame with their multiplicities, read by one job of Spark.
+
+    They differ in nothing but the columns that count: a count, a time and a diff. Instants become
+    numbers, as Python has no exact form of them.
+    """
+    whole = {}
+    for frame in frames:
+        whole.update((field.name, field.dataType) for field in frame.schema)
+    tagged = []
+    for number, frame in enumerate(frames):
+        columns = [F.lit(number).alias("from_")]
+        for name, kind in whole.items():
+            column = quoted(name) if name in frame.columns else F.lit(None).cast(kind)
+            is_instant = kind == T.TimestampType()
+            columns.append((F.unix_micros(column) if is_instant else column).alias(name))
+        tagged.append(frame.select(*columns))
+    found: list[Counter[object]] = [Counter() for _ in frames]
+    for row in reduce(DataFrame.union, tagged).collect():
+        found[row.from_][exact(row[1:])] += 1
+    return found
+
+
+def kinds_of(frame: DataFrame) -> list[tuple[str, T.DataType]]:
+    return [(field.name, field.dataType) for field in frame.schema]
 
 
 def assert_same(found: DataFrame, expected: DataFrame) -> None:
-    assert [(f.name, f.dataType) for f in found.schema] == [
-        (f.name, f.dataType) for f in expected.schema
-    ]
+    assert kinds_of(found) == kinds_of(expected)
     assert rows_of(found) == rows_of(expected)
 
 
@@ -148,7 +171,6 @@ def history(records: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]
 
 def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) -> None:
     """Run a history of these records through the operators; plain Spark says what comes out."""
-    names = schema.names
     wide = T.StructType(
         [*schema, T.StructField("time", T.LongType()), T.StructField("diff", T.LongType())]
     )
@@ -176,31 +198,52 @@ def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) 
         session.update(table(steps[2], wide))
         session.close()
         flow.step()
-        for when in (0, 1):
-            standing = every.where(F.col("time") <= when).groupBy(*map(quoted, names)).agg(
-                F.sum("diff").alias("count")
-            ).where("count > 0")
-            assert_same(counts.at(when), standing)
-            assert_same(
-                kept.at(when),
-                standing.withColumn("i", F.explode(F.sequence(F.lit(1), "count")))
-                .select(*map(quoted, names)),
-            )
-            for other in others:
-                assert_same(other.at(when), standing.select(*map(quoted, names)))
-        assert kept.at(2).collect() == counts.at(2).collect() == []
-        assert_same(kept.to_df(), every.where("diff != 0"))
-        for other in others:
-            net = other.to_df().groupBy(*map(quoted, names)).agg(F.sum("diff").alias("n"))
-            assert net.count() == len(records) and net.where("n != 0").collect() == []
+        compare(every, counts, kept, others, records)
+        assert rows_of_all([kept.at(2), counts.at(2)]) == [{}, {}]
+
+
+def compare(every: DataFrame, counts, kept, others, records) -> None:
+    """The snapshots and the updates of collections with those of plain Spark."""
+    found, expected = [], []
+    keys = [quoted(name) for name in every.columns[:-2]]
+    for when in (0, 1):
+        standing = every.where(F.col("time") <= when).groupBy(*keys).agg(
+            F.sum("diff").alias("count")
+        ).where("count > 0")
+        each = standing.withColumn("i", F.explode(F.sequence(F.lit(1), "count"))).select(*keys)
+        found += [counts.at(when), kept.at(when), *(other.at(when) for other in others)]
+        expected += [standing, each, *[standing.select(*keys)] * len(others)]
+    found.append(kept.to_df())
+    expected.append(every.where("diff != 0"))
+    assert list(map(kinds_of, found)) == list(map(kinds_of, expected))
+    read = rows_of_all([*found, *(other.to_df() for other in others)])
+    assert read[:len(found)] == rows_of_all(expected)
+    for updates in read[len(found):]:
+        # The count, where the record and its time come before it and its diff.
+        net: Counter[object] = Counter()
+        for row, number in updates.items():
+            *record, _, _, diff = row[1:]
+            net[tuple(record)] += diff[1] * number
+        assert len(net) == len(records) and not any(net.values())
 
 
 def quoted(name: str):
     return F.col(f"`{name}`")
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("kind", VALUES)
+def both(values: Sequence[str], in_spark: Sequence[str]) -> list[object]:
+    """Each value on the driver, and some of them in Spark as well; the others are slow tests."""
+    found: list[object] = [(value, "local") for value in values]
+    for value in values:
+        marks = [] if value in in_spark else [pytest.mark.slow]
+        found.append(pytest.param(value, "spark", marks=marks))
+    return found
+
+
+# In Spark all types go as columns of one record, and these alone.
+@pytest.mark.parametrize(("kind", "runner"), both(VALUES, [
+    "boolean", "double", "string", "timestamp", "struct<a:int,b:struct<c:string,d:double>>",
+]))
 def test_every_type_is_a_record(spark, kind, runner):
     schema = T.StructType.fromDDL(f"v {kind}")
     check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=runner == "local")
@@ -214,8 +257,10 @@ def test_all_types_are_columns_of_one_record(spark, runner):
     check(spark, schema, records, runner, thorough=True)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("columns", ["a bigint, b bigint", "a string, b string"])
+@pytest.mark.parametrize(
+    ("columns", "runner"),
+    both(["a bigint, b bigint", "a string, b string"], ["a string, b string"]),
+)
 def test_a_null_in_one_column_is_not_one_in_another(spark, columns, runner):
     schema = T.StructType.fromDDL(columns)
     zero, one = (0, 1) if "bigint" in columns else ("", "a")
@@ -234,20 +279,22 @@ def nans(kind: str) -> list[np.floating]:
     return list(np.array(bits, np.uint64).view(np.float64))
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("kind", ["float", "double"])
-@pytest.mark.parametrize("shape", ["{}", "array<{}>", "struct<x:{}>"])
-def test_equal_floats_cancel(spark, shape, kind, runner):
-    schema = T.StructType.fromDDL(f"v {shape.format(kind)}")
+FLOATS = [shape.format(kind) for shape in ("{}", "array<{}>", "struct<x:{}>")
+          for kind in ("float", "double")]
+
+
+@pytest.mark.parametrize(("type_", "runner"), both(FLOATS, ["double", "array<float>"]))
+def test_equal_floats_cancel(spark, type_, runner):
+    schema = T.StructType.fromDDL(f"v {type_}")
+    kind = "float" if "float" in type_ else "double"
     flat = np.array([*nans(kind), 0.0, -0.0], np.float32 if kind == "float" else np.float64)
     assert len({x.tobytes() for x in flat}) == 5
     floats = pa.array(flat)
     offsets = pa.array(range(6), pa.int32())
     column = {
-        "{}": floats,
-        "array<{}>": pa.ListArray.from_arrays(offsets, floats),
-        "struct<x:{}>": pa.StructArray.from_arrays([floats], ["x"]),
-    }[shape]
+        "array": pa.ListArray.from_arrays(offsets, floats),
+        "struct": pa.StructArray.from_arrays([floats], ["x"]),
+    }.get(type_.split("<")[0], floats)
     given = pa.table({"v": column})
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", schema)
@@ -256,10 +303,12 @@ def test_equal_floats_cancel(spark, shape, kind, runner):
         session.advance_to(1)
         session.flush()
         flow.step()
-        assert sorted(row["count"] for row in counts.at(0).collect()) == [2, 3]
-        plain = spark.createDataFrame(given, schema)
-        assert_same(counts.at(0), plain.groupBy("v").count())
-        assert_same(kinds.at(0), plain.distinct())
+        plain = spark.createDataFrame(given, schema).groupBy("v").count()
+        found, expected = [counts.at(0), kinds.at(0)], [plain, plain.select("v")]
+        assert list(map(kinds_of, found)) == list(map(kinds_of, expected))
+        read = rows_of_all([*found, *expected])
+        assert read[:2] == read[2:]
+        assert sorted(row[2] for row in read[0]) == [("int", 2), ("int", 3)]
         # Of each kind one goes by other bits than it came with.
         session.remove(spark.createDataFrame(given.take([1, 2, 3]), schema).repartition(1))
         session.remove(given.take([4]))
@@ -272,7 +321,7 @@ def test_equal_floats_cancel(spark, shape, kind, runner):
         session.advance_to(3)
         session.flush()
         flow.step()
-        assert counts.at(2).collect() == kinds.at(2).collect() == []
+        assert rows_of_all([counts.at(2), kinds.at(2)]) == [{}, {}]
 
 
 # Time zones.
@@ -309,11 +358,11 @@ def fold_stays_two_keys(session, runner: str) -> None:
         feed.advance_to(1)
         feed.flush()
         flow.step()
-        seen = evaluated.at(0).select(F.unix_micros("v"), "count").collect()
-        assert sorted(map(tuple, seen)) == [(n, 5) for n in micros(FOLD)]
+        seen = evaluated.at(0).select(F.unix_micros("v"), "count", F.hour("v")).collect()
+        assert sorted(row[:2] for row in seen) == [(n, 5) for n in micros(FOLD)]
+        hours = sorted(row[2] for row in seen)
         seen = mapped.at(0).select(F.unix_micros("v"), F.unix_micros(F.col("w")[0]), "count")
         assert sorted(map(tuple, seen.collect())) == [(n, n, 5) for n in micros(FOLD)]
-        hours = sorted(row[0] for row in evaluated.at(0).select(F.hour("v")).collect())
         zone = session.conf.get("spark.sql.session.timeZone")
         assert hours == ([1, 1] if zone == "America/New_York" else [5, 6])
         feed.remove(frame)
@@ -325,8 +374,9 @@ def fold_stays_two_keys(session, runner: str) -> None:
         assert evaluated.at().collect() == mapped.at().collect() == []
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("zone", "runner"), both(["UTC", "America/New_York"], ["America/New_York"])
+)
 def test_instants_of_a_fold_stay_two_keys(another, runner, zone):
     another.conf.set("spark.sql.session.timeZone", zone)
     fold_stays_two_keys(another, runner)
@@ -371,8 +421,7 @@ def series(values: list[object]) -> pd.Series:
     return pd.Series(values, dtype="Int64" if isinstance(values[0], int) else None)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("kind", TIMES)
+@pytest.mark.parametrize(("kind", "runner"), both(TIMES, ["bigint", "date", "timestamp"]))
 def test_every_type_of_time(spark, kind, runner):
     first, second, last = TIMES[kind]
     schema = T.StructType.fromDDL(f"n bigint, time {kind}, diff bigint")
@@ -381,12 +430,16 @@ def test_every_type_of_time(spark, kind, runner):
     whole = DiffFrame(frame.repartition(1)).count()
     assert whole.to_df().schema["time"].dataType == schema["time"].dataType
 
-    def standing(collection, when):
-        return sorted(map(tuple, collection.at(when).collect()))
+    def standing(collection, *times):
+        """What stands at each time, and with it all updates, read by one job."""
+        *found, updates = rows_of_all([*(collection.at(t) for t in times), collection.to_df()])
+        for at in found:
+            assert set(at.values()) == {1}
+        return [sorted((n[1], count[1]) for _, n, count, *_ in at) for at in found], updates
 
     expected = [[(1, 2), (2, 1)], [(1, 1), (2, 1)], [(1, 1), (3, 1)]]
-    assert [standing(whole, when) for when in (first, second, last)] == expected
-    assert standing(whole, None) == expected[2]
+    found, changes = standing(whole, first, second, last, None)
+    assert found == [*expected, expected[2]]
     for form in ("rows", "arrow", "pandas", "frame") if runner == "local" else ("frame",):
         with Dataflow(
             spark, time_type=kind, runner=runner, buckets=2, keep_history=True
@@ -410,15 +463,16 @@ def test_every_type_of_time(spark, kind, runner):
             session.flush()
             flow.step_while(lambda: probe.less_than(second))
             assert probe.time() == back(second, kind) and not probe.less_than(second)
-            assert standing(counts, first) == expected[0]
+            now = sorted(map(tuple, counts.at(first).collect()))
+            assert now == expected[0]
             session.advance_to(last)
             # The session gives these their time; one of the two forms is only known to Spark.
             session.insert(spark.createDataFrame([(3,)], "n long").repartition(1))
             session.remove([(2,)])
             session.close()
             flow.step()
-            assert [standing(counts, when) for when in (first, second, last)] == expected
-            assert_same(counts.to_df(), whole.to_df())
+            assert kinds_of(counts.to_df()) == kinds_of(whole.to_df())
+            assert standing(counts, first, second, last) == (expected, changes)
             assert_df_equality(
                 shown.to_df(), frame, ignore_row_order=True, ignore_nullable=True
             )
