@@ -58,7 +58,6 @@ def main(folder):
             "spark.executor.memory": "1g",
             "spark.driver.memory": "1g",
             "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-            "spark.python.daemon.module": "daemon",
             "spark.ui.enabled": "false",
         },
     )

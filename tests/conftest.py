@@ -60,7 +60,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": False,
-            "spark.python.daemon.module": "daemon",
             # Nothing is left in the working directory.
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -524,6 +524,18 @@ def test_workers_keep_their_memory():
     assert keep_memory() is keep_memory()
 
 
+def test_workers_do_not_search_what_is_loaded_for_garbage(monkeypatch):
+    from pyspark_diff.kernels import memory
+
+    called = []
+    monkeypatch.setattr(memory, "_tasks", 0)
+    monkeypatch.setattr(memory.gc, "collect", lambda: called.append("collect"))
+    monkeypatch.setattr(memory.gc, "freeze", lambda: called.append(memory._tasks))
+    for _ in range(40):
+        memory.spare_collector()
+    assert called == ["collect", 2, "collect", 4, "collect", 8, "collect", 16, "collect", 32]
+
+
 @given(
     st.lists(
         st.tuples(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from oracle import Op, Program, accumulate, total
@@ -322,3 +324,22 @@ def test_rows_that_wait_for_a_lagging_input_are_taken_once(spark, runner):
             flow.step()
             assert counts.at().collect() == [(7, frontier)]
         assert [counts.at(time).collect()[0]["count"] for time in range(9)] == list(range(1, 10))
+
+
+def test_workers_that_run_steps_have_been_taken_out_of_the_collector(spark):
+    """PySpark collects garbage after each task, which would take longer than the task."""
+
+    def frozen(batches):
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"n": [gc.get_freeze_count()]})
+
+    with Dataflow(spark, runner="spark", buckets=2) as flow:
+        words, session = flow.input("words", "word string")
+        words.count()
+        for time in range(1, 9):
+            session.insert([("a",), ("b",), ("c",)])
+            session.advance_to(time)
+            session.flush()
+            flow.step()
+    found = [row.n for row in spark.range(0, 8, 1, 8).mapInArrow(frozen, "n long").collect()]
+    assert max(found) > 10_000

@@ -22,7 +22,7 @@ from pyspark_diff.errors import (
     to_payload,
 )
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.memory import keep_memory
+from pyspark_diff.kernels.memory import keep_memory, spare_collector
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.pieces import Given, Intake
@@ -256,6 +256,7 @@ def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.T
 def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-arg]
     """One record batch a row; an error of the library becomes a row of its own."""
     keep_memory()
+    spare_collector()
     names = [field.split()[0] for field in ddl.split(", ")]
     kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
     types = [kinds[field.split()[1]] for field in ddl.split(", ")]
