@@ -37,6 +37,8 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 
 _PREFIX = "pyspark_diff-"
+#: How the name of a file ends that is being written.
+_SCRATCH = ".tmp"
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 #: Files that are mapped. A mapped file holds its space also when it is deleted: the driver lets go
@@ -91,7 +93,7 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
     A task of a Spark job does not `make` the directory: when the job has failed and its files are
     removed, other tasks of it may still be running, and shall leave nothing behind.
     """
-    scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    scratch = f"{path}.{uuid.uuid4().hex[:8]}{_SCRATCH}"
     with _explained(path):
         if make:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -109,13 +111,19 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
 
 @contextmanager
 def made(directory: str) -> Iterator[None]:
-    """Around a job whose tasks write into a directory: there for them, and gone if it is empty."""
+    """Around a job whose tasks write into a directory: there for them, and gone if it is empty.
+
+    What a task was writing when it was killed goes with the job.
+    """
     with _explained(directory):
         os.makedirs(directory, exist_ok=True)
     try:
         yield
     finally:
         try:
+            for name in os.listdir(directory):
+                if name.endswith(_SCRATCH):
+                    os.unlink(os.path.join(directory, name))
             os.rmdir(directory)
         except OSError:
             pass  # there is something in it
