@@ -109,7 +109,7 @@ class SparkRunner:
         listed = sorted(files.items())
         storage.settle(path for _, paths in listed for path in paths)
         do = tasks.merge_buckets(listed, directory, since)
-        with storage.made(directory):
+        with errors_from_text(), storage.made(directory):
             rows = self._range(len(listed)).mapInArrow(do, tasks.RESULTS).collect()
         merged = {}
         for row in rows:

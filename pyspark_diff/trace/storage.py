@@ -32,13 +32,17 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.errors import StorageError
+from pyspark_diff.errors import DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
 _SCRATCH = ".tmp"
+#: What the system says when it would say the same again, and on every machine.
+_LASTING = frozenset({
+    errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
+})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 #: Files that are mapped. A mapped file holds its space also when it is deleted: the driver lets go
@@ -286,6 +290,14 @@ def _remedy(path: str | os.PathLike[str], code: int | None) -> str:
         f"free in {os.fspath(there)!r}. Make room and step again, or start a dataflow with a "
         "root=... that has more"
     )
+
+
+def may_pass(error: DiffError) -> bool:
+    """Whether another try, perhaps on another machine, may not meet this error."""
+    if not isinstance(error, StorageError):
+        return False
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno not in _LASTING
 
 
 def _make_locked(folder: Path) -> tuple[str, int]:
