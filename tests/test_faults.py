@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
+import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +16,7 @@ from programs import files_of
 from pyspark_diff import Dataflow, StorageError
 from pyspark_diff.errors import from_text
 from pyspark_diff.runners import tasks
+from pyspark_diff.spark.jobs import run_job
 
 
 def merged(path):
@@ -48,3 +53,53 @@ def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tm
         with pytest.raises(StorageError, match=str(path)):
             flow._spark_runner.merge({0: [str(path)]}, str(tmp_path / "merged"), None)
         assert not files_of(flow) and not (tmp_path / "merged").exists()
+
+
+def hold(folder):
+    """A function of a task that lets know that it runs, and goes on for long."""
+
+    def run(batches):
+        Path(folder, "runs").touch()
+        time.sleep(60)
+        yield from batches
+
+    return run
+
+
+@pytest.mark.parametrize("handler", [None, signal.default_int_handler])
+def test_an_interrupt_ends_a_job_and_no_other(spark, tmp_path, handler):
+    """Also where somebody has taken PySpark's handler away, which would cancel all jobs."""
+
+    def interrupt():
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handler or before)
+    try:
+        frame = spark.range(0, 1, 1, 1).mapInArrow(hold(tmp_path), "id long")
+        with pytest.raises(KeyboardInterrupt):
+            threading.Thread(target=interrupt).start()
+            run_job(spark, frame.collect)
+        over = time.monotonic() + 10
+        while spark.sparkContext.statusTracker().getActiveJobsIds():
+            assert time.monotonic() < over
+            time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run_job(spark, spark.range(7).count) == 7
+
+
+def test_what_a_thread_has_set_for_its_jobs_holds(spark):
+    context = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "mine")
+    try:
+        assert run_job(spark, lambda: context.getLocalProperty("spark.scheduler.pool")) == "mine"
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)
+
+
+def test_what_a_job_raises_is_raised(spark):
+    with pytest.raises(ZeroDivisionError):
+        run_job(spark, lambda: 1 // 0)
