@@ -1,4 +1,7 @@
-"""What faults in tasks have taught: see ci/faults."""
+"""A few of the faults of ci/faults, and what they have taught.
+
+    a step that meets a fault is right, or it changes nothing and is right when it is run again
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,33 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fault_program import KINDS, no_job, run_with
 from programs import files_of
 
 from pyspark_diff import Dataflow, StorageError
 from pyspark_diff.errors import from_text
 from pyspark_diff.runners import tasks
 from pyspark_diff.spark.jobs import run_job
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "number"),
+    [
+        ("an error, for ever", "task rename", 9),
+        ("worker killed", "task write", 5),
+        ("Ctrl-C in a job", "task kernel", 7),
+    ],
+)
+def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
+    kind = next(kind for kind in KINDS if kind.name == name)
+    # This session does not try a task again.
+    kind = replace(kind, right=False, fails=True, error=kind.error if kind.fails else Exception)
+    assert run_with(spark, kind, place, number, tmp_path) == "failed"
 
 
 def merged(path):
@@ -82,10 +102,7 @@ def test_an_interrupt_ends_a_job_and_no_other(spark, tmp_path, handler):
         with pytest.raises(KeyboardInterrupt):
             threading.Thread(target=interrupt).start()
             run_job(spark, frame.collect)
-        over = time.monotonic() + 10
-        while spark.sparkContext.statusTracker().getActiveJobsIds():
-            assert time.monotonic() < over
-            time.sleep(0.01)
+        no_job(spark, time.monotonic())
     finally:
         signal.signal(signal.SIGINT, before)
     assert run_job(spark, spark.range(7).count) == 7
