@@ -30,7 +30,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "memory merge merge_sort murmur3 quotients ranking replay results split sums tallies "
         "top_k updates xxhash64".split()
     ),
-    "spark": frozenset("frames jvm schema session values".split()),
+    "spark": frozenset("frames jobs jvm schema session values".split()),
     "expressions": frozenset(
         "aggregate_functions aggregates check compiled conditions names tree".split()
     ),

@@ -341,6 +341,18 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, place, error):
     assert not list(path.parent.iterdir())
 
 
+def test_what_a_killed_task_was_writing_goes_with_its_job(tmp_path):
+    folder = tmp_path / "batch"
+    for written in ["00000.arrow"], []:
+        with storage.made(str(folder)):
+            for name in written:
+                storage.write_batch(str(folder / name), pa.table({"x": [1]}), make=False)
+            (folder / "00001.arrow.0123abcd.tmp").write_text("half of it")
+        left = [path.name for path in tmp_path.rglob("*")]
+        assert left == (["batch", *written] if written else [])
+        storage.remove_files([str(folder / name) for name in written])
+
+
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_a_failed_step_leaves_nothing(spark, tmp_path, runner):
     with Dataflow(spark, root=str(tmp_path), runner=runner, buckets=4) as flow:

@@ -24,6 +24,7 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
+from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -99,7 +100,7 @@ class SparkRunner:
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with errors_from_text():
-            rows = results.collect()
+            rows = run_job(self._spark, results.collect)
         for row in rows:
             tasks.raise_error(row.error)
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
@@ -111,8 +112,9 @@ class SparkRunner:
         listed = sorted(files.items())
         storage.settle(path for _, paths in listed for path in paths)
         do = tasks.merge_buckets(listed, directory, since, most)
-        with storage.made(directory):
-            rows = self._range(len(listed)).mapInArrow(do, tasks.RESULTS).collect()
+        with errors_from_text(), storage.made(directory):
+            merges = self._range(len(listed)).mapInArrow(do, tasks.RESULTS)
+            rows = run_job(self._spark, merges.collect)
         merged = {}
         for row in rows:
             tasks.raise_error(row.error)
@@ -127,13 +129,13 @@ class SparkRunner:
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
         with errors_from_text(), storage.made(directory):
-            rows = written.collect()
+            rows = run_job(self._spark, written.collect)
         return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
         with errors_from_text():
-            return self.frame(source).toArrow()
+            return run_job(self._spark, self.frame(source).toArrow)
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, without any job."""
@@ -147,7 +149,7 @@ class SparkRunner:
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
-            return frame.toArrow()
+            return run_job(self._spark, frame.toArrow)
         rows = frame.collect()
         if not rows:  # the conversion knows no empty table
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()

@@ -2,7 +2,8 @@
 
 An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated
 blob for each bucket, `run_buckets` does a bucket's work on its blobs. Errors of the library travel
-as data: a raise inside a task would be retried by Spark, and would reach the user as text.
+as data: a raise inside a task would be retried by Spark, and would reach the user as text. That is
+right for what the system says of files where it may pass, and for nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark_diff.errors import (
     errors_to_text,
     from_payload,
     to_payload,
+    to_text,
 )
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory, spare_collector
@@ -254,7 +256,10 @@ def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.T
 
 
 def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-arg]
-    """One record batch a row; an error of the library becomes a row of its own."""
+    """One record batch a row; an error of the library becomes a row of its own.
+
+    But for one of the system that may pass: it is raised, so that Spark tries the task again.
+    """
     keep_memory()
     spare_collector()
     names = [field.split()[0] for field in ddl.split(", ")]
@@ -267,6 +272,8 @@ def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-a
                 arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
                 yield pa.RecordBatch.from_arrays(arrays, names=names)
     except DiffError as error:
+        if storage.may_pass(error):
+            raise RuntimeError(to_text(error)) from error
         values = (0, *[None] * (len(names) - 2), json.dumps(to_payload(error)))
         arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)

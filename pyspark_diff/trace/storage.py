@@ -32,11 +32,17 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.errors import StorageError
+from pyspark_diff.errors import DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 
 _PREFIX = "pyspark_diff-"
+#: How the name of a file ends that is being written.
+_SCRATCH = ".tmp"
+#: What the system says when it would say the same again, and on every machine.
+_LASTING = frozenset({
+    errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
+})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 #: Files that are mapped. A mapped file holds its space also when it is deleted: the driver lets go
@@ -91,7 +97,7 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
     A task of a Spark job does not `make` the directory: when the job has failed and its files are
     removed, other tasks of it may still be running, and shall leave nothing behind.
     """
-    scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    scratch = f"{path}.{uuid.uuid4().hex[:8]}{_SCRATCH}"
     with _explained(path):
         if make:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -109,13 +115,19 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
 
 @contextmanager
 def made(directory: str) -> Iterator[None]:
-    """Around a job whose tasks write into a directory: there for them, and gone if it is empty."""
+    """Around a job whose tasks write into a directory: there for them, and gone if it is empty.
+
+    What a task was writing when it was killed goes with the job.
+    """
     with _explained(directory):
         os.makedirs(directory, exist_ok=True)
     try:
         yield
     finally:
         try:
+            for name in os.listdir(directory):
+                if name.endswith(_SCRATCH):
+                    os.unlink(os.path.join(directory, name))
             os.rmdir(directory)
         except OSError:
             pass  # there is something in it
@@ -290,6 +302,14 @@ def _remedy(path: str | os.PathLike[str], code: int | None) -> str:
         f"free in {os.fspath(there)!r}. Make room and step again, or start a dataflow with a "
         "root=... that has more"
     )
+
+
+def may_pass(error: DiffError) -> bool:
+    """Whether another try, perhaps on another machine, may not meet this error."""
+    if not isinstance(error, StorageError):
+        return False
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno not in _LASTING
 
 
 def _make_locked(folder: Path) -> tuple[str, int]:

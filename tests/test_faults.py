@@ -1,0 +1,122 @@
+"""A few of the faults of ci/faults, and what they have taught.
+
+    a step that meets a fault is right, or it changes nothing and is right when it is run again
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fault_program import KINDS, no_job, run_with
+from programs import files_of
+
+from pyspark_diff import Dataflow, StorageError
+from pyspark_diff.errors import from_text
+from pyspark_diff.runners import tasks
+from pyspark_diff.spark.jobs import run_job
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "number"),
+    [
+        ("an error, for ever", "task rename", 9),
+        ("worker killed", "task write", 5),
+        ("Ctrl-C in a job", "task kernel", 7),
+    ],
+)
+def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
+    kind = next(kind for kind in KINDS if kind.name == name)
+    # This session does not try a task again.
+    kind = replace(kind, right=False, fails=True, error=kind.error if kind.fails else Exception)
+    assert run_with(spark, kind, place, number, tmp_path) == "failed"
+
+
+def merged(path):
+    """What a task gives that merges one file."""
+    do = tasks.merge_buckets([(0, [str(path)])], str(path.parent), None)
+    return [batch.to_pylist() for batch in do(iter([pa.record_batch({"id": [0]})]))]
+
+
+def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, monkeypatch):
+    def refuse(code):
+        def fail(*_):
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(pa, "memory_map", fail)
+
+    for code in errno.EIO, errno.ESTALE, errno.ETIMEDOUT:
+        refuse(code)
+        with pytest.raises(RuntimeError) as caught:
+            merged(tmp_path / "00000.arrow")
+        found = from_text(str(caught.value))
+        assert isinstance(found, StorageError) and os.strerror(code) in str(found)
+    # What does not pass is told at once.
+    for code in errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES:
+        refuse(code)
+        ((row,),) = merged(tmp_path / "00000.arrow")
+        assert row["result"] is None and os.strerror(code) in row["error"]
+
+
+def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tmp_path):
+    """It comes as a text of Spark's."""
+    with Dataflow(spark, runner="spark", buckets=1, root=str(tmp_path)) as flow:
+        path = tmp_path / "00000.arrow"
+        path.mkdir()  # what is there is no file, which may pass
+        with pytest.raises(StorageError, match=str(path)):
+            flow._spark_runner.merge({0: [str(path)]}, str(tmp_path / "merged"), None)
+        assert not files_of(flow) and not (tmp_path / "merged").exists()
+
+
+def hold(folder):
+    """A function of a task that lets know that it runs, and goes on for long."""
+
+    def run(batches):
+        Path(folder, "runs").touch()
+        time.sleep(60)
+        yield from batches
+
+    return run
+
+
+@pytest.mark.parametrize("handler", [None, signal.default_int_handler])
+def test_an_interrupt_ends_a_job_and_no_other(spark, tmp_path, handler):
+    """Also where somebody has taken PySpark's handler away, which would cancel all jobs."""
+
+    def interrupt():
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handler or before)
+    try:
+        frame = spark.range(0, 1, 1, 1).mapInArrow(hold(tmp_path), "id long")
+        with pytest.raises(KeyboardInterrupt):
+            threading.Thread(target=interrupt).start()
+            run_job(spark, frame.collect)
+        no_job(spark, time.monotonic())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run_job(spark, spark.range(7).count) == 7
+
+
+def test_what_a_thread_has_set_for_its_jobs_holds(spark):
+    context = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "mine")
+    try:
+        assert run_job(spark, lambda: context.getLocalProperty("spark.scheduler.pool")) == "mine"
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)
+
+
+def test_what_a_job_raises_is_raised(spark):
+    with pytest.raises(ZeroDivisionError):
+        run_job(spark, lambda: 1 // 0)
