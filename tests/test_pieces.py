@@ -62,7 +62,9 @@ def largest(monkeypatch):
 
 # Ranges of keys.
 
-sorted_keys = st.lists(st.integers(-50, 50), max_size=60).map(
+sorted_keys = st.lists(
+    st.integers(-50, 50) | st.sampled_from([-(2**63), 2**63 - 1]), max_size=60
+).map(
     lambda keys: Updates(np.array(sorted(keys), np.int64), None, 0, 1)
 )
 
@@ -98,6 +100,16 @@ def test_many_keys_are_counted_by_strides(monkeypatch):
     found = ranges([new], [old], 640)
     sizes = [len(within(new, keys)) + len(within(old, keys)) for keys in found]
     assert len(found) > 20 and max(sizes) <= 640
+    assert sum(len(within(new, keys)) for keys in found) == len(new)
+
+
+def test_few_keys_with_long_histories_are_not_one_range():
+    # More than are counted one by one, and still less than lie between two that are counted.
+    new = Updates(np.arange(70_000), None, 0, 1)
+    old = Updates(np.repeat(np.arange(70_000), 130), None, 0, 1)
+    most = 1 << 23
+    found = ranges([new], [old], most)
+    assert max(len(within(new, keys)) + len(within(old, keys)) for keys in found) <= most
     assert sum(len(within(new, keys)) for keys in found) == len(new)
 
 
