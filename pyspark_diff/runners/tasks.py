@@ -90,7 +90,7 @@ def make_rest(rest: Sequence[Rest]) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from a range to the update rows that are made."""
 
     def run(batches: Batches) -> Batches:
-        with errors_to_text():
+        with errors_to_text(), storage.opened_for_task():
             for table in _made(batches, rest):
                 yield from table.to_batches(max_chunksize=1 << 16)
 
