@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +17,12 @@ from programs import files_of
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
-from pyspark_diff.kernels import key_ranges
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.kernels import ipc, key_ranges
 from pyspark_diff.kernels.key_ranges import ranges, within
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.count import CountKernel
-from pyspark_diff.runners import pieces, read
+from pyspark_diff.runners import pieces, read, tasks
 from pyspark_diff.runners.work import Output
 from pyspark_diff.trace import arrangement, storage
 
@@ -213,6 +215,20 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
         assert largest["made"] and largest["rows"] <= 2 * PIECE
 
 
+def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
+    """A worker lives on, and a file that it has open holds its space."""
+    class Opens(read.Rest):
+        def tables(self):
+            storage.open_updates(path)
+            return iter([])
+
+    path = str(tmp_path / "batch.arrow")
+    storage.write_batch(path, ipc.to_batch(Updates(np.array([1]), None, 0, 1)))
+    rest = [Opens(None, 0, 0, 0, 1)]
+    assert not list(tasks.make_rest(rest)(iter([pa.record_batch([pa.array([0])], ["id"])])))
+    assert path not in storage._opened
+
+
 def test_a_lagging_side_keeps_what_was_too_many_for_later(small):
     flow, pairs, left_in, right_in = exploding(small, "local", 120)
     with flow:
@@ -242,6 +258,47 @@ def test_what_nobody_can_reduce_and_does_not_fit_is_refused(small, monkeypatch):
         assert not files_of(flow)
         monkeypatch.undo()
         assert flow.step()
+
+
+def test_rest_of_several_buckets_has_to_fit_together(small, monkeypatch):
+    flow, pairs, left_in, right_in = exploding(small, "local", 2000, keys=1)  # keys 0 and 7
+    with flow:
+        pairs.select("x", "y").inspect(lambda *_: None)
+        left_in.insert([(5, i) for i in range(1700)])
+        right_in.insert([(5, i) for i in range(1700)])
+        left_in.close()
+        right_in.close()
+        # Each has room, but not both.
+        monkeypatch.setattr(pieces, "_free_memory", lambda: 4_000_000 * pieces.ROW_BYTES)
+        with pytest.raises(TooManyRowsError, match=r"\(7,\): 1,800 x 1,800 rows"):
+            flow.step()
+
+
+def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
+    seen = []
+    rest_of = StepContext.rest_of
+
+    def watched(self, read, results):
+        found = rest_of(self, read, results)
+        seen.extend((one.rows, results[0].rows_in) for rest in found.values() for one in rest)
+        return found
+
+    monkeypatch.setattr(StepContext, "rest_of", watched)
+    with Dataflow(small, runner="local", buckets=1) as flow:
+        left, left_in = flow.input("left", "k long, x long")
+        right, right_in = flow.input("right", "k long, y long")
+        for session in (left_in, right_in):
+            session.insert([(k, i) for k in range(6) for i in range(400)])
+            session.close()
+        parity = ((F.col("x") + F.col("y")) % 2).alias("p")
+        counts = left.join(right, "k").select("k", parity).count()
+        flow.step()
+        assert {tuple(row) for row in counts.at().collect()} == {
+            (k, p, 80_000) for k in range(6) for p in range(2)
+        }
+    (rows, rows_in), = seen
+    assert 6 * 400 * 400 - 2 * PIECE <= rows <= 6 * 400 * 400
+    assert rows_in == 2 * 6 * 400
 
 
 def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
