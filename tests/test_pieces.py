@@ -169,6 +169,26 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
         assert largest["rows"] <= 2 * PIECE
 
 
+@pytest.mark.parametrize("anti", [False, True])
+def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
+    with Dataflow(small, runner="local", buckets=1) as flow:
+        left, left_in = flow.input("left", "k long, x long")
+        keys, keys_in = flow.input("keys", "k long")
+        left_in.update([(7, i, 0, 1) for i in range(200)] + [(8, 0, 0, 1)])
+        keys_in.update([(7, time, (-1) ** time) for time in range(101)])
+        found = left.antijoin(keys) if anti else left.semijoin(keys)
+        times = found.select((F.col("x") % 2).alias("p")).count()
+        counts = found.count()
+        left_in.close()
+        keys_in.close()
+        flow.step()
+        there = [(8, 0, 1)] if anti else [(7, i, 1) for i in range(200)]
+        assert sorted(map(tuple, counts.at().collect())) == there
+        there = {(0, 1)} if anti else {(0, 100), (1, 100)}
+        assert {tuple(row) for row in times.at().collect()} == there
+    assert largest["made"] and largest["rows"] <= 2 * PIECE
+
+
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_what_is_kept_of_an_explosion_is_in_pieces(small, largest, runner):
     flow, pairs, left_in, right_in = exploding(small, runner, 120)
