@@ -20,10 +20,11 @@ from pyspark_diff import Dataflow, StorageError, TooManyRowsError
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.kernels import ipc, key_ranges
 from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.runners import pieces, read, tasks
-from pyspark_diff.runners.work import Output
+from pyspark_diff.runners.work import Output, Work, run_bucket
 from pyspark_diff.trace import arrangement, storage
 
 RUNNERS = ["local", "spark"]
@@ -406,6 +407,37 @@ def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
             gone = list(there)[: 2000]
             session.remove(gone)
             there = +(there - Counter(gone))
+
+
+def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
+    """Blobs come in any order, which tells where a bucket is cut: no file may be of two cuts."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    parts = [Updates(np.sort(draw.integers(0, 300, 60)), None, 0, 1) for _ in range(10)]
+    work = Work(
+        "arrange", Layout((pa.int64(),)), ("k",), 1, None, None, {}, str(folder), True, None,
+        None, None, 100,
+    )
+
+    def attempt(order):
+        intake = pieces.Intake(str(tmp_path), 100)
+        for number in order:
+            intake.add(0, parts[number], number)
+        return run_bucket(work, 0, intake)
+
+    def keys(result):
+        found = [storage.open_updates(file.path) for file in result.files]
+        return Counter(dict(zip(np.concatenate([u.key64 for u in found]).tolist(),
+                                np.concatenate([u.diffs() for u in found]).tolist())))
+
+    first = attempt(range(10))
+    lost = attempt([9, 3, 5, 1, 0, 2, 4, 8, 7, 6])
+    every = Counter(np.concatenate([part.key64 for part in parts]).tolist())
+    assert keys(first) == every and keys(lost) == every
+    assert not set(first.paths()) & set(lost.paths())
+    storage.remove_others(str(folder), first.paths())
+    assert {str(path) for path in folder.iterdir()} == set(first.paths())
 
 
 # Snapshots.

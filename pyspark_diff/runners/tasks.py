@@ -181,7 +181,10 @@ def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | Non
             writer.write_table(table)
         inline = sink.getvalue().to_pybytes()
         given = Given(None, given.paths, given.rows)
-    given = _in_files(given, os.path.join(directory, f"out-{result.bucket:05d}.arrow"))
+    path = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
+    if given.paths:  # it is what is left of them, which in another attempt may be less or more
+        path = f"{given.paths[-1].removesuffix('.arrow')}-last.arrow"
+    given = _in_files(given, path)
     later = {
         code: _in_files(held, os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow"))
         for code, held in result.later.items()
