@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +17,14 @@ from programs import files_of
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
-from pyspark_diff.kernels import key_ranges
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.kernels import ipc, key_ranges
 from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.count import CountKernel
-from pyspark_diff.runners import pieces, read
-from pyspark_diff.runners.work import Output
+from pyspark_diff.runners import pieces, read, tasks
+from pyspark_diff.runners.work import Output, Work, run_bucket
 from pyspark_diff.trace import arrangement, storage
 
 RUNNERS = ["local", "spark"]
@@ -62,7 +65,9 @@ def largest(monkeypatch):
 
 # Ranges of keys.
 
-sorted_keys = st.lists(st.integers(-50, 50), max_size=60).map(
+sorted_keys = st.lists(
+    st.integers(-50, 50) | st.sampled_from([-(2**63), 2**63 - 1]), max_size=60
+).map(
     lambda keys: Updates(np.array(sorted(keys), np.int64), None, 0, 1)
 )
 
@@ -98,6 +103,16 @@ def test_many_keys_are_counted_by_strides(monkeypatch):
     found = ranges([new], [old], 640)
     sizes = [len(within(new, keys)) + len(within(old, keys)) for keys in found]
     assert len(found) > 20 and max(sizes) <= 640
+    assert sum(len(within(new, keys)) for keys in found) == len(new)
+
+
+def test_few_keys_with_long_histories_are_not_one_range():
+    # More than are counted one by one, and still less than lie between two that are counted.
+    new = Updates(np.arange(70_000), None, 0, 1)
+    old = Updates(np.repeat(np.arange(70_000), 130), None, 0, 1)
+    most = 1 << 23
+    found = ranges([new], [old], most)
+    assert max(len(within(new, keys)) + len(within(old, keys)) for keys in found) <= most
     assert sum(len(within(new, keys)) for keys in found) == len(new)
 
 
@@ -155,6 +170,26 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
         assert largest["rows"] <= 2 * PIECE
 
 
+@pytest.mark.parametrize("anti", [False, True])
+def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
+    with Dataflow(small, runner="local", buckets=1) as flow:
+        left, left_in = flow.input("left", "k long, x long")
+        keys, keys_in = flow.input("keys", "k long")
+        left_in.update([(7, i, 0, 1) for i in range(200)] + [(8, 0, 0, 1)])
+        keys_in.update([(7, time, (-1) ** time) for time in range(101)])
+        found = left.antijoin(keys) if anti else left.semijoin(keys)
+        times = found.select((F.col("x") % 2).alias("p")).count()
+        counts = found.count()
+        left_in.close()
+        keys_in.close()
+        flow.step()
+        there = [(8, 0, 1)] if anti else [(7, i, 1) for i in range(200)]
+        assert sorted(map(tuple, counts.at().collect())) == there
+        there = {(0, 1)} if anti else {(0, 100), (1, 100)}
+        assert {tuple(row) for row in times.at().collect()} == there
+    assert largest["made"] and largest["rows"] <= 2 * PIECE
+
+
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_what_is_kept_of_an_explosion_is_in_pieces(small, largest, runner):
     flow, pairs, left_in, right_in = exploding(small, runner, 120)
@@ -201,6 +236,20 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
         assert largest["made"] and largest["rows"] <= 2 * PIECE
 
 
+def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
+    """A worker lives on, and a file that it has open holds its space."""
+    class Opens(read.Rest):
+        def tables(self):
+            storage.open_updates(path)
+            return iter([])
+
+    path = str(tmp_path / "batch.arrow")
+    storage.write_batch(path, ipc.to_batch(Updates(np.array([1]), None, 0, 1)))
+    rest = [Opens(None, 0, 0, 0, 1)]
+    assert not list(tasks.make_rest(rest)(iter([pa.record_batch([pa.array([0])], ["id"])])))
+    assert path not in storage._opened
+
+
 def test_a_lagging_side_keeps_what_was_too_many_for_later(small):
     flow, pairs, left_in, right_in = exploding(small, "local", 120)
     with flow:
@@ -230,6 +279,47 @@ def test_what_nobody_can_reduce_and_does_not_fit_is_refused(small, monkeypatch):
         assert not files_of(flow)
         monkeypatch.undo()
         assert flow.step()
+
+
+def test_rest_of_several_buckets_has_to_fit_together(small, monkeypatch):
+    flow, pairs, left_in, right_in = exploding(small, "local", 2000, keys=1)  # keys 0 and 7
+    with flow:
+        pairs.select("x", "y").inspect(lambda *_: None)
+        left_in.insert([(5, i) for i in range(1700)])
+        right_in.insert([(5, i) for i in range(1700)])
+        left_in.close()
+        right_in.close()
+        # Each has room, but not both.
+        monkeypatch.setattr(pieces, "_free_memory", lambda: 4_000_000 * pieces.ROW_BYTES)
+        with pytest.raises(TooManyRowsError, match=r"\(7,\): 1,800 x 1,800 rows"):
+            flow.step()
+
+
+def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
+    seen = []
+    rest_of = StepContext.rest_of
+
+    def watched(self, read, results):
+        found = rest_of(self, read, results)
+        seen.extend((one.rows, results[0].rows_in) for rest in found.values() for one in rest)
+        return found
+
+    monkeypatch.setattr(StepContext, "rest_of", watched)
+    with Dataflow(small, runner="local", buckets=1) as flow:
+        left, left_in = flow.input("left", "k long, x long")
+        right, right_in = flow.input("right", "k long, y long")
+        for session in (left_in, right_in):
+            session.insert([(k, i) for k in range(6) for i in range(400)])
+            session.close()
+        parity = ((F.col("x") + F.col("y")) % 2).alias("p")
+        counts = left.join(right, "k").select("k", parity).count()
+        flow.step()
+        assert {tuple(row) for row in counts.at().collect()} == {
+            (k, p, 80_000) for k in range(6) for p in range(2)
+        }
+    (rows, rows_in), = seen
+    assert 6 * 400 * 400 - 2 * PIECE <= rows <= 6 * 400 * 400
+    assert rows_in == 2 * 6 * 400
 
 
 def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
@@ -317,6 +407,37 @@ def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
             gone = list(there)[: 2000]
             session.remove(gone)
             there = +(there - Counter(gone))
+
+
+def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
+    """Blobs come in any order, which tells where a bucket is cut: no file may be of two cuts."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    parts = [Updates(np.sort(draw.integers(0, 300, 60)), None, 0, 1) for _ in range(10)]
+    work = Work(
+        "arrange", Layout((pa.int64(),)), ("k",), 1, None, None, {}, str(folder), True, None,
+        None, None, 100,
+    )
+
+    def attempt(order):
+        intake = pieces.Intake(str(tmp_path), 100)
+        for number in order:
+            intake.add(0, parts[number], number)
+        return run_bucket(work, 0, intake)
+
+    def keys(result):
+        found = [storage.open_updates(file.path) for file in result.files]
+        return Counter(dict(zip(np.concatenate([u.key64 for u in found]).tolist(),
+                                np.concatenate([u.diffs() for u in found]).tolist())))
+
+    first = attempt(range(10))
+    lost = attempt([9, 3, 5, 1, 0, 2, 4, 8, 7, 6])
+    every = Counter(np.concatenate([part.key64 for part in parts]).tolist())
+    assert keys(first) == every and keys(lost) == every
+    assert not set(first.paths()) & set(lost.paths())
+    storage.remove_others(str(folder), first.paths())
+    assert {str(path) for path in folder.iterdir()} == set(first.paths())
 
 
 # Snapshots.

@@ -15,6 +15,7 @@ from pyspark_diff.engine.state import Settings
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner
+from pyspark_diff.runners.read import check_fit
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
@@ -76,7 +77,6 @@ class Evaluation:
         for feed in feeds:
             if feed.source.frame is not None:
                 feed = replace(feed, source=self.materialised(feed.source))
-            for rest in feed.source.rest:
-                rest.check_fits()
+            check_fit(feed.source.rest)
             tables.extend(feed.within(table) for table in self._local.tables(feed))
         return [table.select(schema.names).cast(schema) for table in tables]

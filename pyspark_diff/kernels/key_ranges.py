@@ -17,7 +17,8 @@ from pyspark_diff.kernels.updates import Int64, Updates
 #: Keys from the one to the other, both included, by their ``key64``. None are all keys.
 Keys = tuple[int, int] | None
 
-#: So few new rows are looked up one by one; of more, ranges are counted with all that lies between.
+#: So many new rows are looked up one by one; of more as many, and ranges are counted with all that
+#: lies between.
 FEW = 1 << 16
 
 
@@ -45,31 +46,44 @@ def ranges(new: Sequence[Updates], old: Sequence[Updates], most: int) -> list[Ke
     --------
     >>> new = [Updates(np.array([1, 2, 2, 2, 5, 9]), None, 0, 1)]
     >>> ranges(new, [Updates(np.array([1, 5, 7]), None, 0, 1)], 4)
-    [(1, 1), (2, 2), (5, 9)]
+    [(1, 1), (2, 4), (5, 9)]
     """
     rows = sum(len(updates) for updates in new)
     if rows + sum(len(updates) for updates in old) <= most:
         return [None]
-    held = [updates.key64 for updates in (*new, *old)]
-    stride = 1 if rows <= FEW else max(1, most // 64)
-    first = np.unique(np.concatenate([updates.key64[::stride] for updates in new]))
-    if not first.size:
+    parts = [updates.key64 for updates in new if len(updates)]
+    if not parts:
         return [None]
-    first[0] = min(int(updates.key64[0]) for updates in new if len(updates))
-    last = max(int(updates.key64[-1]) for updates in new if len(updates))
-    if stride == 1:
-        until = first
-    else:
+    stride = max(1, min(most // 64, rows // (FEW + 1)))
+    first = np.unique(np.concatenate([keys[::stride] for keys in parts]))
+    last = max(int(keys[-1]) for keys in parts)
+    until = first
+    if stride > 1:
+        # A key that is met has a range of its own, as no one knows how many rows it has.
+        first = np.union1d(first, first[first < last] + 1)
         until = np.append(first[1:] - 1, last)
+    held = [updates.key64 for updates in (*new, *old)]
     count = np.sum([rows_of(keys, first, until) for keys in held], axis=0)
     found: list[Keys] = []
     begin, total = 0, 0
     for i, rows in enumerate(count.tolist()):
         if i > begin and total + rows > most:
-            found.append((int(first[begin]), int(first[i]) - 1))
+            found += _finer((int(first[begin]), int(first[i]) - 1), total, new, old, most)
             begin, total = i, 0
         total += rows
-    return [*found, (int(first[begin]), last)]
+    return [*found, *_finer((int(first[begin]), last), total, new, old, most)]
+
+
+def _finer(
+    keys: tuple[int, int], rows: int, new: Sequence[Updates], old: Sequence[Updates], most: int
+) -> list[Keys]:
+    """A range with so many rows, or where that is too many the ranges in it."""
+    if rows <= most or keys[0] == keys[1]:
+        return [keys]
+    inside = [within(updates, keys) for updates in new]
+    if not any(map(len, inside)):
+        return []
+    return ranges(inside, [within(updates, keys) for updates in old], most)
 
 
 def rows_of(keys: Int64, first: Int64, last: Int64) -> Int64:

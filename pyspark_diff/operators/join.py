@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Iterator, Sequence
 
 import numpy as np
@@ -26,8 +27,8 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.kernels.join import Piece
 from pyspark_diff.kernels.join import join as join_core
-from pyspark_diff.kernels.updates import PerRow, concat, spread
-from pyspark_diff.operators.contract import BilinearKernel, Changes, Parts, Side, Stage
+from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
+from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
@@ -100,26 +101,36 @@ class SemijoinKernel(BilinearKernel):
         left, right = sides
         pairs = join_core(left, right, at, left.lower, most, null_safe=self.null_safe)
 
-        def whole() -> Iterator[tuple[Changes, PerRow]]:
-            sign = -1 if self.anti else 1
-            parts = [
-                p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate)
-                for piece in pairs.pieces for p in piece()
-            ]
-            if self.anti:
-                parts.append(left.new.updates.placed(pack(at)))
-            rows = consolidate(concat(parts)).updates
+        sign = -1 if self.anti else 1
+        positions = [left.names.index(self.names[i]) for i in wanted]
+        came = [left.new.updates.placed(pack(at))] if self.anti else []
+
+        def met(piece: Piece) -> Iterator[Updates]:
+            for p in piece():
+                yield p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate)
+
+        def given(rows: Updates) -> tuple[Changes, PerRow]:
             every = np.arange(len(rows))
-            positions = [left.names.index(self.names[i]) for i in wanted]
             columns = [left.layout.column(rows, position, every) for position in positions]
-            yield (columns, rows.times(), rows.diffs()), rows.coordinate
+            return (columns, rows.times(), rows.diffs()), rows.coordinate
+
+        def whole() -> Iterator[tuple[Changes, PerRow]]:
+            pieces = [updates for piece in pairs.pieces for updates in met(piece)]
+            yield given(consolidate(concat([*pieces, *came])).updates)
+
+        def one(piece: Piece) -> Iterator[tuple[Changes, PerRow]]:
+            return map(given, met(piece))
 
         def coordinates() -> list[int]:
             return sorted({*pairs.coordinates(), pack(at)})
 
-        # In one part, as keys that come and those that go cancel: it is not longer than its input.
         rows = pairs.rows + len(left.new.updates)
-        return Parts(iter([whole]), rows, pairs.read, coordinates)
+        # In one part, as keys that come and those that go cancel, unless a key does so often that
+        # its records are far too many: each time is one of them.
+        parts: Iterator[Part] = iter([whole])
+        if pairs.rows > 4 * most:
+            parts = chain([lambda: map(given, came)], (partial(one, p) for p in pairs.pieces))
+        return Parts(parts, rows, pairs.read, coordinates)
 
 
 @dataclass(frozen=True)

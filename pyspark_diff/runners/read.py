@@ -26,7 +26,7 @@ piece, and adds up what is equal before the next. See `Rest`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -232,10 +232,27 @@ class _Met:
     def __init__(self, read: Read, kernel: BilinearKernel, bucket: int):
         self._read, self._kernel, self._bucket = read, kernel, bucket
         self._wanted = () if read.output is None else read.output.wanted
-        self.ranges = read.ranges(bucket)
+        self._ranges = iter(read.ranges(bucket))
         self.rows_in = self.rows_read = self.rows = 0
+        #: The coordinates of what is given under the range that was reached last.
+        self._coordinates: Callable[[], list[int]] = list
 
-    def under(self, keys: Keys) -> tuple[list[Side], Parts]:
+    def parts(self) -> Iterator[tuple[list[Side], Part]]:
+        """All of them, and what they are made of."""
+        for keys in self._ranges:
+            sides, found = self._under(keys)
+            for part in found.parts:
+                yield sides, part
+
+    def rest(self) -> list[int]:
+        """Count what was not reached; gives the coordinates of that, packed."""
+        codes = set(self._coordinates())
+        for keys in self._ranges:
+            self._under(keys)
+            codes.update(self._coordinates())
+        return sorted(codes)
+
+    def _under(self, keys: Keys) -> tuple[list[Side], Parts]:
         """What is read under a range of keys, and what is given."""
         sides = self._read.sides(self._bucket, keys)
         # In chunks of which some can be held at once: they are added up one by one.
@@ -244,14 +261,8 @@ class _Met:
         self.rows_in += sum(len(side.new.updates) for side in sides)
         self.rows_read += found.read
         self.rows += found.rows
+        self._coordinates = found.coordinates
         return sides, found
-
-    def parts(self) -> Iterator[tuple[list[Side], Part]]:
-        """All of them, and what they are made of."""
-        for keys in self.ranges:
-            sides, found = self.under(keys)
-            for part in found.parts:
-                yield sides, part
 
 
 def _bilinear(
@@ -289,11 +300,8 @@ def _bilinear(
                 later[code] = Given(table, (), table.num_rows)
     rest: tuple[tuple[int, int, int], ...] = ()
     if not done and read.output is not None:
+        codes = met.rest()
         about = max(met.rows - rows, 1)
-        codes = [now]
-        if read.at:
-            found = {code for keys in met.ranges for code in met.under(keys)[1].coordinates()}
-            codes = sorted(found)
         rest = tuple((code, number, about) for code in codes)
     return BucketResult(bucket, (), output, met.rows_in, met.rows_read, later, {}, rest)
 
@@ -344,24 +352,34 @@ class Rest:
         """The same in several parts, for as many tasks."""
         return [replace(self, share=share, shares=shares) for share in range(shares)]
 
-    def check_fits(self) -> None:
-        """For who has to hold it all.
 
-        Raises
-        ------
-        TooManyRowsError
-            If it has no room in memory.
-        """
+def check_fit(rest: Sequence[Rest]) -> None:
+    """For who has to hold all of them at once.
+
+    Raises
+    ------
+    TooManyRowsError
+        If they have no room in memory.
+    """
+    if rest:
+        most = max(rest, key=lambda one: one.rows)
         check_room(
-            self.read.name, self.rows, "update rows that are given in one bucket",
-            lambda: self.read.sides(
-                self.bucket, max(self.read.ranges(self.bucket), key=self._weight)
-            ),
+            most.read.name, sum(one.rows for one in rest), "update rows that it gives",
+            lambda: _heaviest(most.read, most.bucket),
         )
 
-    def _weight(self, keys: Keys) -> int:
-        assert isinstance(self.read.kernel, BilinearKernel)
-        return _Met(self.read, self.read.kernel, self.bucket).under(keys)[1].rows
+
+def _heaviest(read: Read, bucket: int) -> list[Side]:
+    """What is read in the range of a bucket's keys under which most is given."""
+    kernel = read.kernel
+    assert isinstance(kernel, BilinearKernel)
+    most, heaviest = -1, []
+    for keys in read.ranges(bucket):
+        sides = read.sides(bucket, keys)
+        rows = kernel(sides, read.at, (), read.most).rows
+        if rows > most:
+            most, heaviest = rows, sides
+    return heaviest
 
 
 def _by_coordinate(chunks: Sequence[tuple[Changes, PerRow]]) -> list[tuple[int, Changes]]:

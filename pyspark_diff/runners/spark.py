@@ -6,6 +6,7 @@ The shuffle moves a few Arrow blobs a task, never rows, and never state.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from typing import Any, Mapping, Sequence
@@ -77,9 +78,12 @@ class SparkRunner:
         lent: list[str] = []
         with storage.made(work.directory):
             try:
-                return self._job(work, schema, [self._at_rest(work, f, lent) for f in feeds])
+                results = self._job(work, schema, [self._at_rest(work, f, lent) for f in feeds])
             finally:
                 storage.remove_files(lent)
+            with suppress(OSError):  # what is not removed now goes with the dataflow
+                storage.remove_others(work.directory, (p for r in results for p in r.paths()))
+            return results
 
     def _job(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         blobs = [self._blobs(work, schema, feed) for feed in feeds]

@@ -92,7 +92,7 @@ def make_rest(rest: Sequence[Rest]) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from a range to the update rows that are made."""
 
     def run(batches: Batches) -> Batches:
-        with errors_to_text():
+        with errors_to_text(), storage.opened_for_task():
             for table in _made(batches, rest):
                 yield from table.to_batches(max_chunksize=1 << 16)
 
@@ -183,7 +183,10 @@ def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | Non
             writer.write_table(table)
         inline = sink.getvalue().to_pybytes()
         given = Given(None, given.paths, given.rows)
-    given = _in_files(given, os.path.join(directory, f"out-{result.bucket:05d}.arrow"))
+    path = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
+    if given.paths:  # it is what is left of them, which in another attempt may be less or more
+        path = f"{given.paths[-1].removesuffix('.arrow')}-last.arrow"
+    given = _in_files(given, path)
     later = {
         code: _in_files(held, os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow"))
         for code, held in result.later.items()

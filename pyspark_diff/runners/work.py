@@ -12,6 +12,7 @@ call `run_bucket`. What a kernel may rely on is in `pyspark_diff.operators.contr
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass, field
 from typing import Iterator, Mapping, Sequence
 
@@ -188,7 +189,10 @@ def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = Fal
         old = [storage.open_updates(path) for path in work.files.get(bucket, ())]
     new = [*parts, grouped.updates]
     files: list[BatchFile] = []
-    spool = Spool(work.directory, f"out-{bucket:05d}", work.most, make=in_memory)
+    # Where a bucket is cut depends on the order in which it came in. Another attempt of the task
+    # may cut it elsewhere and still be running, so each has names of its own.
+    own = uuid.uuid4().hex[:8]
+    spool = Spool(work.directory, f"out-{bucket:05d}-{own}", work.most, make=in_memory)
     read = 0
     for number, keys in enumerate(ranges(new, old, work.most)):
         if keys is not None or parts:
@@ -203,7 +207,7 @@ def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = Fal
             read += rows
         if work.keeps:
             kept = compact(grouped, work.since).placed(work.coordinate)
-            name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
+            name = f"{bucket:05d}" + ("" if keys is None else f"-{number}-{own}")
             files += write_file(work.directory, name, kept, in_memory=in_memory)
     return BucketResult(bucket, tuple(files), spool.given(), intake.rows[bucket], read)
 

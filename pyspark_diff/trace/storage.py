@@ -216,6 +216,13 @@ def remove_files(paths: list[str]) -> None:
                 pass
 
 
+def remove_others(directory: str, paths: Iterable[str]) -> None:
+    """Delete what is in a job's directory but for some files: attempts of tasks that were lost."""
+    kept = set(paths)
+    with os.scandir(directory) as found:
+        remove_files([entry.path for entry in found if entry.path not in kept])
+
+
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
     folders = set(paths)
