@@ -162,19 +162,6 @@ class Pairs:
         """The coordinates at which there may be pairs, packed."""
         return sorted({code for meeting in self.meetings for code in meeting.coordinates()})
 
-    def heaviest(self, count: int) -> list[tuple[Updates, int, int]]:
-        """The keys with the most pairs: a row with it, and its rows on the left and on the right.
-
-        The heaviest first.
-        """
-        found = []
-        for meeting in self.meetings:
-            sizes = meeting.sizes
-            for run in np.argsort(-sizes, kind="stable")[:count].tolist():
-                row = meeting.left.keys().take(meeting.left_starts[run:run + 1])
-                found.append((row, int(meeting.left_counts[run]), int(meeting.right_counts[run])))
-        return sorted(found, key=lambda one: -one[1] * one[2])[:count]
-
 
 @dataclass(frozen=True)
 class Reached:
