@@ -41,7 +41,7 @@ def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
 
 def merged(path):
     """What a task gives that merges one file."""
-    do = tasks.merge_buckets([(0, [str(path)])], str(path.parent), None)
+    do = tasks.merge_buckets([(0, [str(path)])], str(path.parent), None, 1000)
     return [batch.to_pylist() for batch in do(iter([pa.record_batch({"id": [0]})]))]
 
 
@@ -71,7 +71,7 @@ def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tm
         path = tmp_path / "00000.arrow"
         path.mkdir()  # what is there is no file, which may pass
         with pytest.raises(StorageError, match=str(path)):
-            flow._spark_runner.merge({0: [str(path)]}, str(tmp_path / "merged"), None)
+            flow._spark_runner.merge({0: [str(path)]}, str(tmp_path / "merged"), None, 1000)
         assert not files_of(flow) and not (tmp_path / "merged").exists()
 
 

@@ -45,6 +45,7 @@ def changes_forever(spark, steps, **options):
     sizes = []
     with Run(spark, program, kept=True, runner="local", buckets=2, held=0, **options) as run:
         check, run.check = run.check, lambda: None
+        run.flow._piece_rows = 1000  # else each record would have a file of its own
         for step in range(steps):
             coming = [(choice.randrange(5), choice.choice("abcd")) for _ in range(3)]
             going = choice.sample(sorted(standing.elements()), min(3, max(0, len(standing) - 5)))

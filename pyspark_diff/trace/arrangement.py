@@ -158,7 +158,7 @@ class Arrangement:
     ) -> list[Row]:
         """Some rows of a table that has usually none: Spark is asked only for what it holds."""
         if not self.reads_later:
-            table = pa.concat_tables(make(self._all()))
+            table = _together(make(self._all()))
             return spark.createDataFrame(table, struct).take(5) if table.num_rows else []
         return self._frame(spark, struct, make).take(5)
 
@@ -174,7 +174,7 @@ class Arrangement:
             updates = self._all()
             if by_time:
                 updates = updates.take(np.argsort(updates.times(), kind="stable"))
-            return spark.createDataFrame(pa.concat_tables(make(updates)), struct)
+            return spark.createDataFrame(_together(make(updates)), struct)
 
         storage.settle(path for paths in files for path in paths)
 
@@ -243,6 +243,16 @@ def _repeated_in_spark(
 
     # As many partitions as tasks can run at once, where there is enough for each.
     return map_in_arrow(told.repartition(parallelism(spark)), run, struct)
+
+
+def _together(tables: Tables) -> pa.Table:
+    """All of them as one; those without columns would lose their rows."""
+    found = list(tables)
+    if len(found) == 1:
+        return found[0]
+    if found[0].num_columns:
+        return pa.concat_tables(found)
+    return _table([], [], sum(table.num_rows for table in found))
 
 
 def _table(columns: list[pa.Array], names: list[str], rows: int) -> pa.Table:
