@@ -23,6 +23,7 @@ from pyspark_diff.kernels.key_ranges import ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.count import CountKernel
+from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.runners import pieces, read, tasks
 from pyspark_diff.runners.work import Output, Work, run_bucket
 from pyspark_diff.trace import arrangement, storage
@@ -353,6 +354,20 @@ def test_memory_that_gives_out_names_operator_and_keys(small, monkeypatch):
         assert dict(counts.at().collect()) == {"a": 2, "b": 1}
 
 
+def test_memory_that_gives_out_in_the_lookups_of_a_join_is_told_too(small, monkeypatch):
+    flow, pairs, left_in, right_in = exploding(small, "local", 120)
+    with flow:
+        counts = pairs.select("x").count()
+        left_in.close()
+        right_in.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(JoinKernel, "__call__", lambda *_: np.empty(1 << 59))
+            with pytest.raises(TooManyRowsError, match=r"join.*suffice.*keys are \(\d,\)"):
+                flow.step()
+        flow.step()
+        assert sum(row["count"] for row in counts.at().collect()) == 108**2 + 3 * 16
+
+
 def test_what_is_sorted_into_files_leaves_nothing_when_the_disk_is_full(small, monkeypatch):
     flow, pairs, left_in, right_in = exploding(small, "local", 120)
     write = storage.write_batch
@@ -474,7 +489,7 @@ def test_a_record_that_occurs_a_hundred_million_times(spark):
 # The setting.
 
 
-@pytest.mark.parametrize("told", ["0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("told", ["0", "-1", "many", "1.5", "\u00b2"])
 def test_a_setting_that_is_no_number_of_rows(another, told):
     another.conf.set("spark.pyspark_diff.pieceRows", told)
     with pytest.raises(ValueError, match="spark.pyspark_diff.pieceRows.*whole number of rows"):

@@ -145,6 +145,18 @@ def room(name: str, sides: Sequence[Side], most: int) -> Iterator[None]:
         rows = sum(int(count.sum()) for count in _touched(sides)[2])
         if rows > most:
             check_room(name, rows, "rows under one key", lambda: sides)
+    with explained(name, sides):
+        yield
+
+
+@contextmanager
+def explained(name: str, sides: Sequence[Side]) -> Iterator[None]:
+    """Around work for which memory may give out.
+
+    Raises
+    ------
+    TooManyRowsError
+    """
     try:
         yield
     except MemoryError as error:

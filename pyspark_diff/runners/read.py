@@ -47,7 +47,7 @@ from pyspark_diff.operators.contract import (
     ReplayKernel,
     Side,
 )
-from pyspark_diff.runners.pieces import Given, Spool, check_room, room
+from pyspark_diff.runners.pieces import Given, Spool, check_room, explained, room
 from pyspark_diff.runners.work import BucketResult, Output, write_file
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
@@ -257,7 +257,8 @@ class _Met:
         sides = self._read.sides(self._bucket, keys)
         # In chunks of which some can be held at once: they are added up one by one.
         most = max(1, self._read.most // 4)
-        found = self._kernel(sides, self._read.at, self._wanted, most)
+        with room(self._read.name, sides, self._read.most):
+            found = self._kernel(sides, self._read.at, self._wanted, most)
         self.rows_in += sum(len(side.new.updates) for side in sides)
         self.rows_read += found.read
         self.rows += found.rows
@@ -278,7 +279,7 @@ def _bilinear(
             break
         made: list[tuple[Changes, PerRow]] = []
         more = 0
-        with room(read.name, sides, read.most):
+        with explained(read.name, sides):
             for changes, coordinates in part():
                 made.append((changes, coordinates))
                 more += changes[2].size
@@ -342,7 +343,7 @@ class Rest:
         for number, (sides, part) in enumerate(_Met(self.read, kernel, self.bucket).parts()):
             if number < self.first or number % self.shares != self.share:
                 continue
-            with room(self.read.name, sides, self.read.most):
+            with explained(self.read.name, sides):
                 for chunk in part():
                     for code, change in _by_coordinate([chunk]):
                         if code == self.coordinate:

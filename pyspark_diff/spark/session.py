@@ -330,7 +330,7 @@ def piece_rows(spark: SparkSession) -> int:
         If the session says something that is not a positive number.
     """
     told = str(spark.conf.get(PIECE_ROWS, str(1 << 23)))
-    if not told.isdigit() or not int(told):
+    if not told.isdecimal() or not int(told):
         raise ValueError(
             f"{PIECE_ROWS} is {told!r}, and has to be a whole number of rows, one or more: so many "
             "an operator holds at once. Set it with spark.conf.set before the dataflow is made"
