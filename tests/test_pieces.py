@@ -486,6 +486,22 @@ def test_a_record_that_occurs_a_hundred_million_times(spark):
         assert rows.arrange_by_self().at().count() == 10**8
 
 
+# What memory there is.
+
+
+def test_memory_that_a_container_has_left_is_less_than_the_machines(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "_GROUP", str(tmp_path))
+    machine = pieces._free_memory()
+    assert machine is not None and machine > 1 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("5000\n")
+    assert pieces._free_memory() > 1 << 20
+    (tmp_path / "memory.max").write_text("9000\n")
+    assert pieces._free_memory() == 4000
+    (tmp_path / "memory.stat").write_text("anon 70\ninactive_file 500\n")
+    assert pieces._free_memory() == 4500
+
+
 # The setting.
 
 
