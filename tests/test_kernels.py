@@ -517,6 +517,31 @@ def test_nothing(layout):
         assert len(ipc.from_bytes(ipc.to_bytes(updates))) == 0
 
 
+def test_every_kernel_that_is_called_is_compiled_beforehand():
+    from importlib import import_module
+    from pkgutil import iter_modules
+
+    from numba.core.dispatcher import Dispatcher
+
+    from pyspark_diff import kernels
+    from pyspark_diff.kernels import warm_up
+
+    every: dict[str, set[str]] = {}
+    for module in iter_modules(kernels.__path__):
+        for name, kernel in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
+            if isinstance(kernel, Dispatcher) and kernel.__module__.endswith(f".{module.name}"):
+                inner = kernel.py_func.__code__.co_names
+                every[f"{module.name}.{name}"] = {
+                    f"{used.__module__.rpartition('.')[2]}.{used.__name__}"
+                    for used in map(kernel.py_func.__globals__.get, inner)
+                    if isinstance(used, Dispatcher)
+                }
+    called = set(every) - set().union(*every.values())
+    assert called == set(warm_up.CALLED)
+    for name, kinds in warm_up.CALLED.items():
+        assert len({warm_up.signature(arguments) for arguments in kinds}) == len(kinds) > 0, name
+
+
 def test_workers_keep_their_memory():
     """Asked for once a process; other C libraries than glibc answer no and lose nothing."""
     from pyspark_diff.kernels.memory import keep_memory

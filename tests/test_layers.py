@@ -28,7 +28,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "accumulators arrow_expression buffers consolidate coordinates diff_vectors double_word "
         "equality grouping hashing history into_diff ipc jit join key_ranges layout lookup "
         "memory merge merge_sort murmur3 quotients ranking replay results split sums tallies "
-        "top_k updates xxhash64".split()
+        "top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset("frames jobs jvm schema session values".split()),
     "expressions": frozenset(
