@@ -146,11 +146,16 @@ class Resolver:
         """Undo `template` on a frame that has some more columns."""
         return frame.drop(*[alias for alias in self._aliases() if alias in frame.columns])
 
-    def with_column(self, name: str) -> "Resolver":
-        """The resolver with one more column, or with that one replaced."""
+    def with_column(self, name: str, replaced: Sequence[str] = ()) -> "Resolver":
+        """The resolver with one more column, or with that in the place of others."""
         if name in self.visible:
             return replace(self, sources=())
-        return Resolver((*self.entries, Entry(None, name, name)))
+        if not replaced:
+            return Resolver((*self.entries, Entry(None, name, name)))
+        return Resolver(tuple(
+            Entry(None, name, name) if entry.visible in replaced else entry
+            for entry in self.entries
+        ))
 
     def _aliases(self) -> list[str]:
         return list(dict.fromkeys(e.alias for e in self.entries if e.alias is not None))

@@ -106,12 +106,25 @@ class Collection:
         """
         internal = self.resolver.internal(name)
         if internal is None:
-            if name in self.resolver.ambiguous:
+            spelled = self.named(name)
+            if len(spelled) == 1:
+                internal = self.resolver.internal(spelled[0])
+        if internal is None:
+            if self.named(name):
                 self.check_unambiguous(where)
             raise SchemaError(
                 f"there is no column {name!r} {where}; the columns are {', '.join(self.columns)}"
             )
         return internal
+
+    def named(self, name: str) -> list[str]:
+        """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says."""
+        exact = [known for known in self.columns if known == name]
+        alike = [known for known in self.columns if known.lower() == name.lower()]
+        if len(alike) == len(exact):
+            return exact  # without asking Spark
+        sensitive = str(self.spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        return exact if sensitive else alike
 
     def check_unambiguous(self, kind: str) -> None:
         """Refuse a collection of which some columns are called the same."""

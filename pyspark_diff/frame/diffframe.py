@@ -8,6 +8,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver
+from pyspark_diff.frame.as_pyspark import PySparkMethods
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.joins import JoinMethods
 from pyspark_diff.frame.keyed import KeyedMethods
@@ -21,7 +22,8 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names
 
 
 class DiffFrame(
-    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, LoopMethods, ReadMethods
+    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, LoopMethods, ReadMethods,
+    PySparkMethods,
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 

@@ -114,13 +114,14 @@ class LinearMethods(Frame):
         """
         check_names([colName])
         source = self._collection
-        if colName in source.resolver.ambiguous:
+        replaced = source.named(colName)
+        if set(replaced) & set(source.resolver.ambiguous):
             source.check_unambiguous("withColumn")
         return self._wrap(row_wise(
             source,
             "withColumn",
             lambda frame: frame.withColumn(colName, col),
-            resolver=source.resolver.with_column(colName),
+            resolver=source.resolver.with_column(colName, replaced),
             outputs={colName: col},
         ))
 
@@ -138,7 +139,8 @@ class LinearMethods(Frame):
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802
         """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
-        pairs = [(name, new if name == existing else name) for name in self.columns]
+        meant = self._collection.named(existing)
+        pairs = [(name, new if name in meant else name) for name in self.columns]
         return self._wrap(self._collection.picked("withColumnRenamed", pairs))
 
     def drop(self, *cols: str) -> Self:
@@ -147,7 +149,8 @@ class LinearMethods(Frame):
         Records that become equal add up: the result is a multiset.
         """
         resolver = self._collection.resolver
-        entries = [entry for entry in resolver.entries if entry.visible not in cols]
+        gone = {known for name in cols for known in self._collection.named(name)}
+        entries = [entry for entry in resolver.entries if entry.visible not in gone]
         names = [(entry.internal, entry.internal) for entry in entries]
         return self._derived(
             pick("drop", self._node, names), resolver=resolver.restricted(entries)
@@ -229,6 +232,14 @@ class LinearMethods(Frame):
         function = Twice(func, "flat_map") if check else func
         stage = FlatMap(function, source.node.schema.arrow(), *types)
         return self._derived(Linear("flat_map", source.node, parsed, stage))
+
+    def mapInPandas(  # noqa: N802
+        self,
+        func: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
+        schema: str | T.StructType,
+    ) -> Self:
+        """`map_in_pandas`, by PySpark's name."""
+        return self.map_in_pandas(func, schema)
 
     def map_in_pandas(
         self,

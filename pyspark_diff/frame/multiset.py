@@ -19,6 +19,7 @@ from pyspark_diff.kernels.results import WeightSum
 from pyspark_diff.operators.aggregate import aggregate
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
+from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
@@ -118,6 +119,58 @@ class MultisetMethods(Frame):
         if not source.node.schema.same_types(renamed.schema):
             raise source.mismatch("union", theirs)
         return self._derived(Concat([source.node, renamed]))
+
+    unionAll = union  # noqa: N815
+
+    def unionByName(  # noqa: N802
+        self, other: Self, allowMissingColumns: bool = False  # noqa: N803
+    ) -> Self:
+        """The records of both, columns matched by name, as PySpark's `unionByName`.
+
+        Parameters
+        ----------
+        other : DiffFrame
+        allowMissingColumns : bool
+            Put nulls where one side has no such column; what only the other has comes last.
+
+        Raises
+        ------
+        SchemaError
+            If names or types of columns differ, or the two belong to different dataflows.
+
+        Examples
+        --------
+        >>> times = "time int, diff int"
+        >>> a = DiffFrame(spark.createDataFrame([(1, 2, 0, 1)], f"x int, y int, {times}"))
+        >>> b = DiffFrame(spark.createDataFrame([(3, 4, 0, 1)], f"y int, x int, {times}"))
+        >>> sorted(a.unionByName(b).at(0).collect())
+        [Row(x=1, y=2), Row(x=4, y=3)]
+        >>> sorted(a.unionByName(b.drop("y"), allowMissingColumns=True).at(0).collect())[1]
+        Row(x=4, y=None)
+        """
+        ours, theirs = self._collection, self._peer(other)
+        for collection in (ours, theirs):
+            collection.check_unambiguous("unionByName")
+        if not allowMissingColumns:
+            pairs = [(name, mine) for mine in ours.columns for name in theirs.named(mine)]
+            if len(pairs) != len(ours.columns) or len(pairs) != len(theirs.columns):
+                raise ours.mismatch("unionByName", theirs)
+            return self.union(self._wrap(theirs.picked("unionByName", pairs)))
+        types, others = ours.node.schema.struct, theirs.node.schema.struct
+        left: list[tuple[str | None, T.StructField]] = []
+        right: list[tuple[str | None, T.StructField]] = []
+        for name in ours.columns:
+            found = next(iter(theirs.named(name)), None)
+            if found is not None and others[found].dataType != types[name].dataType:
+                raise ours.mismatch("unionByName", theirs)
+            nulls = found is None or types[name].nullable or others[found].nullable
+            left.append((name, T.StructField(name, types[name].dataType, nulls)))
+            right.append((found, left[-1][1]))
+        for name in theirs.columns:
+            if not ours.named(name):
+                left.append((None, T.StructField(name, others[name].dataType)))
+                right.append((name, left[-1][1]))
+        return self._derived(Concat([pad(ours.node, left), pad(theirs.node, right)]))
 
     def concat(self, *others: Self) -> Self:
         """The sum of several collections, columns matched by name.

@@ -1,0 +1,343 @@
+"""What a PySpark user's hand does with a frame beside operators: names of its columns, null values,
+and the way to go where a collection cannot do what a DataFrame does.
+
+A DataFrame is a table, a collection is one for each time. What needs a table, an order, or a job is
+not there, and says what is::
+
+    every public name of DataFrame is a method here, or has a hint
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_diff.errors import NotReadableError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.row_wise import row_wise
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import DIFF, TIME, check_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_AT = "a collection has a moment: .at({time}).{name}({inside}) is what it is at a time"
+_ACTIONS = (
+    "asTable collect corr cov createGlobalTempView createOrReplaceGlobalTempView "
+    "createOrReplaceTempView createTempView crosstab describe exists explain first foreach "
+    "foreachPartition freqItems head inputFiles isEmpty isLocal pandas_api plot rdd "
+    "registerTempTable sample sampleBy scalar show stat summary tail take toArrow toJSON "
+    "toLocalIterator toPandas transpose approxQuantile randomSplit mergeInto executionInfo "
+    "nearestByJoin zipWithIndex"
+).split()
+_ORDER = (
+    "a collection has no order: .at(t).{name}(...) sorts it as it is at a time, and top_k(n, "
+    "by=...) keeps the first records of each key"
+)
+_KEPT = (
+    "a collection is kept where it is arranged, and nothing is evaluated twice: arrange_by_self(), "
+    "or arrange_by_key(...)"
+)
+_SHUFFLE = (
+    "where records lie is up to the library: Dataflow(buckets=...) sets the number of buckets, and "
+    "arrange_by_key(...) what they are found by"
+)
+_STREAM = "a collection's times are its watermark: advance its inputs, and hold(...) keeps history"
+_WRITE = (
+    ".at(t).{name} writes it as it is at a time, .to_df() gives its updates, and inspect(f, "
+    "by_table=True) each step's"
+)
+_OTHERS = {
+    "cube": "take a union of groupBy(...).agg(...), one for each set of columns",
+    "rollup": "take a union of groupBy(...).agg(...), one for each set of columns",
+    "groupingSets": "take a union of groupBy(...).agg(...), one for each set of columns",
+    "mapInArrow": "mapInPandas(func, schema) takes the same rows as pandas frames",
+    "lateralJoin": "join(...), or flat_map(...) for rows that are made of one",
+    "dropDuplicatesWithinWatermark": "dropDuplicates(...) is kept up to date for all times",
+    "coalesce": _SHUFFLE,
+    "repartition": _SHUFFLE,
+    "repartitionById": _SHUFFLE,
+    "repartitionByRange": _SHUFFLE,
+    "sortWithinPartitions": _ORDER,
+    "orderBy": _ORDER,
+    "sort": _ORDER,
+    "limit": _ORDER,
+    "offset": _ORDER,
+    "cache": _KEPT,
+    "persist": _KEPT,
+    "unpersist": _KEPT,
+    "checkpoint": _KEPT,
+    "localCheckpoint": _KEPT,
+    "storageLevel": _KEPT,
+    "withWatermark": _STREAM,
+    "isStreaming": _STREAM,
+    "observe": "inspect(f) shows the updates of each step",
+    "write": _WRITE,
+    "writeTo": _WRITE,
+    "writeStream": _WRITE,
+    "sameSemantics": "two collections are the same if they are one object",
+    "semanticHash": "two collections are the same if they are one object",
+    "colRegex": "choose from .columns",
+    "metadataColumn": "a collection has no columns but those of .columns",
+    "withMetadata": "put it on the frame: .at(t).withMetadata(...)",
+    "to": "select(...) the columns with the casts that are wanted",
+}
+
+#: Stands for a value that was not given, as None is one.
+_NO_VALUE = object()
+
+
+def hint(name: str) -> str | None:
+    """What to do instead of a method that DataFrame has, and a collection has not."""
+    if name in _ACTIONS:
+        inside = "" if name in ("collect", "show", "toPandas", "isEmpty", "toArrow") else "..."
+        return _AT.format(time="t", name=name, inside=inside)
+    found = _OTHERS.get(name)
+    return None if found is None else found.format(name=name)
+
+
+class PySparkMethods(Frame):
+    """Columns and nulls by PySpark's names, and hints."""
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """Names and types of the data columns, as PySpark's `dtypes`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.dtypes
+        [('n', 'int')]
+        """
+        return [(field.name, field.dataType.simpleString()) for field in self.schema]
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802
+        """The session that the collection's expressions are analysed in."""
+        return self._collection.spark
+
+    def printSchema(self, level: int | None = None) -> None:  # noqa: N802
+        """Print the data columns as a tree, as PySpark's `printSchema`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.printSchema()
+        root
+         |-- n: integer (nullable = true)
+        <BLANKLINE>
+        """
+        print(self.schema.treeString(level) if level is not None else self.schema.treeString())
+
+    def withColumns(self, colsMap: Mapping[str, Column]) -> Self:  # noqa: N802, N803
+        """Several columns more, or in the place of others, as PySpark's `withColumns`.
+
+        Each sees the columns as they were before.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.withColumns({"n": F.col("n") + 1, "old": F.col("n")}).at(0).collect()
+        [Row(n=2, old=1)]
+        """
+        source = self._collection
+        made = dict(colsMap)
+        check_names(list(made))
+        resolver = source.resolver
+        for name in made:
+            replaced = source.named(name)
+            if set(replaced) & set(resolver.ambiguous):
+                source.check_unambiguous("withColumns")
+            resolver = resolver.with_column(name, replaced)
+        return self._wrap(row_wise(
+            source, "withColumns", lambda frame: frame.withColumns(made), resolver=resolver,
+            outputs=made,
+        ))
+
+    def withColumnsRenamed(self, colsMap: Mapping[str, str]) -> Self:  # noqa: N802, N803
+        """Other names for several columns, as PySpark's `withColumnsRenamed`; absent ones are let
+        be.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.withColumnsRenamed({"n": "m", "x": "y"}).columns
+        ['m']
+        """
+        source = self._collection
+        renamed = {old: new for name, new in colsMap.items() for old in source.named(name)}
+        check_names(list(renamed.values()))
+        pairs = [(name, renamed.get(name, name)) for name in self.columns]
+        return self._wrap(source.picked("withColumnsRenamed", pairs))
+
+    def dropna(
+        self, how: str = "any", thresh: int | None = None,
+        subset: str | Sequence[str] | None = None,
+    ) -> Self:
+        """The records without nulls, as PySpark's `dropna`.
+
+        Examples
+        --------
+        >>> rows = [(1, None, 0, 1), (2, 3, 0, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, m int, time int, diff int"))
+        >>> n.dropna().at(0).collect(), n.dropna(subset="n").at(0).count()
+        ([Row(n=2, m=3)], 2)
+        """
+        names = self._subset(subset, "dropna")
+        return self._spark("dropna", lambda frame: frame.dropna(how, thresh, names))
+
+    def fillna(self, value: Any, subset: str | Sequence[str] | None = None) -> Self:
+        """Values in the place of nulls, as PySpark's `fillna`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(None, 0, 1)], "n int, time int, diff int"))
+        >>> n.fillna(7).at(0).collect()
+        [Row(n=7)]
+        """
+        if isinstance(value, dict):
+            self._subset(list(value), "fillna")
+            return self._spark("fillna", lambda frame: frame.fillna(value))
+        names = self._subset(subset, "fillna")
+        return self._spark("fillna", lambda frame: frame.fillna(value, names))
+
+    def replace(
+        self, to_replace: Any, value: Any = _NO_VALUE, subset: str | Sequence[str] | None = None
+    ) -> Self:
+        """Values in the place of others, as PySpark's `replace`.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> n.replace({1: 2}).at(0).collect(), n.replace(1, 3).at(0).collect()
+        ([Row(n=2)], [Row(n=3)])
+        """
+        names = self._subset(subset, "replace")
+        if value is _NO_VALUE:
+            return self._spark("replace", lambda frame: frame.replace(to_replace, subset=names))
+        return self._spark("replace", lambda frame: frame.replace(to_replace, value, names))
+
+    @property
+    def na(self) -> "NaMethods":
+        """`dropna`, `fillna` and `replace` under the names that PySpark's `na` has for them."""
+        return NaMethods(self)
+
+    def unpivot(
+        self, ids: Any, values: Any, variableColumnName: str, valueColumnName: str  # noqa: N803
+    ) -> Self:
+        """A record for each of several columns, as PySpark's `unpivot`.
+
+        Examples
+        --------
+        >>> rows = [(1, 10, 20, 0, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "k int, a int, b int, time int, diff int"))
+        >>> sorted(n.unpivot("k", ["a", "b"], "name", "value").at(0).collect())
+        [Row(k=1, name='a', value=10), Row(k=1, name='b', value=20)]
+        """
+        listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
+        if values is None:
+            named = [name for name in listed if isinstance(name, str)]
+            values = [name for name in self.columns if name not in named]
+        chosen = [values] if isinstance(values, (str, Column)) else list(values)
+        check_names([variableColumnName, valueColumnName])
+        names = (variableColumnName, valueColumnName)
+        made = self._collection.template().unpivot(listed, chosen, *names)
+        kind = made.schema[valueColumnName].dataType  # that all values have in common
+
+        def apply(frame: DataFrame) -> DataFrame:
+            # Rows side by side in one expression, as no operator may look beyond its own.
+            pairs = [
+                F.struct(
+                    F.lit(frame.select(_column(value)).columns[0]).alias(variableColumnName),
+                    _column(value).cast(kind).alias(valueColumnName),
+                )
+                for value in chosen
+            ]
+            return frame.select(*map(_column, listed), F.inline(F.array(*pairs)), TIME, DIFF)
+
+        return self._spark("unpivot", apply)
+
+    melt = unpivot
+
+    def _spark(self, kind: str, apply: Callable[[DataFrame], DataFrame]) -> Self:
+        """What Spark makes of each record."""
+        self._collection.check_unambiguous(kind)
+        return self._wrap(row_wise(self._collection, kind, apply))
+
+    def _subset(self, subset: str | Sequence[str] | None, kind: str) -> list[str]:
+        """Columns that are meant, of the data columns."""
+        if subset is None:
+            return self.columns
+        names = [subset] if isinstance(subset, str) else list(subset)
+        return [self._collection.column_name(name, f"for {kind}") for name in names]
+
+    if not TYPE_CHECKING:  # so that a type checker knows what there is
+
+        def __getattr__(self, name):
+            told = None if name.startswith("_") else hint(name)
+            if told is not None:
+                raise AttributeError(f"a DiffFrame has no {name}: {told}")
+            shown = ", ".join(self.columns) if "_collection" in self.__dict__ else ""
+            raise AttributeError(
+                f"a DiffFrame has no {name!r}" + (f"; its columns are {shown}" if shown else "")
+            )
+
+    def __bool__(self) -> NoReturn:
+        raise NotReadableError(
+            f"{self!r} changes over time, and is neither true nor false. Is a frame meant, ask "
+            "`is not None`; its records at a time, .at(t).count(), or not .at(t).isEmpty()"
+        )
+
+    def __int__(self) -> NoReturn:
+        self._no_number()
+
+    def __float__(self) -> NoReturn:
+        self._no_number()
+
+    def __index__(self) -> NoReturn:
+        self._no_number()
+
+    def __len__(self) -> NoReturn:
+        self._no_number()
+
+    def __iter__(self) -> NoReturn:
+        raise NotReadableError(
+            f"{self!r} changes over time, so its records cannot be gone through; .at(t).collect() "
+            "has those of a time, and inspect(f) shows each update"
+        )
+
+    def _no_number(self) -> NoReturn:
+        raise NotReadableError(
+            f"{self!r} is a collection that changes over time, and not a number; .at(t).count() is "
+            "how many records it has at a time"
+        )
+
+
+def _column(given: str | Column) -> Column:
+    return column(given) if isinstance(given, str) else given
+
+
+class NaMethods:
+    """What `DiffFrame.na` gives: PySpark's names for what is done to nulls."""
+
+    def __init__(self, frame: PySparkMethods):
+        self._frame = frame
+
+    def drop(
+        self, how: str = "any", thresh: int | None = None,
+        subset: str | Sequence[str] | None = None,
+    ) -> Any:
+        """See `DiffFrame.dropna`."""
+        return self._frame.dropna(how, thresh, subset)
+
+    def fill(self, value: Any, subset: str | Sequence[str] | None = None) -> Any:
+        """See `DiffFrame.fillna`."""
+        return self._frame.fillna(value, subset)
+
+    def replace(
+        self, to_replace: Any, value: Any = _NO_VALUE, subset: str | Sequence[str] | None = None
+    ) -> Any:
+        """See `DiffFrame.replace`."""
+        return self._frame.replace(to_replace, value, subset)

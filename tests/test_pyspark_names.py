@@ -1,0 +1,163 @@
+"""The names of PySpark: each public name of its DataFrame is ours too, or says what to do instead.
+
+What is both does the same: to the records of a collection at a time what PySpark does to a table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError
+from pyspark_diff.frame.as_pyspark import hint
+
+SCHEMA = "Id int, name string, `a b` double"
+ROWS = [(1, "a", 0.5), (2, None, None), (3, "c", 1.5), (3, "c", 1.5), (None, "d", 2.0)]
+
+
+@pytest.fixture(scope="module")
+def table(spark):
+    return spark.createDataFrame(ROWS, SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def ours(table):
+    return DiffFrame(table.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
+
+
+PUBLIC = sorted(name for name in dir(DataFrame) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_each_public_name_is_there_or_has_a_hint(ours, name):
+    if hasattr(DiffFrame, name):
+        assert hint(name) is None, "it is there"
+        return
+    with pytest.raises(AttributeError, match=f"a DiffFrame has no {name}: ") as caught:
+        getattr(ours, name)
+    assert len(str(caught.value)) > 40
+    assert not hasattr(ours, name)
+
+
+def test_hints_are_for_what_pyspark_has():
+    from pyspark_diff.frame import as_pyspark
+
+    known = {*as_pyspark._ACTIONS, *as_pyspark._OTHERS}
+    newer = {"asTable", "zipWithIndex", "nearestByJoin"}  # not in all versions that work
+    assert known - newer <= set(PUBLIC) | {"registerTempTable"}
+
+
+def test_an_unknown_name_tells_the_columns(ours):
+    with pytest.raises(AttributeError, match="no 'nosuch'; its columns are Id, name, a b"):
+        ours.nosuch  # noqa: B018
+    with pytest.raises(AttributeError, match="_nosuch"):
+        ours._nosuch  # noqa: B018
+
+
+#: What is done to a frame, ours or PySpark's.
+DONE = {
+    "withColumns": lambda df: df.withColumns({"n": F.upper("name"), "name": F.lit("x")}),
+    "withColumns in another case": lambda df: df.withColumns({"NAME": F.lit("x")}),
+    "withColumn in another case": lambda df: df.withColumn("ID", F.col("iD") + 1),
+    "withColumnsRenamed": lambda df: df.withColumnsRenamed({"id": "k", "none": "m", "a b": "c"}),
+    "withColumnRenamed in another case": lambda df: df.withColumnRenamed("NAME", "label"),
+    "drop in another case": lambda df: df.drop("ID", "nosuch"),
+    "select in another case": lambda df: df.select("ID", "NAME"),
+    "select star": lambda df: df.select("*"),
+    "dropna": lambda df: df.dropna(),
+    "dropna all": lambda df: df.dropna("all", subset=["ID", "name"]),
+    "dropna thresh": lambda df: df.dropna(thresh=2),
+    "na.drop": lambda df: df.na.drop(subset="name"),
+    "fillna": lambda df: df.fillna(7),
+    "fillna text": lambda df: df.fillna("x", subset=["name"]),
+    "fillna dict": lambda df: df.fillna({"Id": 5, "name": "y"}),
+    "na.fill": lambda df: df.na.fill(1.5, ["a b"]),
+    "replace": lambda df: df.replace(3, 4),
+    "replace dict": lambda df: df.replace({"a": "z", "c": None}, subset=["name"]),
+    "replace list": lambda df: df.replace(["a", "c"], ["b", "d"], "name"),
+    "na.replace": lambda df: df.na.replace({1: 9}),
+    "unpivot": lambda df: df.select("Id", "a b").unpivot("Id", "a b", "what", "value"),
+    "unpivot the others": lambda df: df.select("name", "Id").melt("name", None, "what", "value"),
+    "unionAll": lambda df: df.unionAll(df),
+    "unionByName": lambda df: df.unionByName(df.select("a b", "name", "Id")),
+    "unionByName in another case": lambda df: df.unionByName(
+        df.select("a b", "name", F.col("Id").alias("ID"))
+    ),
+    "unionByName with missing ones": lambda df: df.drop("name").unionByName(
+        df.withColumn("more", F.lit(1)).drop("a b"), allowMissingColumns=True
+    ),
+}
+
+
+@pytest.mark.parametrize("done", DONE)
+def test_what_is_done_is_what_pyspark_does(table, ours, done):
+    expected, found = DONE[done](table), DONE[done](ours)
+    assert found.columns == expected.columns
+    assert found.dtypes == expected.dtypes
+    at = found.at(0)
+    assert at.columns == expected.columns
+    assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
+
+
+def test_names_where_case_matters(another, table):
+    another.conf.set("spark.sql.caseSensitive", "true")
+    frame = another.createDataFrame([(1, 2, 0, 1)], "k int, v int, time int, diff int")
+    ours = DiffFrame(frame)
+    assert ours.drop("K").columns == ["k", "v"]
+    assert ours.withColumnRenamed("V", "w").columns == ["k", "v"]
+    with pytest.raises(SchemaError, match="no column 'K'"):
+        ours.arrange_by_key("K")
+
+
+def test_keys_are_found_in_any_case(spark):
+    frame = spark.createDataFrame([(1, 2, 0, 1)], "Key int, v int, time int, diff int")
+    assert DiffFrame(frame).groupBy("KEY").count().at(0).collect() == [(1, 1)]
+    assert DiffFrame(frame).arrange_by_key("key").top_k(1, by="V").at(0).collect() == [(1, 2)]
+    assert DiffFrame(frame).dropDuplicates(["KEY"]).at(0).count() == 1
+
+
+def test_printed_and_told(ours, table, capsys):
+    ours.printSchema()
+    found = capsys.readouterr().out
+    table.printSchema()
+    assert found == capsys.readouterr().out
+    assert ours.dtypes == table.dtypes
+    assert ours.sparkSession is table.sparkSession
+
+
+@pytest.mark.parametrize("number", [bool, int, float, len, iter, list, range])
+def test_a_collection_is_no_number_and_no_list(ours, number):
+    with pytest.raises(NotReadableError, match=r"changes over time.*\.at\(t\)\."):
+        number(ours.count())
+
+
+def test_columns_that_are_not_there_are_named(ours):
+    for call in (
+        lambda: ours.dropna(subset=["nosuch"]), lambda: ours.fillna({"nosuch": 1}),
+        lambda: ours.replace(1, 2, "nosuch"), lambda: ours.fillna(1, "nosuch"),
+    ):
+        with pytest.raises(SchemaError, match="no column 'nosuch'.*the columns are Id, name, a b"):
+            call()
+    with pytest.raises(SchemaError, match="unionByName needs the same columns"):
+        ours.unionByName(ours.drop("name"))
+    with pytest.raises(SchemaError, match="unionByName needs the same columns"):
+        ours.unionByName(
+            ours.withColumn("Id", F.col("Id").cast("long")), allowMissingColumns=True
+        )
+
+
+def test_they_are_kept_up_to_date(spark):
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "k int, s string")
+        filled = rows.fillna("none").unionByName(rows.select("s", "k").dropna())
+        session.insert([(1, None), (2, "b")])
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        session.remove([(1, None)])
+        session.close()
+        flow.step()
+        assert sorted(filled.at().collect()) == [(2, "b"), (2, "b")]
