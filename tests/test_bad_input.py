@@ -663,6 +663,16 @@ FRAME_CALLS = {
     "transform": lambda c: c.transform(lambda df: df),
     "union": lambda c: c.union(c),
     "where": lambda c: c.where("n > 0"),
+    "dropna": lambda c: c.dropna(),
+    "fillna": lambda c: c.fillna(1),
+    "mapInPandas": lambda c: c.mapInPandas(lambda frames: frames, ONE),
+    "melt": lambda c: c.melt([], ["n"], "what", "value"),
+    "replace": lambda c: c.replace(1, 2),
+    "unionAll": lambda c: c.unionAll(c),
+    "unionByName": lambda c: c.unionByName(c),
+    "unpivot": lambda c: c.unpivot([], ["n"], "what", "value"),
+    "withColumns": lambda c: c.withColumns({"m": F.lit(1)}),
+    "withColumnsRenamed": lambda c: c.withColumnsRenamed({"n": "m"}),
     "withColumn": lambda c: c.withColumn("m", F.lit(1)),
     "withColumnRenamed": lambda c: c.withColumnRenamed("n", "m"),
     "agg": lambda c: c.agg(F.sum("n")),
@@ -694,7 +704,10 @@ FRAME_CALLS = {
     [
         (InputSession, SESSION_CALLS, {"close", "name", "schema"}),
         (Dataflow, FLOW_CALLS, {"close", "report"}),
-        (DiffFrame, FRAME_CALLS, {"columns", "schema"}),
+        (
+            DiffFrame, FRAME_CALLS,
+            {"columns", "schema", "dtypes", "na", "printSchema", "sparkSession"},
+        ),
     ],
 )
 def test_every_public_method_is_tried_after_close(kind, calls, other):
