@@ -23,7 +23,7 @@ from pyspark_diff.spark.schema import DIFF, TIME, check_names
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_AT = "a collection has a moment: .at({time}).{name}({inside}) is what it is at a time"
+_AT = "a collection has a moment: .at(t).{name}({inside}) is what it is at a time"
 _ACTIONS = (
     "asTable collect corr cov createGlobalTempView createOrReplaceGlobalTempView "
     "createOrReplaceTempView createTempView crosstab describe exists explain first foreach "
@@ -93,7 +93,7 @@ def hint(name: str) -> str | None:
     """What to do instead of a method that DataFrame has, and a collection has not."""
     if name in _ACTIONS:
         inside = "" if name in ("collect", "show", "toPandas", "isEmpty", "toArrow") else "..."
-        return _AT.format(time="t", name=name, inside=inside)
+        return _AT.format(name=name, inside=inside)
     found = _OTHERS.get(name)
     return None if found is None else found.format(name=name)
 
