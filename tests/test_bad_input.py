@@ -650,6 +650,7 @@ FRAME_CALLS = {
     "filter": lambda c: c.filter("n > 0"),
     "flat_map": lambda c: c.flat_map(lambda row: [], ONE),
     "inspect": lambda c: c.inspect(print),
+    "keep": lambda c: c.keep("kept"),
     "iterate": lambda c: c.iterate(lambda x: x),
     "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),

@@ -22,7 +22,7 @@ from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
     Discarded,
     InputSession,
-    check_input_name,
+    check_name,
     constant_arrival,
 )
 from pyspark_diff.dataflow.outputs import Outputs
@@ -121,6 +121,8 @@ class BaseDataflow:
         self._sessions: dict[Node, InputSession] = {}
         self._frames: weakref.WeakKeyDictionary[object, Node] = weakref.WeakKeyDictionary()
         self._sinks: dict[Node, None] = {}
+        #: Frames of kept collections that have a name.
+        self._named: dict[str, object] = {}
         self._outputs = Outputs(self.time_type, time, diff)
         self._graph: Graph | None = None
         self._state = State({}, {}, {}, {})
@@ -298,7 +300,7 @@ class BaseDataflow:
     ) -> tuple[Input, InputSession]:
         self._check_open()
         self._check_building(f"input {name!r}")
-        check_input_name(name)
+        check_name(name, "an input", "edges")
         if any(session.name == name for session in self._sessions.values()):
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
         parsed = parse_schema(schema)
@@ -334,11 +336,36 @@ class BaseDataflow:
 
         return Probe(self.time_type, read)
 
-    def _keep(self, node: Node, arranged: Arranged | None = None) -> None:
+    def _keep(
+        self, node: Node, name: str | None = None, frame: object = None,
+        arranged: Arranged | None = None,
+    ) -> None:
+        """Keep a collection, by an arrangement if one is given, and under a name."""
         with self._lock:
+            self._check_open()
+            if name is not None:
+                check_name(name, "a kept collection", "counts")
+                if self._named.get(name, frame) is not frame:
+                    raise SchemaError(
+                        f"this dataflow keeps a collection {name!r} already; give it another name"
+                    )
             if arranged is not None or node not in self._outputs:
                 self._check_building(f"keeping {node.kind}")
                 self._sinks[self._outputs.add(node, arranged)] = None
+            if name is not None:
+                self._named[name] = frame
+
+    def _kept(self, name: str) -> object:
+        """The frame of a collection that is kept under a name."""
+        with self._lock:
+            self._check_open()
+            if name not in self._named:
+                names = ", ".join(map(repr, self._named)) or "none"
+                raise NotReadableError(
+                    f"no collection is kept under the name {name!r}, of these: {names}. "
+                    f"Name one with .keep({name!r})"
+                )
+            return self._named[name]
 
     def _arrangement(self, node: Node) -> Arrangement:
         """The kept collection of a node."""

@@ -344,10 +344,10 @@ class InputSession:
             )
 
 
-def check_input_name(name: object) -> None:
-    """Refuse names by which no message could tell an input."""
+def check_name(name: object, what: str, example: str) -> None:
+    """Refuse names by which no message could tell a thing."""
     if not isinstance(name, str) or not name.strip():
-        raise SchemaError(f"the name of an input is a text such as 'edges', not {name!r}")
+        raise SchemaError(f"the name of {what} is a text such as {example!r}, not {name!r}")
 
 
 def _nulls(count: int, what: str, name: str) -> str:

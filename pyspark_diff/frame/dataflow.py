@@ -112,6 +112,18 @@ class Dataflow(BaseDataflow):
         source = Collection(node, self, self.spark, self.time_name, self.diff_name, resolver)
         return DiffFrame._wrap(source), session
 
+    def __getitem__(self, name: str) -> DiffFrame:
+        """The collection that is kept under a name: see `DiffFrame.keep`.
+
+        Raises
+        ------
+        NotReadableError
+            If there is none of that name.
+        """
+        found = self._kept(name)
+        assert isinstance(found, DiffFrame)  # what keep gave
+        return found
+
     def loop(
         self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None
     ) -> Loop:

@@ -228,5 +228,5 @@ class KeyedMethods(Frame):
         arranged = arrange_by_key(source.node, names)
         same = source.derived(source.node, resolver=source.resolver)
         if source.flow is not None and source.node.loop is None:
-            source.flow._keep(source.node, arranged)
+            source.flow._keep(source.node, arranged=arranged)
         return self._wrap(replace(same, key=tuple(names)))

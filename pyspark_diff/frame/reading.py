@@ -31,16 +31,53 @@ class ReadMethods(Frame):
     #: The dataflow that has run a collection that is given as a whole.
     _whole: BaseDataflow | None = None
 
-    def arrange_by_self(self) -> Self:
-        """The same collection, kept so that `at` and `to_df` can read it after steps.
+    def keep(self, name: str | None = None) -> Self:
+        """This collection, kept up to date by every step, so that `at` and `to_df` can read it.
 
-        Collections that no operator reads are kept without asking.
+        Parameters
+        ----------
+        name : str, optional
+            What ``flow[name]`` finds it by.
+
+        Raises
+        ------
+        SchemaError
+            If the name is that of another collection, or no text.
+        NotReadableError
+            If the collection is given as a whole, or inside of a loop.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = words.count().keep("counts")
+        ...     words_in.insert([("a",), ("a",)])
+        ...     words_in.advance_to(1)
+        ...     words_in.flush()
+        ...     _ = flow.step()
+        ...     flow["counts"].at(0).collect()
+        [Row(word='a', count=2)]
         """
         source = self._collection
-        same = self._derived(source.node, resolver=source.resolver)
-        if source.flow is not None and source.node.loop is None:
-            source.flow._keep(source.node)
-        return same
+        if source.flow is None:
+            if name is not None:
+                raise NotReadableError(
+                    "this collection is given as a whole, and can be read as it is; names are for "
+                    "the collections of a Dataflow"
+                )
+        elif source.node.loop is not None:
+            raise NotReadableError(
+                f"this collection is in {source.node.loop.name} and changes in each iteration; "
+                "keep what comes out of it: leave()"
+            )
+        else:
+            source.flow._keep(source.node, name, self)
+        return self
+
+    def arrange_by_self(self) -> Self:
+        """The same as `keep` without a name."""
+        return self.keep()
 
     def hold(self, time: Any = None) -> Hold:
         """Keep this collection readable from a time on, until the hold is released.
