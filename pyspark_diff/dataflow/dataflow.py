@@ -8,7 +8,6 @@ at ``t``.
 from __future__ import annotations
 
 import threading
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
@@ -28,8 +27,7 @@ from pyspark_diff.dataflow.input_session import (
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.graph import Graph, graph_of, starts_of
-from pyspark_diff.engine.lowering import merged
+from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
@@ -119,12 +117,14 @@ class BaseDataflow:
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
         self._sessions: dict[Node, InputSession] = {}
-        self._frames: weakref.WeakKeyDictionary[object, Node] = weakref.WeakKeyDictionary()
         self._sinks: dict[Node, None] = {}
         #: Frames of kept collections that have a name.
         self._named: dict[str, object] = {}
         self._outputs = Outputs(self.time_type, time, diff)
-        self._graph: Graph | None = None
+        #: What the next step runs; None where that has to be found.
+        self._growth: Growth | None = None
+        #: The first frontiers of inputs.
+        self._begins: dict[Node, Antichain] = {}
         self._state = State({}, {}, {}, {})
         #: The last step that was begun, until its files are in order.
         self._begun: StepContext | None = None
@@ -174,9 +174,13 @@ class BaseDataflow:
 
     def _step(self, on_iteration: Watch | None) -> bool:
         self._check_open()
-        graph = self._build()
+        growth = self._build()
+        graph = growth.graph
         if self._begun is not None:
             self._tidy()
+        old = self._state
+        if graph is not old.graph:
+            old = growth.extended(old, self._begins, self._start())
         upper: dict[Node, Antichain] = {}
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for node, session in self._sessions.items():
@@ -184,10 +188,10 @@ class BaseDataflow:
         for node in graph.nodes:
             if isinstance(node, Constant):
                 upper[node] = Antichain()
-                arrivals[node] = self._constant(node)
-        moved = any(upper[node] != self._state.frontiers.get(node) for node in upper)
-        if moved or any(arrivals.values()):
-            self._advance(graph, arrivals, upper, on_iteration, explain=True)
+                arrivals[node] = self._constant(node, old)
+        moved = any(upper[node] != old.frontiers.get(node) for node in upper)
+        if moved or any(arrivals.values()) or growth.late:
+            self._advance(growth, old, arrivals, upper, on_iteration, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
             return False
         else:
@@ -254,14 +258,15 @@ class BaseDataflow:
         """
         self._check_open()
         with self._lock:
-            found = catalog.entries(self._build(), self._state, self.time_type)
+            found = catalog.entries(self._build().graph, self._state, self.time_type)
         return self.spark.createDataFrame(found, catalog.schema(self.time_type))
 
     def describe(self) -> str:
         """What is kept, as a table to read: see `arrangements`."""
         self._check_open()
         with self._lock:
-            return catalog.as_text(catalog.entries(self._build(), self._state, self.time_type))
+            found = catalog.entries(self._build().graph, self._state, self.time_type)
+            return catalog.as_text(found)
 
     def iterations(self) -> DataFrame:
         """The iterations of loops in the last step, in the order in which they ran.
@@ -299,40 +304,57 @@ class BaseDataflow:
         self, name: str, schema: str | T.StructType, start: Any
     ) -> tuple[Input, InputSession]:
         self._check_open()
-        self._check_building(f"input {name!r}")
         check_name(name, "an input", "edges")
         if any(session.name == name for session in self._sessions.values()):
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
         parsed = parse_schema(schema)
         check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
         begin = self.time_type.start if start is None else self.time_type.encode(start)
+        if start is None and self._state.graph is not None and self._sessions:
+            # One that comes later begins where the others are.
+            now = meet_all(self._state.frontiers[n] for n in self._sessions).bound
+            begin = begin if now is None else max(begin, now)
         node = Input(parsed, self.time_type, name)
         session = InputSession(
             node, self.time_name, self.diff_name, begin, self._discard
         )
         self._sessions[node] = session
-        self._state = State({**self._state.frontiers, node: session._content.frontier}, {}, {}, {})
+        self._begins[node] = session._content.frontier
+        frontiers = {**self._state.frontiers, node: session._content.frontier}
+        self._state = replace(self._state, frontiers=frontiers)
+        self._growth = None
         return node, session
-
-    def _add_frame(self, frame: object, node: Node) -> None:
-        """Tell of a frame, which is kept to be read if it is there when the first step begins."""
-        with self._lock:
-            self._frames[frame] = node
 
     def _add_sink(self, node: Node) -> None:
         with self._lock:
             self._check_open()
-            self._check_building(node.kind)
-            self._sinks[node] = None
+            self._grow(node)
+
+    def _grow(self, sink: Node) -> None:
+        """Add a sink. If the program has run and cannot grow by it, it stays what it was."""
+        if sink not in self._sinks:
+            sinks = {**self._sinks, sink: None}
+            old = self._state
+            # What has not run may still change its form, so that is found when it runs.
+            self._growth = None if old.graph is None else grown(
+                [*sinks, *self._sessions], old.graph, old
+            )
+            self._sinks = sinks
 
     def _probe(self, node: Node) -> Probe:
-        self._add_sink(node)
+        self._check_open()
+        inputs = [n for n in written([node]).nodes if isinstance(n, Input)]
+        fed = [n for n in inputs if n in self._begins]
 
         def read() -> Antichain:
-            known = self._state.frontiers
-            if self._graph is not None:
-                return known[self._graph.lowered[node]]
-            return meet_all(known[n] for n in written([node]).nodes if n in known)
+            state, growth = self._state, self._growth
+            if state.graph is not None:
+                runs = state.graph.lowered.get(node)
+                if runs is not None and runs in state.frontiers:
+                    return state.frontiers[runs]
+                if growth is not None and node in growth.graph.lowered:
+                    return meet_all(self._begins[n] for n in fed)  # it has not run yet
+            return meet_all(state.frontiers[n] for n in fed)
 
         return Probe(self.time_type, read)
 
@@ -350,8 +372,9 @@ class BaseDataflow:
                         f"this dataflow keeps a collection {name!r} already; give it another name"
                     )
             if arranged is not None or node not in self._outputs:
-                self._check_building(f"keeping {node.kind}")
-                self._sinks[self._outputs.add(node, arranged)] = None
+                sink = self._outputs.sink(node, arranged)
+                self._grow(sink)
+                self._outputs.add(node, sink)
             if name is not None:
                 self._named[name] = frame
 
@@ -371,9 +394,7 @@ class BaseDataflow:
         """The kept collection of a node."""
         with self._lock:
             self._check_open()
-            if node not in self._outputs and self._graph is None:
-                self._keep(node)
-            return self._outputs.arrangement(node, self._state, self._start(), self._graph)
+            return self._outputs.arrangement(node, self._state, self._start())
 
     def _hold(self, node: Node, time: int | None) -> Hold:
         with self._lock:
@@ -382,14 +403,14 @@ class BaseDataflow:
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
         self._keep(node)
-        self._graph = graph_of(self._sinks)
-        inputs = [n for n in self._graph.nodes if isinstance(n, Input)]
+        growth = self._build()
+        inputs = [n for n in growth.graph.nodes if isinstance(n, Input)]
         beginning = Antichain([BEGINNING])
-        self._state = State(dict.fromkeys(self._graph.nodes, beginning), {}, {}, {})
+        state = State(dict.fromkeys(growth.graph.nodes, beginning), {}, {}, {})
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
             if isinstance(n, Constant):
-                arrivals[n] = self._constant(n)
+                arrivals[n] = self._constant(n, state)
                 continue
             source = Source(n.schema, frame=n.frame)
             if n.frame is not None and n.local:
@@ -397,17 +418,17 @@ class BaseDataflow:
                 table = n.frame.toArrow()
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
-        self._advance(self._graph, arrivals, dict.fromkeys(inputs, Antichain()))
+        self._advance(growth, state, arrivals, dict.fromkeys(inputs, Antichain()))
 
     def _start(self) -> Antichain:
-        """Where the first of the inputs is, and constants begin."""
-        if not self._sessions:
+        """Where the first of the inputs began, and constants do."""
+        if not self._begins:
             return Antichain([self.time_type.start])
-        return meet_all(self._state.frontiers[node] for node in self._sessions)
+        return meet_all(self._begins.values())
 
-    def _constant(self, node: Constant) -> tuple[Arrival, ...]:
+    def _constant(self, node: Constant, state: State) -> tuple[Arrival, ...]:
         """A constant's rows, as long as they have not been taken in."""
-        start = self._state.frontiers[node].bound
+        start = state.frontiers[node].bound
         if start is None:
             return ()
         begin = node.time_type.start if start == BEGINNING else start
@@ -415,7 +436,8 @@ class BaseDataflow:
 
     def _advance(
         self,
-        graph: Graph,
+        growth: Growth,
+        old: State,
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None = None,
@@ -424,7 +446,7 @@ class BaseDataflow:
         watch = None if on_iteration is None else _Watch(on_iteration)
         try:
             try:
-                self._commit(graph, arrivals, upper, watch)
+                self._commit(growth, old, arrivals, upper, watch)
             except (StorageError, MemoryError):
                 raise
             except Exception as error:
@@ -438,22 +460,28 @@ class BaseDataflow:
     @interruptible()
     def _commit(
         self,
-        graph: Graph,
+        growth: Growth,
+        old: State,
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
     ) -> None:
-        self._begun = context = self._context(graph, self._state, self.runner)
+        self._begun = context = self._context(growth, old, self.runner)
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
         self._state = Step(context, on_iteration).run(arrivals, upper)
 
-    def _context(self, graph: Graph, state: State, runner: str) -> StepContext:
+    def _context(self, growth: Growth, state: State, runner: str) -> StepContext:
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            self._outputs.holds(graph),
+            self._outputs.holds(growth.graph),
         )
-        return StepContext(graph, state, settings, self._storage, self._spark_runner)
+        again: dict[Node, tuple[Arrival, ...]] = {}
+        for node in growth.constants:
+            start = self._start().join(growth.since).bound
+            assert start is not None  # constants have a beginning
+            again[node] = (constant_arrival(node, start),)
+        return StepContext(growth, state, settings, self._storage, self._spark_runner, again)
 
     def _explained(
         self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain]
@@ -468,7 +496,7 @@ class BaseDataflow:
 
         def fails(given: Given) -> type[Exception] | None:
             waiting = {n: rest for n, rest in old.waiting.items() if n not in self._sessions}
-            trial = self._context(begun.graph, replace(old, waiting=waiting), runner)
+            trial = self._context(begun.growth, replace(old, waiting=waiting), runner)
             try:
                 with interruptible():
                     Step(trial).process({**others, **given}, upper)
@@ -504,7 +532,6 @@ class BaseDataflow:
 
     def _take_back(self, node: Input) -> Discarded:
         self._check_open()
-        self._build()
         old = self._state
         waiting = old.waiting.get(node, ())
         # Read before they are dropped: their files go.
@@ -560,24 +587,14 @@ class BaseDataflow:
             storage.remove_files(sorted((begun.state.paths() | set(begun.written)) - needed))
         self._begun = None
 
-    def _build(self) -> Graph:
-        if self._graph is None:
-            shown = list(self._frames.values())
-            found = merged(written([*self._sinks, *shown]))
-            read = {source for node in found.program.nodes for source in node.inputs}
-            read.update(found.program.results.values())
-            self._outputs.share(shown, found.nodes)
-            for node in shown:
-                # Nothing consumes it, so to be read is the only use that it can have.
-                unread = found.nodes[node] not in read and node not in self._sinks
-                if unread and node.loop is None:
-                    self._keep(node)
-            graph = graph_of([*self._sinks, *self._sessions])
-            begins = {node: self._state.frontiers[node] for node in self._sessions}
-            starts = starts_of(graph, begins, self._start())
-            self._state = State(starts, {}, {}, {})
-            self._graph = graph
-        return self._graph
+    def _build(self) -> Growth:
+        """What the next step runs."""
+        old = self._state.graph
+        if self._growth is None:
+            self._growth = grown([*self._sinks, *self._sessions], old, self._state)
+        elif self._growth.late and self._growth.graph is old:
+            self._growth = Growth(old)  # it has run
+        return self._growth
 
     def _check_open(self) -> None:
         if not self._open:
@@ -590,13 +607,6 @@ class BaseDataflow:
                 f"{what}() was called by a function that a step of the same dataflow is calling, "
                 "and the step cannot go on before that returns. Let the function only take a note "
                 f"or feed an input, and call {what}() when the step has returned"
-            )
-
-    def _check_building(self, what: str) -> None:
-        if self._graph is not None:
-            raise NotReadableError(
-                f"{what} cannot be added: the dataflow has run, and what it processed is gone. "
-                "Define all operators before the first step"
             )
 
     def _frontiers_in_words(self) -> str:

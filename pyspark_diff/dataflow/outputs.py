@@ -6,14 +6,11 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
-
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import Output, arrange_by_self
-from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Node
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
@@ -43,29 +40,26 @@ class Outputs:
     def __contains__(self, node: Node) -> bool:
         return node in self._sinks
 
-    def add(self, node: Node, arranged: Arranged | None = None) -> Node:
-        """Keep a collection, in the given arrangement or one that there is; returns its sink."""
-        sink = arranged or self._sinks.get(node) or Output(node)
+    def sink(self, node: Node, arranged: Arranged | None = None) -> Node:
+        """What keeps a collection: the given arrangement, or one that there is."""
+        return arranged or self._sinks.get(node) or Output(node)
+
+    def add(self, node: Node, sink: Node) -> None:
+        """A collection is kept, by a sink."""
         self._sinks.setdefault(node, sink)
-        return sink
 
-    def share(self, nodes: Iterable[Node], same: Mapping[Node, Node]) -> None:
-        """Take collections for kept that are the same as kept ones: for each node the one it is."""
-        sinks = {same[node]: sink for node, sink in self._sinks.items()}
-        for node in nodes:
-            if same[node] in sinks:
-                self._sinks.setdefault(node, sinks[same[node]])
-
-    def arrangement(
-        self, node: Node, state: State, start: Antichain, graph: Graph | None
-    ) -> Arrangement:
+    def arrangement(self, node: Node, state: State, start: Antichain) -> Arrangement:
         """A kept collection; one that no step has reached is empty, and begins at ``start``."""
         if node not in self._sinks:
             raise NotReadableError(
-                f"the updates of this collection ({node!r}) were not kept, because "
-                f"{_why_not_kept(node, graph)}; call arrange_by_self() on it before the first step"
+                f"this collection ({node!r}) is not kept, so there is nothing to be read. Say "
+                "which ones are, where they are written: counts = words.count().keep()"
             )
-        kept = arrange_by_self(node) if graph is None else graph.arrangement(self._sinks[node])
+        sink, graph = self._sinks[node], state.graph
+        if graph is None or sink not in graph.lowered:
+            kept = arrange_by_self(node)
+        else:
+            kept = graph.arrangement(sink)
         trace = state.traces.get(kept)
         if trace is None:
             trace = Trace(start, start, start)
@@ -100,17 +94,3 @@ class Outputs:
             kept = graph.arrangement(self._sinks[node])
             found[kept] = found.get(kept, hold._frontier).meet(hold._frontier)
         return found
-
-
-def _why_not_kept(node: Node, graph: Graph | None) -> str:
-    readers: dict[str, None] = {}
-    if graph is not None:
-        found = graph.lowered.get(node, node)
-        readers = dict.fromkeys(reader.kind for reader in graph.nodes if found in reader.inputs)
-    if readers:
-        return f"other operators read it ({', '.join(readers)})"
-    if node.loop is not None:
-        return "it is inside of a loop"
-    if isinstance(node, Inspect):
-        return "it is shown, by inspect"
-    return "it has a probe, and only what has no other use is kept unasked"

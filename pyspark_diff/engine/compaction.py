@@ -65,10 +65,12 @@ class Compaction:
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> Antichain:
         """The frontier from which on somebody may still read; empty where nobody will."""
-        holds = [frontiers[reader] for reader in self.graph.readers[node]]
+        # The last time before it is kept apart: all of the past lies there then, and not where it
+        # would be beyond what has been processed, for readers that come later.
+        holds = [_before(frontiers[reader]) for reader in self.graph.readers[node]]
         own = isinstance(node, Reader) and node.recalls
         if own or (isinstance(node, Keyed) and node.kernel is not None):
-            holds.append(upper)  # it reads its own past itself
+            holds.append(_before(upper))  # it reads its own past itself
         if node in self.settings.holds:
             holds.append(self.settings.holds[node])
         return meet_all(holds)
@@ -82,8 +84,7 @@ class Compaction:
             end = upper.bound
             if self.settings.keep_history or end is None:
                 return trace.since
-            # The latest complete time stays readable.
-            hold = hold.meet(Antichain([end - 1]))
+            hold = hold.meet(_before(upper))  # the latest complete time stays readable
         # Where the first step completes nothing, there is no time before.
         return trace.since.join(hold)
 
@@ -102,6 +103,12 @@ class Compaction:
     def fences(self, node: Arranged, frontiers: Mapping[Node, Antichain]) -> list[Antichain]:
         """Frontiers that no merge may cross."""
         return [frontiers[reader] for reader in self.graph.readers[node]]
+
+
+def _before(frontier: Antichain) -> Antichain:
+    """The last time that is complete at a frontier, as one."""
+    at = frontier.bound
+    return frontier if at is None else Antichain([at - 1])
 
 
 def _files(batches: list[Batch]) -> dict[int, tuple[str, ...]]:

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Report, Settings, State
+from pyspark_diff.engine.growth import Growth
+from pyspark_diff.engine.state import Arrival, Report, Settings, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.operators.contract import BilinearKernel
+from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
+from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult, Output, Work
+from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage
@@ -39,20 +43,29 @@ class StepContext:
 
     Parameters
     ----------
-    graph : Graph
+    growth : Growth
+        What runs, and what of it for the first time.
     state : State
         What was there before; it is not changed.
     settings : Settings
     storage : Storage
     spark_runner : SparkRunner
+    constants : mapping of Node to sequence of Arrival
+        Constants that new operators are to be given again.
     """
 
-    graph: Graph
+    growth: Growth
     state: State
     settings: Settings
     storage: Storage
     spark_runner: SparkRunner
+    constants: Mapping[Node, Sequence[Arrival]] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
+
+    @property
+    def graph(self) -> Graph:
+        """What runs."""
+        return self.growth.graph
 
     def __post_init__(self) -> None:
         self._local = LocalRunner(self.spark_runner.evaluate)
@@ -71,11 +84,53 @@ class StepContext:
         self.pending = dict(self.state.pending)
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
+        #: Inputs of which updates have been processed.
+        self.fed = set(self.state.given)
 
     def share(self, node: Shared, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
         feeds = self.graph.feeds(node.inputs[0], self.emitted, seen)
         self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
+
+    def settle(self) -> None:
+        """Advance the times of what operators that are new will read, so that all of it lies
+        where it is known: between them, what was removed may come before what was inserted."""
+        for node in self.growth.bases:
+            trace = self.traces[node]
+            early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
+            if not early or len(early) == 1 and early[0].description.since == trace.since:
+                continue
+            files = self._merge(node, early, trace.since.bound, every=True)
+            self.traces[node] = trace.merged(0, len(early), trace.since, files)
+        self.settled = {node: self.traces[node] for node in self.growth.bases}
+
+    def import_(self, node: Imported) -> tuple[Feed, ...]:
+        """What was there before of a collection that something new is made of."""
+        found: list[Feed] = []
+        for past in self.growth.pasts.get(node, ()):
+            if isinstance(past.node, Constant):
+                feeds = [Feed(a.source, until=Antichain([a.last + 1])) for a in
+                         self.constants[past.node]]
+            else:
+                feeds = [self._held(past.node), *self.state.pending.get(past.node, ())]
+            found += [replace(feed, chain=(*feed.chain, *past.chain)) for feed in feeds]
+        return tuple(found)
+
+    def _held(self, node: Arranged) -> Feed:
+        """The updates that an arrangement held before the step."""
+        wanted = self.graph.wanted[node]
+        trace, names = self.settled[node], node.stored(wanted)
+        schema = node.schema.only(n for n in node.schema.names if n in names)
+        held = Arrangement(
+            trace, schema, node.layout(wanted), names, node.time_type, TIME, DIFF
+        )
+        since = self.growth.since.bound
+        if self.settings.few(trace.rows):
+            source = Source(schema, table=held.table(since), rows=trace.rows)
+        else:
+            frame = held.updates(self.spark_runner.session, since)
+            source = Source(schema, frame=frame, rows=trace.rows)
+        return Feed(source, until=trace.upper)
 
     def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
         """The feeds that a node takes in now; what lies beyond its frontier waits."""
@@ -267,14 +322,16 @@ class StepContext:
         return trace
 
     def _merge(
-        self, node: Arranged, batches: Sequence[Batch], since: int | None
+        self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
     ) -> dict[int, tuple[BatchFile, ...]]:
+        """One batch of several: by bucket its files. Those of a bucket that is in one of them only
+        stay as they are, if not every one is to be written."""
         several: dict[int, tuple[BatchFile, ...]] = {}
         merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
         for bucket, files in merged.items():
-            every = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
-            if len(every) > len(files):
-                several[bucket] = every
+            all_ = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
+            if every or len(all_) > len(files):
+                several[bucket] = all_
         rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
         if several:

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Iterable, Mapping
 
 from pyspark_diff.engine.demand import readings_of, wanted_of
-from pyspark_diff.engine.lowering import lowered
+from pyspark_diff.engine.lowering import Standing, lowered
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
+from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Constant, Input, Linear, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.times import Antichain, meet_all
 
 #: Nodes that give what they have emitted, and nothing else.
-_SOURCES = (Input, Arranged, Shared, Variable, Enter, Leave)
+_SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, Leave)
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,20 @@ class Graph:
         return tuple(found)
 
 
-def graph_of(sinks: Iterable[Node]) -> Graph:
+def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
     """The graph upstream of some sinks.
 
     Parameters
     ----------
     sinks : iterable of Node
+    standing : Standing, optional
+        What has run of it, and stays as it is.
 
     Returns
     -------
     Graph
     """
-    found = lowered(written(sinks))
+    found = lowered(written(sinks), standing)
     program = found.program
     order = order_of(program)
     readers: dict[Node, tuple[Reader, ...]] = {node: () for node in program.nodes}

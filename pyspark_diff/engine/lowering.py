@@ -17,17 +17,22 @@ entered
     A stream from outside of all loops goes up to where a loop does by way of an `Enter`.
 shared
     An expression that only Spark evaluates and several operators read is evaluated once.
+
+A program that has run can grow. What has run stays what it is, `Standing`, and only what is new is
+rewritten; the last rewriting, `imported`, brings the past of the one into the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable, Hashable, Mapping, Sequence
 
 from pyspark_diff.engine.demand import worth_sharing
 from pyspark_diff.engine.program import Program, program_of
+from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import Output, arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
+from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.linear import DropNull, Pick
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, Linear, LoopScope, Node, Reader, Shared
@@ -48,30 +53,91 @@ class Lowered:
     nodes: Mapping[Node, Node]
 
 
-def lowered(program: Program) -> Lowered:
-    """The program that runs."""
+@dataclass(frozen=True)
+class Standing:
+    """What has run already, and stays as it is.
+
+    Parameters
+    ----------
+    program : Program
+        What runs.
+    nodes : mapping of Node to Node
+        For each node as it was written the one that runs.
+    whole : frozenset of Node
+        Arrangements that hold all of their collections, all columns of it.
+    """
+
+    program: Program = field(default_factory=lambda: Program((), (), {}))
+    nodes: Mapping[Node, Node] = field(default_factory=dict)
+    whole: frozenset[Node] = frozenset()
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.program.numbers
+
+    def serves(self, node: Node) -> bool:
+        """Whether new operators may read a node's arrangement."""
+        return node not in self or node in self.whole
+
+
+_Rewriting = Callable[[Program, Standing], "Lowered"]
+
+
+def lowered(program: Program, standing: Standing = Standing()) -> Lowered:
+    """The program that runs.
+
+    Parameters
+    ----------
+    program : Program
+        As it is written, with all that has run.
+    standing : Standing, optional
+
+    Raises
+    ------
+    NotReadableError
+        If something new is made of what is inside of a loop that has run.
+    """
     unset = [node for node in program.nodes
              if isinstance(node, Variable) and node not in program.results]
     if unset:
         raise ValueError(f"{unset[0]!r} was never set")
     nodes: Mapping[Node, Node] = {node: node for node in program.nodes}
-    for rewriting in (merged, arranged, entered, shared):
-        found = rewriting(program)
+    rewritings: tuple[_Rewriting, ...] = (
+        _standing, merged, arranged, entered, shared, imported
+    )
+    for rewriting in rewritings:
+        found = rewriting(program, standing)
         program = found.program
         nodes = {node: found.nodes[to] for node, to in nodes.items()}
     return Lowered(program, nodes)
 
 
-def merged(program: Program) -> Lowered:
+def _standing(program: Program, standing: Standing) -> Lowered:
+    """What has run in the form in which it runs."""
+    made: dict[Node, Node] = {}
+    for node in program.nodes:
+        found = standing.nodes.get(node)
+        made[node] = node.over([made[n] for n in node.inputs]) if found is None else found
+    results = dict(standing.program.results)
+    for node, result in program.results.items():
+        variable = made[node]
+        if isinstance(variable, Variable):
+            results.setdefault(variable, made[result])
+    return Lowered(program_of([made[sink] for sink in program.sinks], results), made)
+
+
+def merged(program: Program, standing: Standing = Standing()) -> Lowered:
     """Arrangements that are alike are one, and so are the picks that they are made of."""
     known: dict[Hashable, Node] = {}
+    for node in standing.program.nodes:
+        if not isinstance(node, Arranged) or standing.serves(node):
+            known.setdefault(_likeness(node), node)
 
     def one(node: Node, inputs: Sequence[Node]) -> Node:
         made = node.over(inputs)
         likeness = _likeness(made)
         return made if likeness is None else known.setdefault(likeness, made)
 
-    return _rewritten(program, one)
+    return _rewritten(program, standing, one)
 
 
 def _likeness(node: Node) -> Hashable:
@@ -83,14 +149,21 @@ def _likeness(node: Node) -> Hashable:
     return None
 
 
-def arranged(program: Program) -> Lowered:
+def arranged(program: Program, standing: Standing = Standing()) -> Lowered:
     """Arrangements are read where they are, and kept where operators in loops need them."""
     asked = _asked(program)
     known: dict[tuple[Node, tuple[str, ...]], Arranged] = {}
+    for there in standing.whole:
+        if isinstance(there, Keyed) and there.plain:
+            known[there.inputs[0], there.key] = there
+
+    def read_itself(source: Node) -> bool:
+        return isinstance(source, Reader) and source.keeps and standing.serves(source)
 
     def by_key(source: Node, key: tuple[str, ...], written: Arranged | None = None) -> Arranged:
-        if isinstance(source, Reader) and source.keeps and source.keyed and source.key == key:
-            return source
+        if isinstance(source, Reader) and read_itself(source) and source.keyed:
+            if source.key == key:
+                return source
         if (source, key) not in known:
             known[source, key] = written or arrange_by_key(source, key)
         return known[source, key]
@@ -101,7 +174,7 @@ def arranged(program: Program) -> Lowered:
             return by_key(inputs[0], made.key, made)
         if isinstance(made, Output):
             source = inputs[0]
-            if isinstance(source, Reader) and source.keeps:
+            if read_itself(source):
                 return source
             return by_key(source, source.schema.names)
         if isinstance(made, Keyed) and made.kernel is not None and made.kernel.stateful:
@@ -112,7 +185,7 @@ def arranged(program: Program) -> Lowered:
                 return made.with_arranged_output()
         return made
 
-    return _rewritten(program, read)
+    return _rewritten(program, standing, read)
 
 
 def _asked(program: Program) -> set[tuple[Node, tuple[str, ...]]]:
@@ -130,7 +203,7 @@ def _asked(program: Program) -> set[tuple[Node, tuple[str, ...]]]:
     return asked
 
 
-def entered(program: Program) -> Lowered:
+def entered(program: Program, standing: Standing = Standing()) -> Lowered:
     """Streams from outside of all loops are entered where a loop reads them."""
     known: dict[tuple[LoopScope, Node], Enter] = {}
 
@@ -147,10 +220,10 @@ def entered(program: Program) -> Lowered:
             return node.over(inputs)
         return node.over([within(node.loop, source) for source in inputs])
 
-    return _rewritten(program, enter, within)
+    return _rewritten(program, standing, enter, within)
 
 
-def shared(program: Program) -> Lowered:
+def shared(program: Program, standing: Standing = Standing()) -> Lowered:
     """Expressions that are evaluated for several readers are evaluated once for all."""
     found = worth_sharing(program)
 
@@ -158,11 +231,34 @@ def shared(program: Program) -> Lowered:
         made = node.over(inputs)
         return Shared(made) if node in found else made
 
-    return _rewritten(program, once)
+    return _rewritten(program, standing, once)
+
+
+def imported(program: Program, standing: Standing = Standing()) -> Lowered:
+    """What has run brings its past along, where something new is made of it."""
+    known: dict[Node, Imported] = {}
+
+    def bring(node: Node, source: Node) -> Node:
+        if source not in standing:
+            return source
+        if source.loop is not None:
+            raise NotReadableError(
+                f"{node.kind} cannot be added inside of {source.loop.name}, which has run. Take "
+                "what comes out of the loop, or write another one"
+            )
+        if isinstance(node, Reader):
+            return source  # an arrangement, that holds its past
+        return known.setdefault(source, Imported(source))
+
+    def late(node: Node, inputs: Sequence[Node]) -> Node:
+        return node.over([bring(node, source) for source in inputs])
+
+    return _rewritten(program, standing, late)
 
 
 def _rewritten(
     program: Program,
+    standing: Standing,
     rule: Callable[[Node, Sequence[Node]], Node],
     round_: Callable[[LoopScope, Node], Node] = lambda loop, result: result,
 ) -> Lowered:
@@ -171,6 +267,8 @@ def _rewritten(
     Parameters
     ----------
     program : Program
+    standing : Standing
+        What stays as it is.
     rule : callable
         From a node, and what its inputs became, to what it becomes. A variable stays one.
     round_ : callable
@@ -178,10 +276,14 @@ def _rewritten(
     """
     made: dict[Node, Node] = {}
     for node in program.nodes:
-        made[node] = rule(node, [made[source] for source in node.inputs])
-    results = {
-        variable: round_(node.loop, made[result])
-        for node, result in program.results.items()
-        if isinstance(variable := made[node], Variable)
-    }
+        if node in standing:
+            made[node] = node
+        else:
+            made[node] = rule(node, [made[source] for source in node.inputs])
+    results: dict[Variable, Node] = {}
+    for node, result in program.results.items():
+        variable = made[node]
+        if isinstance(variable, Variable):
+            there = variable in standing
+            results[variable] = made[result] if there else round_(node.loop, made[result])
     return Lowered(program_of([made[sink] for sink in program.sinks], results), made)

@@ -13,6 +13,7 @@ from typing import Callable, Mapping, NamedTuple, Sequence
 
 import pyarrow as pa
 
+from pyspark_diff.engine.graph import Graph
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
@@ -91,6 +92,10 @@ class State:
         How many steps led here.
     report : Report
         What the last of them did.
+    given : frozenset of Node
+        Inputs of which updates have been processed.
+    graph : Graph or None
+        What the last step ran; None before the first.
     """
 
     frontiers: Mapping[Node, Antichain]
@@ -101,6 +106,8 @@ class State:
     outbox: tuple[Delivery, ...] = ()
     epoch: int = 0
     report: Report = field(default_factory=lambda: Report())
+    given: frozenset[Node] = frozenset()
+    graph: Graph | None = None
 
     def paths(self) -> set[str]:
         """Files that the state needs."""

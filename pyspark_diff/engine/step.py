@@ -14,6 +14,7 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.state import Arrival, Delivery, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed
@@ -66,7 +67,8 @@ class Step:
         context.report.seconds = time.perf_counter() - started
         return State(
             context.frontiers, context.traces, context.pending, self._waiting, taken,
-            tuple(outbox), old.epoch + 1, context.report,
+            tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
+            context.graph,
         )
 
     def process(
@@ -74,6 +76,7 @@ class Step:
     ) -> list[Delivery]:
         """What `run` does, but for the compaction: returns what consumers are to be given."""
         context = self._context
+        context.settle()
         for item in context.graph.order:
             context.doing = item
             if isinstance(item, Subgraph):
@@ -111,6 +114,8 @@ class Step:
             if not whole:
                 rest.append(Arrival(source, arrival.last, taken=upper.bound))
         context.emitted[node] = tuple(feeds)
+        if feeds:
+            context.fed.add(node)
         self._waiting[node] = tuple(rest)
 
     def _visit(self, node: Node, before: Antichain) -> None:
@@ -119,6 +124,9 @@ class Step:
             self._keyed(node, before)
         elif isinstance(node, Reader):
             self._reader(node, before)
+        elif isinstance(node, Imported):
+            new = context.graph.feeds(node.inputs[0], context.emitted)
+            context.emitted[node] = (*context.import_(node), *new)
         elif isinstance(node, Shared):
             context.share(node)
         elif isinstance(node, Inspect):

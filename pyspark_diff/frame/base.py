@@ -31,8 +31,6 @@ class Frame:
 
     def __init__(self, collection: Collection):
         self._collection = collection
-        if collection.flow is not None:
-            collection.flow._add_frame(self, collection.node)
 
     @classmethod
     def _wrap(cls, collection: Collection) -> Self:

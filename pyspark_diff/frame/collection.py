@@ -82,7 +82,7 @@ class Collection:
             self.check_unambiguous(node.kind)
             resolver = Resolver.plain(node.schema.names)
         check_data_names(node.schema.names, self.time_name, self.diff_name, node.kind)
-        self.check_building(node.kind)
+        self.check_open()
         return replace(self, node=node, resolver=resolver, small=False, key=None)
 
     def picked(self, kind: str, names: Sequence[tuple[str, str]]) -> Collection:
@@ -135,11 +135,10 @@ class Collection:
                 ".select(\"l.x\", \"r.y\"), drop some, or rename all with toDF(...)"
             )
 
-    def check_building(self, kind: str) -> None:
-        """Refuse an operator of a dataflow that has run, or was closed."""
+    def check_open(self) -> None:
+        """Refuse an operator of a dataflow that was closed."""
         if self.flow is not None:
             self.flow._check_open()
-            self.flow._check_building(kind)
 
     def check_combines(self, other: Collection) -> None:
         """Refuse another collection that no operator can take beside this one."""

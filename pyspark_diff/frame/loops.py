@@ -206,7 +206,7 @@ class LoopMethods(Frame):
         result : DiffFrame
             With the columns of the variable, matched by name.
         """
-        self._collection.check_building("set")
+        self._collection.check_open()
         node = self._node
         if not isinstance(node, Variable):
             raise SchemaError("only a variable of a loop can be set: x = loop.variable(start)")
@@ -228,7 +228,7 @@ class LoopMethods(Frame):
 
     def leave(self) -> Self:
         """A collection of a loop as it is at the end, for use outside of it."""
-        self._collection.check_building("leave")
+        self._collection.check_open()
         self._collection.check_unambiguous("leave")
         if self._node.loop is None:
             raise NotReadableError(

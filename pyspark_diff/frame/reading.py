@@ -207,10 +207,10 @@ class ReadMethods(Frame):
                 f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
                 f"not including, {kind.decode(frontier)!r}. Advance its inputs, flush, and step"
             )
-        if since is not None and at < since and since == frontier:
+        if since is not None and at < since and frontier is not None and frontier <= since:
             raise NotReadableError(
                 f"no time is complete yet: the collection is processed up to, and not including, "
-                f"{kind.decode(since)!r}. Advance its inputs, flush, and step"
+                f"{kind.decode(frontier)!r}. Advance its inputs, flush, and step"
             )
         if since is not None and at < since:
             raise NotReadableError(

@@ -52,7 +52,7 @@ class SparkRunner:
     """
 
     def __init__(self, spark: SparkSession, time_type: TimeType):
-        self._spark = spark
+        self.session = spark
         self._time_type = time_type
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
@@ -104,7 +104,7 @@ class SparkRunner:
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with errors_from_text():
-            rows = run_job(self._spark, results.collect)
+            rows = run_job(self.session, results.collect)
         for row in rows:
             tasks.raise_error(row.error)
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
@@ -118,7 +118,7 @@ class SparkRunner:
         do = tasks.merge_buckets(listed, directory, since, most)
         with errors_from_text(), storage.made(directory):
             merges = self._range(len(listed)).mapInArrow(do, tasks.RESULTS)
-            rows = run_job(self._spark, merges.collect)
+            rows = run_job(self.session, merges.collect)
         merged = {}
         for row in rows:
             tasks.raise_error(row.error)
@@ -133,13 +133,13 @@ class SparkRunner:
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
         with errors_from_text(), storage.made(directory):
-            rows = run_job(self._spark, written.collect)
+            rows = run_job(self.session, written.collect)
         return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
         with errors_from_text():
-            return run_job(self._spark, self.frame(source).toArrow)
+            return run_job(self.session, self.frame(source).toArrow)
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, without any job."""
@@ -149,11 +149,11 @@ class SparkRunner:
         # With Spark's types: those that Arrow gives back have lost collations and the like. And no
         # rows as such: a table of none may have no chunks either, which the conversion fails at.
         rows_in = table.select(struct.names) if table.num_rows else []
-        frame = self._spark.createDataFrame(rows_in, struct)
+        frame = self.session.createDataFrame(rows_in, struct)
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
-            return run_job(self._spark, frame.toArrow)
+            return run_job(self.session, frame.toArrow)
         rows = frame.collect()
         if not rows:  # the conversion knows no empty table
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
@@ -170,7 +170,7 @@ class SparkRunner:
             if source.table is not None:
                 # A null time or diff is found, and told, by the task that reads it.
                 struct = without_nullability(update_struct(source.schema, self._time_type))
-                return self._spark.createDataFrame(source.table.select(struct.names), struct)
+                return self.session.createDataFrame(source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
                 tasks.read_files(source.paths), update_struct(source.schema, self._time_type)
             )
@@ -244,7 +244,7 @@ class SparkRunner:
     def _shares(self, rest: Sequence[Rest]) -> list[Rest]:
         """A rest for each task: one key may have most of it, so that buckets are not enough."""
         self._settle(rest)
-        shares = parallelism(self._spark)
+        shares = parallelism(self.session)
         return [share for one in rest for share in one.shared(shares)]
 
     def _settle(self, rest: Sequence[Rest]) -> None:
@@ -252,7 +252,7 @@ class SparkRunner:
             storage.settle(one.read.paths())
 
     def _range(self, count: int) -> DataFrame:
-        return self._spark.range(0, count, 1, count)
+        return self.session.range(0, count, 1, count)
 
 
 def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketResult:

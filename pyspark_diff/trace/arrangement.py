@@ -72,8 +72,15 @@ class Arrangement:
         return [columns[name] for name in self.schema.names]
 
     @interruptible()
-    def updates(self, spark: SparkSession) -> DataFrame:
-        """Consolidated update rows: the data columns, then time and diff."""
+    def updates(self, spark: SparkSession, since: int | None = None) -> DataFrame:
+        """Consolidated update rows: the data columns, then time and diff.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        since : int, optional
+            Earlier times become it.
+        """
         struct = T.StructType(
             [
                 *self.schema.struct.fields,
@@ -81,15 +88,18 @@ class Arrangement:
                 T.StructField(self.diff, T.LongType(), False),
             ]
         )
-        names = struct.names
-        decode, kind = self._decode, self.time_type.arrow
+        return self._frame(spark, struct, lambda rows: self._rows(rows, since), by_time=True)
 
-        def table(updates: Updates) -> Iterator[pa.Table]:
-            time = from_int64(pa.array(updates.times()), kind)
-            columns = [*decode(updates), time, pa.array(updates.diffs())]
-            yield pa.Table.from_arrays(columns, names=names)
+    @interruptible()
+    def table(self, since: int | None = None) -> pa.Table:
+        """The same on the driver, in no order."""
+        return _together(self._rows(self._all(), since))
 
-        return self._frame(spark, struct, table, by_time=True)
+    def _rows(self, updates: Updates, since: int | None) -> Tables:
+        time = updates.times() if since is None else np.maximum(updates.times(), since)
+        moments = from_int64(pa.array(time), self.time_type.arrow)
+        columns = [*self._decode(updates), moments, pa.array(updates.diffs())]
+        yield pa.Table.from_arrays(columns, names=[*self.schema.names, self.time, self.diff])
 
     @interruptible()
     def snapshot(self, spark: SparkSession, time: int, *, allow_negative: bool) -> DataFrame:

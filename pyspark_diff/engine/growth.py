@@ -1,0 +1,225 @@
+"""Growth: operators that are added to a program that has run, and the past that they are given.
+
+What has run stays as it is. Something new that is made of it reads what is kept: an arrangement
+shared with those that read it already, or by way of an `Imported` node. For every new node ``n``,
+where ``since`` is the frontier from which on the past that it was made of is kept::
+
+    accumulate(n, t) = what it would be, had it been there from the beginning, at t beyond since
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Iterable, Mapping, Sequence
+
+from pyspark_diff.engine.graph import Graph, graph_of, starts_of
+from pyspark_diff.engine.lowering import Standing
+from pyspark_diff.engine.state import State
+from pyspark_diff.errors import NotReadableError
+from pyspark_diff.operators.contract import Stage
+from pyspark_diff.operators.imported import Imported
+from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.linear import Expression
+from pyspark_diff.operators.node import (
+    Arranged,
+    Constant,
+    Input,
+    Keyed,
+    Linear,
+    Node,
+    Passing,
+    Reader,
+)
+from pyspark_diff.times import Antichain
+from pyspark_diff.trace.spine import Trace
+
+
+@dataclass(frozen=True)
+class Past:
+    """Where the past of a collection is found.
+
+    Parameters
+    ----------
+    node : Arranged or Constant
+        What holds it.
+    chain : tuple of Stage
+        What is made of that.
+    """
+
+    node: Arranged | Constant
+    chain: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A graph, and what in it has not run yet.
+
+    Parameters
+    ----------
+    graph : Graph
+    late : frozenset of Node
+        Nodes that the program has grown by; empty where nothing has run.
+    since : Antichain
+        From when on the new ones know their past.
+    pasts : mapping of Imported to tuple of Past
+        What they are given.
+    bases : tuple of Arranged
+        Arrangements that their past is read from.
+    """
+
+    graph: Graph
+    late: frozenset[Node] = frozenset()
+    since: Antichain = Antichain()
+    pasts: Mapping[Imported, tuple[Past, ...]] = field(default_factory=dict)
+    bases: tuple[Arranged, ...] = ()
+
+    @property
+    def constants(self) -> frozenset[Constant]:
+        """Constants that new operators are made of, and that others were given already."""
+        found = (past.node for pasts in self.pasts.values() for past in pasts)
+        return frozenset(node for node in found if isinstance(node, Constant))
+
+    def extended(
+        self, state: State, begins: Mapping[Node, Antichain], start: Antichain
+    ) -> State:
+        """The state with the beginnings of all nodes that it does not know.
+
+        Parameters
+        ----------
+        state : State
+        begins : mapping of Node to Antichain
+            The first frontiers of inputs.
+        start : Antichain
+            That of constants.
+        """
+        start = start.join(self.since) if self.late else start
+        starts = starts_of(self.graph, begins, start)
+        frontiers = {**starts, **state.frontiers}
+        traces = dict(state.traces)
+        for node in self.late:
+            if isinstance(node, Arranged) and node.keeps:
+                traces[node] = Trace(starts[node], starts[node], starts[node].join(self.since))
+        return replace(state, frontiers=frontiers, traces=traces)
+
+
+def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
+    """The graph of some sinks, where that of some of them has run.
+
+    Parameters
+    ----------
+    sinks : iterable of Node
+        Those that have run first.
+    old : Graph or None
+        What has run.
+    state : State
+        After its last step.
+
+    Raises
+    ------
+    NotReadableError
+        If the past of something is not kept that new operators are made of.
+    """
+    sinks = tuple(sinks)
+    if old is None:
+        return Growth(graph_of(sinks))
+    whole = _whole(old, state)
+    found = _grown(sinks, old, state, whole)
+    # Where some of the past is known from later on than the rest, the rest is brought there too.
+    early = {node for node in found.bases if state.traces[node].since != found.since}
+    return _grown(sinks, old, state, whole - early) if early & whole else found
+
+
+def _grown(
+    sinks: Sequence[Node], old: Graph, state: State, whole: frozenset[Node]
+) -> Growth:
+    """The growth in which some arrangements are shared."""
+    graph = graph_of(sinks, Standing(old.program, old.lowered, whole))
+    late = frozenset(graph.nodes) - frozenset(old.nodes)
+    pasts: dict[Imported, tuple[Past, ...]] = {}
+    bases: dict[Arranged, None] = {}
+    for node in graph.nodes:
+        if node in late and isinstance(node, Imported):
+            pasts[node] = tuple(_past(old, state, node.inputs[0], graph.wanted[node]))
+            bases.update(
+                (past.node, None) for past in pasts[node] if isinstance(past.node, Arranged)
+            )
+        elif node in late and isinstance(node, Reader):
+            bases.update((source, None) for source in node.arranged if source not in late)
+    for node in old.nodes:
+        if isinstance(node, Arranged) and node.keeps:
+            if node.stored(graph.wanted[node]) != node.stored(old.wanted[node]):
+                raise _unkept(node)
+    if any(state.traces[base].since != state.traces[base].lower for base in bases):
+        stages = [node.stage for node in late if isinstance(node, Linear)]
+        stages += [stage for found in pasts.values() for past in found for stage in past.chain]
+        if any(isinstance(s, Expression) and not s.keeps_time_and_diff for s in stages):
+            raise NotReadableError(
+                "transform may look at the times of updates, and those of what has been processed "
+                "are no longer known one by one; add it before the first step, or keep all of "
+                "them: Dataflow(keep_history=True)"
+            )
+    return Growth(graph, late, _since(bases, state), pasts, tuple(bases))
+
+
+def _since(bases: Iterable[Arranged], state: State) -> Antichain:
+    """From when on all of some arrangements are known."""
+    sinces = (state.traces[node].since for node in bases)
+    return reduce(Antichain.join, sinces, Antichain([-(2**63)]))
+
+
+def _alive(state: State, node: Node) -> bool:
+    """Whether an arrangement holds what it was given: one that nobody will read holds nothing."""
+    return node in state.traces and not state.traces[node].since.is_empty
+
+
+def _whole(graph: Graph, state: State) -> frozenset[Node]:
+    """The arrangements that new operators may read: they hold all of their collections."""
+    found = set()
+    for node in graph.nodes:
+        if _holds(node) is not None and _alive(state, node):
+            assert isinstance(node, Arranged)
+            if set(node.stored(graph.wanted[node])) >= set(node.schema.names):
+                found.add(node)
+    return frozenset(found)
+
+
+def _holds(node: Node) -> Node | None:
+    """The node whose collection an arrangement outside of all loops holds, if it does."""
+    if node.loop is not None:
+        return None
+    if isinstance(node, Keyed) and node.kernel is None and node.diff_columns is None:
+        return node.inputs[0]
+    return node if isinstance(node, Reader) and node.keeps else None
+
+
+def _past(
+    graph: Graph, state: State, node: Node, wanted: frozenset[str]
+) -> Iterable[Past]:
+    """Where the past of a node is found, all columns that are wanted of it."""
+    if isinstance(node, Constant):
+        return [Past(node)]
+    if isinstance(node, Input) and node not in state.given:
+        return []
+    for kept in graph.nodes:
+        if _holds(kept) is node and _alive(state, kept):
+            assert isinstance(kept, Arranged)
+            if set(kept.stored(graph.wanted[kept])) >= wanted:
+                return [Past(kept)]
+    if isinstance(node, Linear):
+        found = _past(graph, state, node.inputs[0], node.needs(wanted))
+        return [Past(past.node, (*past.chain, node.stage)) for past in found]
+    if node.loop is None and isinstance(node, (Passing, Inspect)) and node.inputs[0].loop is None:
+        return [
+            past for number, source in enumerate(node.inputs)
+            for past in _past(graph, state, source, node.needs_of(wanted, number))
+        ]
+    raise _unkept(node)
+
+
+def _unkept(node: Node) -> NotReadableError:
+    what = f"input {node.name!r}" if isinstance(node, Input) else f"{node!r}"
+    return NotReadableError(
+        f"this cannot be added after the first step: the past of {what} was not kept, so that it "
+        "is gone. Add it before the first step, or keep() what it is made of from then on"
+    )
