@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Collection, Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
@@ -333,6 +333,8 @@ class Output:
     frame: DiffFrame
     seen: list[tuple[Any, int, int]]
     probe: Any
+    #: The first time at which it is known: one that is added late knows no more of its past.
+    first: int = 0
 
 
 class Run:
@@ -340,6 +342,9 @@ class Run:
 
     Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files; and
     rows are treated then as many rows are. With few, operators work through few rows at once.
+
+    Outputs may be added ``late``, each before the step that is told; the nodes with numbers in
+    ``keeps`` are kept from the beginning.
     """
 
     def __init__(
@@ -349,6 +354,8 @@ class Run:
         *,
         kept: bool = False,
         held: int = work.IN_MEMORY_ROWS,
+        late: Sequence[int] = (),
+        keeps: Collection[int] = (),
         **options: Any,
     ):
         self.spark, self.program = spark, program
@@ -361,13 +368,13 @@ class Run:
         self.sessions = [session for _, session in made]
         self.history: list[list[tuple[Any, int, int]]] = [[] for _ in made]
         self.closed = [False] * len(made)
-        nodes = build(program, [frame for frame, _ in made])
-        self.outputs = []
-        for node in program.outputs:
-            seen: list[tuple[Any, int, int]] = []
-            shown = nodes[node].inspect(lambda r, t, d, to=seen: to.append((r, t, d)))
-            frame = nodes[node].arrange_by_self() if kept else shown
-            self.outputs.append(Output(node, frame, seen, shown.probe()))
+        self._nodes = build(program, [frame for frame, _ in made])
+        self._kept, self._late, self._steps = kept, late, 0
+        for node in sorted(keeps):
+            if self._nodes[node]._node.loop is None:
+                self._nodes[node].keep()
+        self.outputs: list[Output] = []
+        self._add_outputs()
         #: The oracle's answers by time, for what was handed in before the last step.
         self._expected: dict[int, list[Any]] = {}
 
@@ -382,8 +389,25 @@ class Run:
         self._limits.undo()
         self.flow.close()
 
+    def _add_outputs(self) -> None:
+        """Show the outputs that are due before this step."""
+        new = []
+        for number, node in enumerate(self.program.outputs):
+            if (self._late[number] if number < len(self._late) else 0) == self._steps:
+                seen: list[tuple[Any, int, int]] = []
+                shown = self._nodes[node].inspect(lambda r, t, d, to=seen: to.append((r, t, d)))
+                frame = self._nodes[node].keep() if self._kept else shown
+                new.append(Output(node, frame, seen, shown.probe()))
+        since = self.flow._build().since.bound
+        for output in new:
+            output.first = 0 if since is None else max(since, 0)
+        self.outputs += new
+
     def step(self, actions: Actions) -> None:
         """Do what a schedule says, step, and check the law."""
+        if self._steps:
+            self._add_outputs()
+        self._steps += 1
         for number, what, data in actions:
             if not self.closed[number]:
                 self._act(number, what, data)
@@ -453,6 +477,8 @@ class Run:
         """The law, at every time that is complete."""
         for output in self.outputs:
             for time in self.times(output.probe.time()):
+                if time < output.first:
+                    continue
                 found = accumulate(output.seen, time)
                 assert found == self.expected(output.node, time), f"node {output.node} at {time}"
 

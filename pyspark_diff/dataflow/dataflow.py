@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow import catalog
+from pyspark_diff.dataflow import catalog, staleness
 from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
@@ -37,10 +37,13 @@ from pyspark_diff.errors import (
     DiffError,
     NotReadableError,
     SchemaError,
+    StaleWarning,
     StalledError,
     StorageError,
+    TimeRegressionError,
     from_payload,
     to_payload,
+    warn,
 )
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
@@ -138,7 +141,10 @@ class BaseDataflow:
         return self._state.report
 
     def step(self, on_iteration: Watch | None = None) -> bool:
-        """Process everything that was flushed, up to the frontiers of the inputs.
+        """Process everything that was given, up to the times that the inputs have advanced to.
+
+        What is left, because nobody has advanced its input, is said: a StaleWarning, if there was
+        nothing else to do.
 
         All or nothing: if it raises, nothing has changed and it can be called again. Only what
         `DiffFrame.inspect` is given comes after the step: if such a function raises, the step
@@ -170,6 +176,9 @@ class BaseDataflow:
         """
         self._check_outside("step")
         with self._lock:
+            self._check_open()
+            for session in self._sessions.values():
+                session._hand_over()
             return self._step(on_iteration)
 
     def _step(self, on_iteration: Watch | None) -> bool:
@@ -193,10 +202,69 @@ class BaseDataflow:
         if moved or any(arrivals.values()) or growth.late:
             self._advance(growth, old, arrivals, upper, on_iteration, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
+            found = staleness.left(self._sessions.values(), self._state)
+            if found:
+                warn(f"step() had nothing to do, but {found}", StaleWarning)
             return False
         else:
             self._deliver()
         return True
+
+    def advance_to(self, time: Any, on_iteration: Watch | None = None) -> bool:
+        """Take all that was given so far as all there is before a time, and process it.
+
+        The usual day: feed the inputs, and call this. It advances every input that is not there
+        yet, and steps; then all collections are complete up to, and not including, ``time``.
+
+        Parameters
+        ----------
+        time : int, date or datetime
+        on_iteration : callable, optional
+            As of `step`.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+
+        Raises
+        ------
+        TimeRegressionError
+            If all inputs that are open are beyond ``time``. Those that are stay where they are.
+        StepError
+            As `step` does. The inputs have advanced then, and `step` goes on.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = words.count().keep()
+        ...     words_in.insert([("a",), ("a",)])
+        ...     _ = flow.advance_to(1)
+        ...     words_in.remove([("a",)])
+        ...     _ = flow.advance_to(2)
+        ...     counts.at().collect()
+        [Row(word='a', count=1)]
+        """
+        self._check_outside("advance_to")
+        with self._lock:
+            self._check_open()
+            to = self.time_type.encode(time)
+            times = {s.name: at for s in self._sessions.values() if (at := s._at()) is not None}
+            if times and min(times.values()) > to:
+                shown = ", ".join(
+                    f"input {name!r} at {self.time_type.decode(at)!r}"
+                    for name, at in times.items()
+                )
+                raise TimeRegressionError(
+                    f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
+                )
+            for session in self._sessions.values():
+                session._advance_at_least(to)
+            for session in self._sessions.values():
+                session._hand_over()
+            return self._step(on_iteration)
 
     def step_while(
         self, condition: Callable[[], bool], on_iteration: Watch | None = None
@@ -218,9 +286,10 @@ class BaseDataflow:
         self._check_open()
         while condition():
             if not self.step(on_iteration):
+                told = staleness.frontiers(self._sessions.values(), self._state)
                 raise StalledError(
-                    "the condition still holds, but there is nothing left to do: "
-                    f"{self._frontiers_in_words()}. Advance these inputs, then flush() them"
+                    f"the condition still holds, but there is nothing left to do: {told}. Advance "
+                    "these inputs"
                 )
 
     def discard(self) -> dict[str, Discarded]:
@@ -389,6 +458,24 @@ class BaseDataflow:
                     f"Name one with .keep({name!r})"
                 )
             return self._named[name]
+
+    def _check_fresh(self, node: Node) -> None:
+        """Say if there is news for a collection that it does not show."""
+        with self._lock:
+            found = staleness.behind(self._upstream(node), self._state)
+        if found:
+            warn(f"this is the latest complete state, but {found}", StaleWarning)
+
+    def _next_to_do(self, node: Node) -> str:
+        """What brings a collection further, as a sentence."""
+        if self._state.graph is not None and not self._outputs.has_run(node, self._state):
+            return "It was added since the last step(): the next one fills it from what is kept"
+        found = staleness.behind(self._upstream(node), self._state)
+        return f"But {found}" if found else "Advance its inputs, and step"
+
+    def _upstream(self, node: Node) -> list[InputSession]:
+        inputs = set(written([node]).nodes)
+        return [session for n, session in self._sessions.items() if n in inputs]
 
     def _arrangement(self, node: Node) -> Arrangement:
         """The kept collection of a node."""
@@ -608,11 +695,3 @@ class BaseDataflow:
                 "and the step cannot go on before that returns. Let the function only take a note "
                 f"or feed an input, and call {what}() when the step has returned"
             )
-
-    def _frontiers_in_words(self) -> str:
-        told = []
-        for session in self._sessions.values():
-            at = session._content.frontier.bound
-            shown = "complete" if at is None else f"at {self.time_type.decode(at)!r}"
-            told.append(f"input {session.name!r} was flushed {shown}")
-        return ", ".join(told)

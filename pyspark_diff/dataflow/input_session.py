@@ -192,7 +192,7 @@ class InputSession:
             self._content = self._content._replace(capability=Antichain([to]))
 
     def flush(self) -> None:
-        """Hand everything over to the dataflow, which processes it in its next step."""
+        """Hand everything over to the dataflow. Its next step does that too."""
         with self._lock:
             self._open()
             self._flush(self._content.capability)
@@ -244,6 +244,29 @@ class InputSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _at(self) -> int | None:
+        """The session's time; None when closed."""
+        return self._content.capability.bound
+
+    def _advance_at_least(self, to: int) -> None:
+        """Move the session's time forward, if it is open and not there yet."""
+        with self._lock:
+            now = self._at()
+            if now is not None and now < to:
+                self._content = self._content._replace(capability=Antichain([to]))
+
+    def _is_ahead(self, taken: int) -> bool:
+        """Whether it was given more than so many arrivals, or advanced since they were flushed."""
+        held = self._content
+        more = bool(held.waiting or held.rows or held.flushed[taken - held.first:])
+        return more or held.capability != held.frontier
+
+    def _hand_over(self) -> None:
+        """Flush, if it is open."""
+        with self._lock:
+            if not self._content.capability.is_empty:
+                self._flush(self._content.capability)
 
     def _flush(self, frontier: Antichain) -> None:
         held = self._content

@@ -48,6 +48,10 @@ class Outputs:
         """A collection is kept, by a sink."""
         self._sinks.setdefault(node, sink)
 
+    def has_run(self, node: Node, state: State) -> bool:
+        """Whether a kept collection was a part of the last step."""
+        return state.graph is not None and self._sinks[node] in state.graph.lowered
+
     def arrangement(self, node: Node, state: State, start: Antichain) -> Arrangement:
         """A kept collection; one that no step has reached is empty, and begins at ``start``."""
         if node not in self._sinks:
@@ -55,11 +59,9 @@ class Outputs:
                 f"this collection ({node!r}) is not kept, so there is nothing to be read. Say "
                 "which ones are, where they are written: counts = words.count().keep()"
             )
-        sink, graph = self._sinks[node], state.graph
-        if graph is None or sink not in graph.lowered:
-            kept = arrange_by_self(node)
-        else:
-            kept = graph.arrangement(sink)
+        kept = arrange_by_self(node)
+        if state.graph is not None and self.has_run(node, state):
+            kept = state.graph.arrangement(self._sinks[node])
         trace = state.traces.get(kept)
         if trace is None:
             trace = Trace(start, start, start)

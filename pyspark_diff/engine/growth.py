@@ -21,6 +21,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Expression
+from pyspark_diff.operators.loop import Leave
 from pyspark_diff.operators.node import (
     Arranged,
     Constant,
@@ -123,18 +124,37 @@ def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
     sinks = tuple(sinks)
     if old is None:
         return Growth(graph_of(sinks))
-    whole = _whole(old, state)
-    found = _grown(sinks, old, state, whole)
-    # Where some of the past is known from later on than the rest, the rest is brought there too.
-    early = {node for node in found.bases if state.traces[node].since != found.since}
-    return _grown(sinks, old, state, whole - early) if early & whole else found
+    whole, gone = _whole(old, state), frozenset[Node]()
+    while True:
+        try:
+            found = _grown(sinks, old, state, whole, gone)
+            # Where some of the past is known from later on than the rest, all is brought there.
+            early = {node for node in found.bases if state.traces[node].since != found.since}
+            if not early & whole:
+                return found
+            whole -= early
+        except _GoneError as error:
+            # What is made of something of which the past is kept can be made again.
+            made = error.path - gone
+            if not made or any(n.loop is not None or isinstance(n, (Input, Leave)) for n in made):
+                raise _unkept(error.node) from None
+            gone |= made
+
+
+class _GoneError(Exception):
+    """The past of a node is gone, and so is that of those on the way to it."""
+
+    def __init__(self, node: Node):
+        self.node = node
+        self.path: frozenset[Node] = frozenset([node])
 
 
 def _grown(
-    sinks: Sequence[Node], old: Graph, state: State, whole: frozenset[Node]
+    sinks: Sequence[Node], old: Graph, state: State, whole: frozenset[Node],
+    gone: frozenset[Node],
 ) -> Growth:
-    """The growth in which some arrangements are shared."""
-    graph = graph_of(sinks, Standing(old.program, old.lowered, whole))
+    """The growth in which some arrangements are shared, and some nodes made again."""
+    graph = graph_of(sinks, Standing(old.program, old.lowered, whole, gone))
     late = frozenset(graph.nodes) - frozenset(old.nodes)
     pasts: dict[Imported, tuple[Past, ...]] = {}
     bases: dict[Arranged, None] = {}
@@ -195,7 +215,7 @@ def _holds(node: Node) -> Node | None:
 
 def _past(
     graph: Graph, state: State, node: Node, wanted: frozenset[str]
-) -> Iterable[Past]:
+) -> list[Past]:
     """Where the past of a node is found, all columns that are wanted of it."""
     if isinstance(node, Constant):
         return [Past(node)]
@@ -206,19 +226,27 @@ def _past(
             assert isinstance(kept, Arranged)
             if set(kept.stored(graph.wanted[kept])) >= wanted:
                 return [Past(kept)]
-    if isinstance(node, Linear):
-        found = _past(graph, state, node.inputs[0], node.needs(wanted))
-        return [Past(past.node, (*past.chain, node.stage)) for past in found]
-    if node.loop is None and isinstance(node, (Passing, Inspect)) and node.inputs[0].loop is None:
-        return [
-            past for number, source in enumerate(node.inputs)
-            for past in _past(graph, state, source, node.needs_of(wanted, number))
-        ]
-    raise _unkept(node)
+    within = node.loop is not None or isinstance(node, Leave)
+    if within or not isinstance(node, (Linear, Passing, Inspect)):
+        raise _GoneError(node)
+    found: list[Past] = []
+    for number, source in enumerate(node.inputs):
+        try:
+            pasts = _past(graph, state, source, node.needs_of(wanted, number))
+        except _GoneError as error:
+            error.path |= {node}
+            raise
+        stages = (node.stage,) if isinstance(node, Linear) else ()
+        found += [Past(past.node, (*past.chain, *stages)) for past in pasts]
+    return found
 
 
 def _unkept(node: Node) -> NotReadableError:
-    what = f"input {node.name!r}" if isinstance(node, Input) else f"{node!r}"
+    what = f"{node!r}"
+    if isinstance(node, Input):
+        what = f"input {node.name!r}"
+    elif isinstance(node, Leave) and (loop := node.inputs[0].loop) is not None:
+        what = f"what comes out of {loop.name}"
     return NotReadableError(
         f"this cannot be added after the first step: the past of {what} was not kept, so that it "
         "is gone. Add it before the first step, or keep() what it is made of from then on"

@@ -24,6 +24,7 @@ rewritten; the last rewriting, `imported`, brings the past of the one into the o
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Callable, Hashable, Mapping, Sequence
 
@@ -33,6 +34,7 @@ from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.arrange import Output, arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.imported import Imported
+from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import DropNull, Pick
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, Linear, LoopScope, Node, Reader, Shared
@@ -65,11 +67,14 @@ class Standing:
         For each node as it was written the one that runs.
     whole : frozenset of Node
         Arrangements that hold all of their collections, all columns of it.
+    gone : frozenset of Node
+        Nodes that run and whose past is gone: for what is new they are made again.
     """
 
     program: Program = field(default_factory=lambda: Program((), (), {}))
     nodes: Mapping[Node, Node] = field(default_factory=dict)
     whole: frozenset[Node] = frozenset()
+    gone: frozenset[Node] = frozenset()
 
     def __contains__(self, node: Node) -> bool:
         return node in self.program.numbers
@@ -116,13 +121,20 @@ def _standing(program: Program, standing: Standing) -> Lowered:
     made: dict[Node, Node] = {}
     for node in program.nodes:
         found = standing.nodes.get(node)
-        made[node] = node.over([made[n] for n in node.inputs]) if found is None else found
+        if found is not None and found not in standing.gone:
+            made[node] = found
+        elif found is not None and isinstance(node, Inspect):
+            made[node] = made[node.inputs[0]]  # it has been shown what is past
+        else:
+            again = node if found is None else copy(node)
+            made[node] = again.over([made[n] for n in node.inputs])
     results = dict(standing.program.results)
     for node, result in program.results.items():
         variable = made[node]
         if isinstance(variable, Variable):
             results.setdefault(variable, made[result])
-    return Lowered(program_of([made[sink] for sink in program.sinks], results), made)
+    sinks = [standing.nodes.get(sink, made[sink]) for sink in program.sinks]
+    return Lowered(program_of(sinks, results), made)
 
 
 def merged(program: Program, standing: Standing = Standing()) -> Lowered:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.hold import Hold
@@ -102,16 +102,17 @@ class ReadMethods(Frame):
         kind = self._node.time_type
         return flow._hold(self._node, None if time is None else kind.encode(time))
 
-    def inspect(self, func: Callable[..., object], *, by_table: bool = False) -> Self:
+    def inspect(self, func: Callable[..., object], *, by_table: bool | str = False) -> Self:
         """The same collection; each step shows its new updates to a function, once it is complete.
 
         Parameters
         ----------
         func : callable
             Called as ``func(record, time, diff)`` for each update, in order of time, with the
-            record as a Row; or once a step with a pyarrow table of all of them.
-        by_table : bool
-            Whether the function takes a table.
+            record as a Row; or once a step with a table of all of them: the data columns, time and
+            diff.
+        by_table : bool or {"arrow", "pandas", "spark"}
+            Whether the function takes a table, and of which kind; True is a pyarrow table.
 
         Examples
         --------
@@ -125,14 +126,14 @@ class ReadMethods(Frame):
         ...     _ = flow.step()
         Row(word='a', count=2) 0 1
         """
-        source, node = self._collection, Inspect(
-            self._node, func, by_table, tuple(self.columns)
-        )
+        source = self._collection
         if source.flow is None:
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection is given as a whole; "
                 "read it with to_df(), or feed it to a Dataflow"
             )
+        show = _shown_as(by_table, func, source.spark)
+        node = Inspect(self._node, show, bool(by_table), tuple(self.columns))
         source.flow._add_sink(node)
         return self._derived(node, resolver=source.resolver)
 
@@ -199,18 +200,19 @@ class ReadMethods(Frame):
         arrangement = flow._arrangement(self._node)
         frontier, since = arrangement.trace.upper.bound, arrangement.trace.since.bound
         if time is None:
+            flow._check_fresh(self._node)
             at = 2**63 - 1 if frontier is None else frontier - 1
         else:
             at = kind.encode(time)
         if frontier is not None and at >= frontier:
             raise NotReadableError(
                 f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
-                f"not including, {kind.decode(frontier)!r}. Advance its inputs, flush, and step"
+                f"not including, {kind.decode(frontier)!r}. {flow._next_to_do(self._node)}"
             )
         if since is not None and at < since and frontier is not None and frontier <= since:
             raise NotReadableError(
                 f"no time is complete yet: the collection is processed up to, and not including, "
-                f"{kind.decode(frontier)!r}. Advance its inputs, flush, and step"
+                f"{kind.decode(frontier)!r}. {flow._next_to_do(self._node)}"
             )
         if since is not None and at < since:
             raise NotReadableError(
@@ -249,3 +251,18 @@ class ReadMethods(Frame):
             self._whole = flow
             _ran.append(flow)
         return self._whole
+
+
+def _shown_as(
+    by_table: bool | str, func: Callable[..., object], spark: SparkSession
+) -> Callable[..., object]:
+    """A function that takes what `Inspect` shows, where one wants tables of another kind."""
+    if by_table in (False, True, "arrow"):
+        return func
+    if by_table == "pandas":
+        return lambda table: func(table.to_pandas())
+    if by_table == "spark":
+        return lambda table: func(spark.createDataFrame(table))
+    raise ValueError(
+        f"by_table is True, False, 'arrow', 'pandas' or 'spark', not {by_table!r}"
+    )

@@ -1,0 +1,69 @@
+"""What a dataflow has been given and does not show yet, and which input is the reason, in words.
+
+Nothing is stale in silence::
+
+    read(A) shows less than what was given  ⟹  whoever reads A is told why
+"""
+
+from __future__ import annotations
+
+from typing import Collection
+
+from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.engine.state import State
+from pyspark_diff.times import meet_all
+
+
+def left(sessions: Collection[InputSession], state: State) -> str:
+    """Updates that wait for their inputs to be advanced; nothing if there are none."""
+    waiting = [session for session in sessions if state.waiting.get(session._node)]
+    if not waiting:
+        return ""
+    return f"updates of {_told(waiting, state)} wait there: {_advance(waiting)}"
+
+
+def behind(sessions: Collection[InputSession], state: State) -> str:
+    """Why what inputs were given is not all in what was made of them; nothing if it is."""
+    new = [s for s in sessions if s._is_ahead(state.taken.get(s._node, 0))]
+    if new:
+        names = ", ".join(repr(session.name) for session in new)
+        return f"input {names} was given updates, or advanced, since the last step: call step()"
+    waiting = []
+    for session in sessions:
+        at = state.frontiers[session._node].bound
+        if any(arrival.last == at for arrival in state.waiting.get(session._node, ())):
+            waiting.append(session)
+    if waiting:
+        return f"updates of {_told(waiting, state)} wait there: {_advance(waiting)}"
+    return held_back(sessions, state)
+
+
+def held_back(sessions: Collection[InputSession], state: State) -> str:
+    """Which open inputs others have gone ahead of; nothing if they are all at one time."""
+    still = [s for s in sessions if not state.frontiers[s._node].is_empty]
+    first = meet_all(state.frontiers[s._node] for s in still)
+    late = [s for s in still if state.frontiers[s._node] == first]
+    others = [s for s in still if s not in late]
+    if not others:
+        return ""
+    holds = "holds" if len(late) == 1 else "hold"
+    return f"{_told(late, state)} {holds} it back, others are further ({_told(others, state)}): {_advance(late)}"
+
+
+def frontiers(sessions: Collection[InputSession], state: State) -> str:
+    """How far inputs are processed."""
+    return _told(sessions, state)
+
+
+def _told(sessions: Collection[InputSession], state: State) -> str:
+    told = []
+    for session in sessions:
+        at = state.frontiers[session._node].bound
+        shown = "complete" if at is None else f"at {session._node.time_type.decode(at)!r}"
+        told.append(f"input {session.name!r} {shown}")
+    return ", ".join(told)
+
+
+def _advance(sessions: Collection[InputSession]) -> str:
+    which = "it" if len(sessions) == 1 else "them"
+    return f"advance {which}, with advance_to of the dataflow or of the input"

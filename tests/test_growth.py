@@ -1,0 +1,282 @@
+"""Programs that grow while they run: what is added late is what it would be, had it been there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Run, programs, schedules
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, NotReadableError, StaleWarning
+
+EXAMPLES = settings().max_examples
+buckets = st.integers(1, 3)
+held = st.sampled_from([0, 1, 4096])
+
+
+def examples(share: float) -> settings:
+    """A share of the run's examples."""
+    return settings(max_examples=max(1, round(EXAMPLES * share)))
+
+
+def check_growth(spark, data, **options):
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs))
+    late = data.draw(st.lists(
+        st.integers(0, len(schedule)), min_size=len(program.outputs), max_size=len(program.outputs)
+    ))
+    others = data.draw(st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))
+    keeps = {*range(len(program.inputs)), *others}
+    with Run(spark, program, late=late, keeps=keeps, **options) as run:
+        try:
+            for actions in schedule:
+                run.step(actions)
+            run.finish()
+        except NotReadableError as error:
+            # Alone these cannot be added: they look at times, or into a loop that has run.
+            told = str(error)
+            assert "transform may look" in told or "loop" in told or "leave" in told, told
+
+
+@examples(3)
+@given(data=st.data(), buckets=buckets, held=held, history=st.booleans())
+def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, held, history):
+    check_growth(
+        spark, data, runner="local", buckets=buckets, held=held, keep_history=history
+    )
+
+
+@examples(0.3)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_operators_that_are_added_late_in_spark(spark, data, buckets, held):
+    check_growth(spark, data, runner="spark", buckets=buckets, held=held)
+
+
+# What is kept is said, and looking changes nothing.
+
+
+@pytest.fixture
+def flow(spark):
+    with Dataflow(spark, runner="local") as made:
+        yield made
+
+
+def fed(flow, keep=True):
+    """An input with two pairs, of which one step has taken the first away again."""
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    if keep:
+        pairs.keep("pairs")
+    pairs_in.insert([(1, 1), (1, 2), (2, 5)])
+    flow.advance_to(1)
+    pairs_in.remove([(1, 1)])
+    flow.advance_to(2)
+    return pairs, pairs_in
+
+
+def test_nothing_is_kept_that_nobody_named(flow):
+    pairs, pairs_in = fed(flow, keep=False)
+    counts = pairs.select("k").count()
+    alive = [counts, pairs.groupBy("k").count(), pairs.join(pairs.toDF("v", "k"), "k")]
+    pairs_in.insert([(3, 3)])
+    flow.advance_to(3)
+    assert flow.arrangements().count() == 0 and len(alive) == 3
+    for read in (counts.at, counts.to_df, counts.hold):
+        with pytest.raises(NotReadableError, match="not kept.*keep()"):
+            read()
+
+
+def test_to_look_at_a_program_changes_nothing(flow):
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    counts = pairs.select("k").count()
+    for _ in range(2):
+        assert flow.step() is False
+        assert flow.describe().count("\n") == 1 and flow.arrangements().count() == 0
+        probe = counts.probe()
+        assert "k" in repr(counts) and probe.less_than(1)
+    counts.keep()
+    others, others_in = flow.input("others", "k int")  # inputs too can still be added
+    pairs_in.insert([(1, 1)])
+    assert flow.advance_to(1) and not probe.less_than(1)
+    assert counts.at(0).collect() == [(1, 1)]
+    assert flow.describe().count("count") == counts.schema.names.count("count") + 2
+    before = flow.arrangements().collect()
+    counts.probe(), counts.count(), flow.describe(), repr(flow)
+    assert flow.step() is False and flow.arrangements().collect() == before
+
+
+@pytest.mark.parametrize("odd", [None, 5, "", "  "])
+def test_names_are_texts(flow, odd):
+    pairs, _ = flow.input("pairs", "k int")
+    if odd is None:
+        assert pairs.keep(odd) is pairs
+        return
+    with pytest.raises(TypeError, match="name of a kept collection"):
+        pairs.keep(odd)
+
+
+def test_a_name_is_of_one_collection(flow):
+    pairs, _ = flow.input("pairs", "k int")
+    kept = pairs.count().keep("counts")
+    assert kept.keep("counts") is kept is flow["counts"]
+    with pytest.raises(TypeError, match="'counts' already"):
+        pairs.distinct().keep("counts")
+    with pytest.raises(NotReadableError, match="'nosuch', of these: 'counts'"):
+        flow["nosuch"]
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_what_is_added_is_filled(spark, runner):
+    with Dataflow(spark, runner=runner) as flow:
+        pairs, pairs_in = fed(flow)
+        sums = pairs.where("v > 1").groupBy("k").count().keep("sums")
+        steps = pairs.join(pairs.toDF("v", "w"), "v").keep("steps")
+        with pytest.raises(NotReadableError, match="the next one fills it"):
+            sums.at()
+        assert flow.step() and not flow.step()
+        assert sorted(sums.at().collect()) == [(1, 1), (2, 1)]
+        assert sorted(steps.at().collect()) == sorted(
+            pairs.at().join(pairs.at().toDF("v", "w"), "v").collect()
+        )
+        with pytest.raises(NotReadableError, match="compacted away"):
+            sums.at(0)
+        pairs_in.insert([(5, 2), (2, 9)])
+        flow.advance_to(3)
+        assert sorted(flow["sums"].at().collect()) == [(1, 1), (2, 2), (5, 1)]
+        assert sorted(steps.at().collect()) == sorted(
+            pairs.at().join(pairs.at().toDF("v", "w"), "v").collect()
+        )
+
+
+def test_what_has_run_is_made_again_where_its_past_is_gone(flow):
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    pairs.keep()
+    seen = []
+    counts = pairs.select("k").count().inspect(lambda *update: seen.append(update))
+    pairs_in.insert([(1, 1), (1, 2)])
+    flow.advance_to(1)
+    counts.keep("counts")  # it has run, and nobody kept it
+    counts.where("count > 1").keep("more")
+    flow.step()
+    assert flow["counts"].at().collect() == flow["more"].at().collect() == [(1, 2)]
+    assert len(seen) == 1, "what was shown is not shown again"
+    pairs_in.insert([(1, 3)])
+    flow.advance_to(2)
+    assert flow["more"].at().collect() == [(1, 3)] and len(seen) == 3
+
+
+def test_past_that_is_gone_is_refused_where_it_is_asked_for(flow):
+    pairs, pairs_in = fed(flow, keep=False)
+    counts = pairs.select("k").count()
+    with pytest.raises(NotReadableError, match="input 'pairs' was not kept.*before the first step"):
+        counts.keep("counts")
+    assert "counts" not in flow._named
+    pairs_in.insert([(7, 7)])
+    assert flow.advance_to(3)  # nothing of it is left behind
+    with pytest.raises(NotReadableError):
+        counts.inspect(print)
+    late, late_in = flow.input("late", "k int")
+    assert late_in.time() == 3
+    late.count().keep("late")
+    late_in.insert([(1,)])
+    flow.advance_to(4)
+    assert flow["late"].at().collect() == [(1, 1)]
+
+
+def test_loops_and_constants_are_added(flow):
+    pairs, pairs_in = fed(flow)
+    total = pairs.agg(F.sum("v").alias("total")).keep()
+    further = pairs.iterate(
+        lambda known: known.union(known.where("v < 9").selectExpr("k", "v + 1 AS v")).distinct()
+    )
+    further.count().keep("further")
+    flow.step()
+    assert total.at().collect() == [(7,)]
+    assert flow["further"].at().count() == len(range(2, 10)) + len(range(5, 10))
+    with pytest.raises(NotReadableError, match="what comes out of loop.* was not kept"):
+        further.select("k").distinct().keep()
+    again = pairs.agg(F.count("v").alias("number")).keep()
+    flow.step()
+    assert again.at().collect() == [(2,)]
+
+
+def test_a_step_that_fails_leaves_the_program_as_it_was(flow):
+    pairs, pairs_in = fed(flow)
+    shares = pairs.selectExpr("k div (v - 2) AS share").keep()
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO|[Zz]ero"):
+        flow.step()
+    assert sorted(pairs.at().collect()) == [(1, 2), (2, 5)]
+    with pytest.raises(NotReadableError):
+        shares.at()
+
+
+# Nothing is stale in silence.
+
+
+def test_steps_take_what_was_not_flushed(flow):
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    pairs.keep()
+    pairs_in.insert([(1, 1)])
+    pairs_in.advance_to(1)
+    assert flow.step()
+    assert pairs.at().collect() == [(1, 1)]
+
+
+def test_a_step_without_news_says_what_waits(flow, recwarn):
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    assert flow.step() is False and not recwarn.list
+    pairs_in.insert([(1, 1)])
+    flow.step()
+    with pytest.warns(StaleWarning, match="nothing to do.*input 'pairs' at 0 wait.*advance it"):
+        assert flow.step() is False
+
+
+def test_reading_says_what_holds_it_back(flow, recwarn):
+    left, left_in = flow.input("left", "k int, a int")
+    right, right_in = flow.input("right", "k int, b int")
+    both = left.join(right, "k").keep()
+    left_in.insert([(1, 1)])
+    right_in.insert([(1, 2)])
+    flow.advance_to(1)
+    assert both.at().collect() == [(1, 1, 2)] and not recwarn.list
+    left_in.insert([(1, 5)])
+    with pytest.warns(StaleWarning, match="input 'left' was given updates.*step()"):
+        both.at()
+    left_in.advance_to(4)
+    flow.step()
+    with pytest.warns(StaleWarning, match="input 'right' at 1 holds it back.*'left' at 4"):
+        assert both.at().count() == 1
+    with pytest.raises(NotReadableError, match="input 'right' at 1 holds it back"):
+        both.at(2)
+    assert flow.advance_to(3) and left_in.time() == 4 and right_in.time() == 3
+    assert both.at(2).count() == 2
+
+
+def test_all_inputs_advance_together(flow):
+    _, left_in = flow.input("left", "k int")
+    _, right_in = flow.input("right", "k int")
+    left_in.advance_to(5)
+    assert flow.advance_to(3) and (left_in.time(), right_in.time()) == (5, 3)
+    with pytest.raises(ValueError, match="cannot go back to 2: input 'left' at 5, input 'right' at"):
+        flow.advance_to(2)
+    right_in.close()
+    assert flow.advance_to(6) and left_in.time() == 6
+    left_in.close()
+    assert flow.advance_to(7) and not flow.advance_to(8)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "spark", True])
+def test_each_step_is_shown_as_a_table(flow, kind):
+    pairs, pairs_in = flow.input("pairs", "k int, v int")
+    shown = []
+    pairs.inspect(shown.append, by_table=kind)
+    with pytest.raises(ValueError, match="by_table"):
+        pairs.inspect(print, by_table="polars")
+    for time in range(2):
+        pairs_in.insert([(time, 1)] * (time + 1))
+        flow.advance_to(time + 1)
+    first, second = shown
+    names = first.column_names if kind in (True, "arrow") else list(first.columns)
+    assert names == ["k", "v", "time", "diff"]
+    count = {"pandas": len, "spark": lambda t: t.count()}.get(kind, lambda t: t.num_rows)
+    assert (count(first), count(second)) == (1, 2)
