@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.probe import Probe
+    from pyspark_diff.dataflow.staleness import StaleWarning
     from pyspark_diff.errors import (
         ClosedError,
         DiffError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         NotReadableError,
         ReservedNameError,
         SchemaError,
-        StaleWarning,
         StalledError,
         StepError,
         StorageError,
@@ -66,7 +66,7 @@ _HOMES = {
     "Probe": "dataflow.probe",
     "ReservedNameError": "errors",
     "SchemaError": "errors",
-    "StaleWarning": "errors",
+    "StaleWarning": "dataflow.staleness",
     "StalledError": "errors",
     "StepError": "errors",
     "StorageError": "errors",

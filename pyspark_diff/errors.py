@@ -10,9 +10,6 @@ the error that the task found, and nothing is ever unpickled.
 from __future__ import annotations
 
 import json
-import os
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -120,14 +117,6 @@ class FunctionError(DiffError, RuntimeError):
     """A function that the user gave has failed.
 
     The message names the key and the time it was called for, and what it raised.
-    """
-
-
-class StaleWarning(UserWarning):
-    """What is read or stepped does not show all that was given; the message says why.
-
-    An input was not advanced beyond what it was given, holds others back, or no step was taken.
-    Advance the inputs that it names, or say which time is meant: ``at(t)``.
     """
 
 
@@ -269,11 +258,3 @@ def errors_from_text() -> Iterator[None]:
         if found is None:
             raise
         raise found from error
-
-
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn whoever called the library, and not a line of it."""
-    package, frame, level = os.path.dirname(__file__) + os.sep, sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level - 1)

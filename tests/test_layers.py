@@ -36,16 +36,16 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
-        "aggregate arrange by_self collate consolidate contract count cross inspect join linear "
-        "loop node projection reduce threshold top_k twice".split()
+        "aggregate arrange by_self collate consolidate contract count cross imported inspect join "
+        "linear loop node projection reduce threshold top_k twice".split()
     ),
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph loop lowering oscillation program state step "
-        "subgraph".split()
+        "compaction context demand evaluation graph growth loop lowering oscillation program state "
+        "step subgraph".split()
     ),
     "dataflow": frozenset(
-        "blame catalog coercion dataflow hold input_session outputs probe".split()
+        "blame catalog coercion dataflow hold input_session outputs probe staleness".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection dataflow diffframe grouped join_plan joins keyed "

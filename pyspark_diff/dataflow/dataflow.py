@@ -37,13 +37,11 @@ from pyspark_diff.errors import (
     DiffError,
     NotReadableError,
     SchemaError,
-    StaleWarning,
     StalledError,
     StorageError,
     TimeRegressionError,
     from_payload,
     to_payload,
-    warn,
 )
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node
@@ -204,7 +202,7 @@ class BaseDataflow:
         elif all(delivery.done for delivery in self._state.outbox):
             found = staleness.left(self._sessions.values(), self._state)
             if found:
-                warn(f"step() had nothing to do, but {found}", StaleWarning)
+                staleness.warn(f"step() had nothing to do, but {found}")
             return False
         else:
             self._deliver()
@@ -464,7 +462,7 @@ class BaseDataflow:
         with self._lock:
             found = staleness.behind(self._upstream(node), self._state)
         if found:
-            warn(f"this is the latest complete state, but {found}", StaleWarning)
+            staleness.warn(f"this is the latest complete state, but {found}")
 
     def _next_to_do(self, node: Node) -> str:
         """What brings a collection further, as a sentence."""

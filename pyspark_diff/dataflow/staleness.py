@@ -7,11 +7,22 @@ Nothing is stale in silence::
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import Collection
 
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.engine.state import State
 from pyspark_diff.times import meet_all
+
+
+class StaleWarning(UserWarning):
+    """What is read or stepped does not show all that was given; the message says why.
+
+    An input was not advanced beyond what it was given, holds others back, or no step was taken.
+    Advance the inputs that it names, or say which time is meant: ``at(t)``.
+    """
 
 
 def left(sessions: Collection[InputSession], state: State) -> str:
@@ -47,7 +58,8 @@ def held_back(sessions: Collection[InputSession], state: State) -> str:
     if not others:
         return ""
     holds = "holds" if len(late) == 1 else "hold"
-    return f"{_told(late, state)} {holds} it back, others are further ({_told(others, state)}): {_advance(late)}"
+    further = _told(others, state)
+    return f"{_told(late, state)} {holds} it back, others are further ({further}): {_advance(late)}"
 
 
 def frontiers(sessions: Collection[InputSession], state: State) -> str:
@@ -67,3 +79,11 @@ def _told(sessions: Collection[InputSession], state: State) -> str:
 def _advance(sessions: Collection[InputSession]) -> str:
     which = "it" if len(sessions) == 1 else "them"
     return f"advance {which}, with advance_to of the dataflow or of the input"
+
+
+def warn(message: str) -> None:
+    """Warn whoever called the library, and not a line of it."""
+    package, frame, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, StaleWarning, stacklevel=level - 1)
