@@ -36,8 +36,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
-        "aggregate arrange by_self collate consolidate contract count cross inspect join linear "
-        "loop node projection reduce threshold top_k twice".split()
+        "aggregate arrange by_self checked collate consolidate contract count cross inspect join "
+        "linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "subgraph".split()
     ),
     "dataflow": frozenset(
-        "blame catalog coercion dataflow hold input_session outputs probe".split()
+        "blame catalog coercion dataflow hold input_session keyed_session outputs probe".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection dataflow diffframe grouped join_plan joins keyed "

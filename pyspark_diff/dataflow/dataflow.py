@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +20,13 @@ from pyspark_diff.dataflow import catalog
 from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
+    BaseSession,
     Discarded,
     InputSession,
     check_name,
     constant_arrival,
 )
+from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
@@ -44,14 +46,18 @@ from pyspark_diff.errors import (
     from_payload,
     to_payload,
 )
+from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.operators.node import Arranged, Constant, Input, Node
+from pyspark_diff.operators.checked import checked
+from pyspark_diff.operators.node import Arranged, Constant, Input, Node, Reader
+from pyspark_diff.operators.upsert import changes_input, upsert
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
+    Schema,
     check_data_names,
     check_names,
     parse_schema,
@@ -118,7 +124,7 @@ class BaseDataflow:
         self._keep_history = keep_history
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
-        self._sessions: dict[Node, InputSession] = {}
+        self._sessions: dict[Node, BaseSession] = {}
         self._frames: weakref.WeakKeyDictionary[object, Node] = weakref.WeakKeyDictionary()
         self._sinks: dict[Node, None] = {}
         #: Frames of kept collections that have a name.
@@ -290,14 +296,36 @@ class BaseDataflow:
     # What follows is for the layer above.
 
     def _add_input(
-        self, name: str, schema: str | T.StructType, start: Any
-    ) -> tuple[Input, InputSession]:
+        self, name: str, schema: str | T.StructType, start: Any, check: bool
+    ) -> tuple[Node, InputSession]:
         with self._lock:
-            return self._new_input(name, schema, start)
+            parsed, begin = self._input_columns(name, schema, start)
+            node = Input(parsed, self.time_type, name)
+            names = self.time_name, self.diff_name
+            session = InputSession(node, *names, begin, self._discard)
+            self._add_session(node, session)
+        return checked(node) if check else node, session
 
-    def _new_input(
+    def _add_keyed_input(
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
+    ) -> tuple[Reader, KeyedSession]:
+        with self._lock:
+            parsed, begin = self._input_columns(name, schema, start)
+            names = self.time_name, self.diff_name
+            taken = [*parsed.names, *names]
+            node = changes_input(
+                parsed, parsed.resolved(key, f"the key of input {name!r}", self.spark),
+                self.time_type, name, unused("change", taken), unused("number", taken),
+            )
+            found = upsert(node)
+            session = KeyedSession(node, *names, begin, self._discard)
+            self._add_session(node, session)
+        return found, session
+
+    def _input_columns(
         self, name: str, schema: str | T.StructType, start: Any
-    ) -> tuple[Input, InputSession]:
+    ) -> tuple[Schema, int]:
+        """Columns of a new input, and where it starts."""
         self._check_open()
         self._check_building(f"input {name!r}")
         check_name(name, "an input", "edges")
@@ -306,13 +334,11 @@ class BaseDataflow:
         parsed = parse_schema(schema)
         check_data_names(parsed.names, self.time_name, self.diff_name, f"input {name!r}")
         begin = self.time_type.start if start is None else self.time_type.encode(start)
-        node = Input(parsed, self.time_type, name)
-        session = InputSession(
-            node, self.time_name, self.diff_name, begin, self._discard
-        )
+        return parsed, begin
+
+    def _add_session(self, node: Input, session: BaseSession) -> None:
         self._sessions[node] = session
         self._state = State({**self._state.frontiers, node: session._content.frontier}, {}, {}, {})
-        return node, session
 
     def _add_frame(self, frame: object, node: Node) -> None:
         """Tell of a frame, which is kept to be read if it is there when the first step begins."""
@@ -522,7 +548,7 @@ class BaseDataflow:
                 frame = self._spark_runner.frame(arrival.source)
                 frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
                 given.append(frame.toDF(*names))
-        return given
+        return self._sessions[node]._shown(given)
 
     def _updates(self, arrival: Arrival) -> list[pa.Table]:
         """The updates of an arrival that no step has released, but those of a frame."""

@@ -16,6 +16,7 @@ from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -95,6 +96,35 @@ class Schema:
     def only(self, names: Iterable[str]) -> "Schema":
         """The schema of some columns, in the given order."""
         return Schema(T.StructType([self.field(name) for name in names]))
+
+    def resolved(
+        self, names: str | Sequence[str], what: str, spark: SparkSession
+    ) -> tuple[str, ...]:
+        """The columns that a user means by some names, as ``spark.sql.caseSensitive`` says.
+
+        Raises
+        ------
+        SchemaError
+            If there is none of a name, a column is named twice, or none is named.
+        """
+        listed = [names] if isinstance(names, str) else names
+        if not isinstance(listed, (list, tuple)) or not listed:
+            raise SchemaError(f"{what} is a column name or a list of them, not {names!r}")
+        sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        found = []
+        for name in listed:
+            like = [known for known in self.names if known == name or (
+                not sensitive and isinstance(name, str) and known.lower() == name.lower()
+            )]
+            if not like:
+                raise SchemaError(
+                    f"there is no column {name!r} for {what}; the columns are "
+                    f"{', '.join(self.names)}"
+                )
+            found += like
+        if len(set(found)) < len(found):
+            raise SchemaError(f"{what} names a column more than once: {', '.join(found)}")
+        return tuple(found)
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
         """How kernels hold records of these columns.
