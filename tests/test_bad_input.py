@@ -671,6 +671,7 @@ KEYED_CALLS = {
     "replace": lambda s: s.replace([]),
 }
 FLOW_CALLS = {
+    "constant": lambda f: f.constant([(1,)], ONE),
     "input": lambda f: f.input("other", ONE),
     "step": lambda f: f.step(),
     "step_while": lambda f: f.step_while(lambda: False),

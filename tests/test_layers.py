@@ -48,8 +48,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "blame catalog coercion dataflow hold input_session keyed_session outputs probe".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection dataflow diffframe grouped join_plan joins keyed "
-        "keys linear loops multiset reading row_wise".split()
+        "aggregation as_pyspark base collection constants dataflow diffframe grouped join_plan "
+        "joins keyed keys linear loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "

@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog
@@ -415,7 +417,6 @@ class BaseDataflow:
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
             if isinstance(n, Constant):
-                arrivals[n] = self._constant(n)
                 continue
             source = Source(n.schema, frame=n.frame)
             if n.frame is not None and n.local:
@@ -423,6 +424,11 @@ class BaseDataflow:
                 table = n.frame.toArrow()
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
+        constants = [n for n in inputs if isinstance(n, Constant)]
+        if constants:
+            # There before anything happens.
+            begin = min([self.time_type.start, *map(self._first, arrivals.values())])
+            arrivals.update({n: (constant_arrival(n, begin),) for n in constants})
         self._advance(self._graph, arrivals, dict.fromkeys(inputs, Antichain()))
 
     def _start(self) -> Antichain:
@@ -434,10 +440,19 @@ class BaseDataflow:
     def _constant(self, node: Constant) -> tuple[Arrival, ...]:
         """A constant's rows, as long as they have not been taken in."""
         start = self._state.frontiers[node].bound
-        if start is None:
-            return ()
-        begin = node.time_type.start if start == BEGINNING else start
-        return (constant_arrival(node, begin),)
+        return () if start is None else (constant_arrival(node, start),)
+
+    def _first(self, arrivals: Sequence[Arrival]) -> int:
+        """The first time of a whole history."""
+        (arrival,) = arrivals
+        table, frame = arrival.source.table, arrival.source.frame
+        first = None
+        if table is not None:
+            first = pc.min(table[TIME]).as_py() if table.num_rows else None
+        elif frame is not None:
+            row = frame.agg(F.min(column(TIME)).alias("first")).first()
+            first = None if row is None else row["first"]
+        return self.time_type.start if first is None else self.time_type.encode(first)
 
     def _advance(
         self,

@@ -30,7 +30,6 @@ from pyspark_diff.operators.node import Constant, Input
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.spark.values import to_array
 from pyspark_diff.times import Antichain
 
 if TYPE_CHECKING:
@@ -388,12 +387,10 @@ def nulls(count: int, what: str, name: str) -> str:
 
 def constant_arrival(node: Constant, start: int) -> Arrival:
     """The rows of a constant, at the time at which everything begins."""
-    columns = [
-        to_array([row[i] for row in node.rows], field.type)
-        for i, field in enumerate(node.schema.arrow())
-    ]
-    times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
-    diffs = pa.array([1] * len(node.rows), pa.int64())
-    names = [*node.schema.names, TIME, DIFF]
-    table = pa.Table.from_arrays([*columns, times, diffs], names=names)
-    return Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start)
+    rows = node.rows
+    if isinstance(rows, DataFrame):
+        return Arrival(Source(node.schema, frame=rows, time=start, diff=1), last=start)
+    times = from_int64(pa.array(np.full(rows.num_rows, start)), node.time_type.arrow)
+    diffs = pa.array(np.ones(rows.num_rows, np.int64))
+    table = pa.table([*rows.columns, times, diffs], names=[*node.schema.names, TIME, DIFF])
+    return Arrival(Source(node.schema, table=table, rows=rows.num_rows), last=start)

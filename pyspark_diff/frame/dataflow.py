@@ -6,11 +6,13 @@ from typing import Any, Sequence, overload
 
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.coercion import Data
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.constants import Setting, constant
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.operators.node import Node
@@ -143,6 +145,44 @@ class Dataflow(BaseDataflow):
             return self._frame_of(node), session
         keyed, keyed_session = self._add_keyed_input(name, schema, start, key)
         return self._frame_of(keyed, keyed.key), keyed_session
+
+    def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
+        """A collection that never changes: some rows, there at all times.
+
+        A plain table that is given to an operator beside a collection becomes one by itself.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            A Spark frame is evaluated once, by the first step.
+        schema : str or StructType, optional
+            Columns, for example ``"src long, dst long"``. Tables have their own; rows need one.
+
+        Raises
+        ------
+        SchemaError
+            If the rows do not fit the schema, or there is none, or a column is called as the time
+            or the diff.
+        NonDeterministicError
+            If a Spark frame gives other rows at each evaluation.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     orders, orders_in = flow.input("orders", "city string")
+        ...     countries = flow.constant([("Rome", "Italy")], "city string, country string")
+        ...     found = orders.join(countries, "city").keep("found")
+        ...     orders_in.insert([("Rome",), ("Oslo",)])
+        ...     orders_in.close()
+        ...     _ = flow.step()
+        ...     found.at().collect()
+        [Row(city='Rome', country='Italy')]
+        """
+        self._check_open()
+        self._check_building("a constant")
+        setting = Setting(self, self.spark, self.time_type, self.time_name, self.diff_name)
+        return DiffFrame._wrap(constant(data, setting, schema))
 
     def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
         return DiffFrame._wrap(Collection(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from pyspark_diff.errors import (
     InvalidTimeError,
@@ -170,6 +170,38 @@ def parse_schema(schema: str | T.StructType) -> Schema:
             f"a schema is a text such as 'src long, dst long' or a StructType, not {schema!r}"
         )
     return Schema(without_nullability(struct))
+
+
+def from_arrow(schema: pa.Schema) -> T.StructType:
+    """Spark schema of an Arrow table: timestamps without a zone are ``timestamp_ntz``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If Spark has no such type.
+
+    Examples
+    --------
+    >>> from_arrow(pa.schema([("n", pa.int32()), ("s", pa.large_string())])).simpleString()
+    'struct<n:int,s:string>'
+    """
+    fields = []
+    for column in schema:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_string_view(kind):
+            kind = pa.string()
+        if pa.types.is_binary_view(kind):
+            kind = pa.binary()
+        try:
+            fields.append(T.StructField(column.name, from_arrow_type(kind, True)))
+        except PySparkTypeError as error:
+            raise UnsupportedTypeError(
+                f"column {column.name!r} is {kind}, which Spark has no type for; cast it, or give "
+                "a schema: flow.constant(table, schema)"
+            ) from error
+    return T.StructType(fields)
 
 
 def check_names(names: Sequence[str]) -> None:
