@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from pyspark_diff import graphs
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
+    from pyspark_diff.dataflow.keyed_session import KeyedSession
     from pyspark_diff.dataflow.probe import Probe
     from pyspark_diff.dataflow.staleness import StaleWarning
     from pyspark_diff.errors import (
         ClosedError,
         DiffError,
         DiffOverflowError,
+        DuplicateKeyError,
         FunctionError,
         InvalidDiffError,
         InvalidTimeError,
@@ -53,12 +55,14 @@ _HOMES = {
     "DiffError": "errors",
     "DiffFrame": "frame.diffframe",
     "DiffOverflowError": "errors",
+    "DuplicateKeyError": "errors",
     "FunctionError": "errors",
     "GroupedDiff": "frame.grouped",
     "Hold": "dataflow.hold",
     "InputSession": "dataflow.input_session",
     "InvalidDiffError": "errors",
     "InvalidTimeError": "errors",
+    "KeyedSession": "dataflow.keyed_session",
     "Loop": "frame.loops",
     "NegativeMultiplicityError": "errors",
     "NonDeterministicError": "errors",
@@ -85,12 +89,14 @@ __all__ = [
     "DiffError",
     "DiffFrame",
     "DiffOverflowError",
+    "DuplicateKeyError",
     "FunctionError",
     "GroupedDiff",
     "Hold",
     "InputSession",
     "InvalidDiffError",
     "InvalidTimeError",
+    "KeyedSession",
     "Loop",
     "NegativeMultiplicityError",
     "NonDeterministicError",

@@ -99,8 +99,16 @@ class NonDeterministicError(DiffError, ValueError):
 class NegativeMultiplicityError(DiffError, ValueError):
     """A record accumulates to a negative count where a multiset is needed.
 
-    Raised by snapshots and user reducers, and names the records. Remove only what was inserted, or
-    say that negative counts are allowed where the method offers it.
+    Raised by snapshots, user reducers and inputs that check it, and names the records. Remove only
+    what was inserted, or say that negative counts are allowed where the method offers it.
+    """
+
+
+class DuplicateKeyError(DiffError, ValueError):
+    """A row has a key that another row has already, where each key has one row.
+
+    Raised by inputs that have a key, and names the rows. Use upsert for a row that may take the
+    place of another one.
     """
 
 
@@ -166,6 +174,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         ClosedError,
         NonDeterministicError,
         NegativeMultiplicityError,
+        DuplicateKeyError,
         NotReadableError,
         FunctionError,
         StalledError,

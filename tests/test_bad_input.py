@@ -28,6 +28,7 @@ from pyspark_diff import (
     InputSession,
     InvalidDiffError,
     InvalidTimeError,
+    KeyedSession,
     NegativeMultiplicityError,
     NonDeterministicError,
     NotReadableError,
@@ -159,13 +160,27 @@ def test_null_time_or_diff_that_a_task_finds_is_no_error_of_spark(spark, program
 ONE = "n long"
 
 
+class Streamed:
+    """A table of another library, such as Polars or DuckDB, of which only its stream is known."""
+
+    def __init__(self, table: pa.Table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
 def forms(spark, rows, columns: str) -> dict[str, object]:
     """The same rows in each form that an input takes."""
     names = T.StructType.fromDDL(columns).names
+    table = pa.table([list(values) for values in zip(*rows)], names=names)
     return {
         "rows": rows,
         "dicts": [dict(zip(names, row)) for row in rows],
-        "arrow": pa.table([list(values) for values in zip(*rows)], names=names),
+        "arrow": table,
+        "batch": table.combine_chunks().to_batches()[0],
+        "batches": table.to_reader(),
+        "stream": Streamed(table),
         "pandas": pd.DataFrame(
             {name: pd.array(list(v), dtype="Int64") for name, v in zip(names, zip(*rows))}
         ),
@@ -174,7 +189,9 @@ def forms(spark, rows, columns: str) -> dict[str, object]:
     }
 
 
-FORMS = ["rows", "dicts", "arrow", "pandas", "frame", "near frame"]
+FORMS = [
+    "rows", "dicts", "arrow", "batch", "batches", "stream", "pandas", "frame", "near frame",
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -286,7 +303,7 @@ TWO = "a long, b string"
         ({"a": 1, "b": "x"}, ("iterable of rows", "not dict")),
         (None, ("iterable of rows", "not NoneType")),
         (7, ("iterable of rows", "not int")),
-        ([{"a": 1}], ("missing b", "given (a)", "expected (a, b)")),
+        ([{"a": 1, "c": 2}], ("missing b", "unknown c", "given (a, c)", "expected (a, b)")),
         ([{"a": 1, "b": "x", "c": 2}], ("unknown c", "(a, b, c)", "expected (a, b)")),
         ([Row(a=1, c="x")], ("missing b", "unknown c")),
         ([(True, "x")], ("'a'", "bigint", "True is a bool")),
@@ -340,10 +357,29 @@ def test_columns_of_tables_are_matched_by_name(spark, flow):
     session.insert(pa.table({"b": [2], "a": [1]}))
     session.insert(pd.DataFrame({"b": [2], "a": [1]}))
     session.insert([{"b": 2, "a": 1}, Row(b=2, a=1)])
+    session.insert(Streamed(pa.table({"b": [2], "a": [1]})))
+    session.insert(pa.table({"b": [2], "a": [1]}).to_reader())
     session.insert(far(spark.createDataFrame([(2, 1)], "b long, a long")))
     session.insert(near(spark, [(2, 1)], "b long, a long"))
     ran(flow, session)
-    assert [tuple(row) for row in collection.at(0).collect()] == [(1, 2)] * 6
+    assert [tuple(row) for row in collection.at(0).collect()] == [(1, 2)] * 8
+
+
+def test_what_other_libraries_call_a_text(flow):
+    """Views and dictionaries, and what a dict does not tell is null."""
+    collection, session = flow.input("rows", "a string, b binary, c long")
+    table = pa.table({
+        "c": [1], "b": pa.array([b"x"], pa.binary_view()), "a": pa.array(["x"], pa.string_view()),
+    })
+    session.insert(Streamed(table))
+    session.insert(pa.table({"a": pa.array(["x"]).dictionary_encode(), "b": [b"x"], "c": [1]}))
+    session.insert(pd.DataFrame({"a": pd.Categorical(["x"]), "b": [b"x"], "c": [1]}))
+    session.insert([{"a": "x"}, {}])
+    kept = collection.count().keep()
+    ran(flow, session)
+    assert sorted(map(tuple, kept.at(0).collect()), key=str) == [
+        ("x", None, None, 1), ("x", bytearray(b"x"), 1, 3), (None, None, None, 1),
+    ]
 
 
 #: A type, and values that Arrow by itself would take for one of it, changed.
@@ -628,7 +664,14 @@ SESSION_CALLS = {
     "flush": lambda s: s.flush(),
     "discard": lambda s: s.discard(),
 }
+KEYED_CALLS = {
+    **{name: call for name, call in SESSION_CALLS.items() if name != "update"},
+    "upsert": lambda s: s.upsert([(1,)]),
+    "delete": lambda s: s.delete([1]),
+    "replace": lambda s: s.replace([]),
+}
 FLOW_CALLS = {
+    "constant": lambda f: f.constant([(1,)], ONE),
     "input": lambda f: f.input("other", ONE),
     "step": lambda f: f.step(),
     "step_while": lambda f: f.step_while(lambda: False),
@@ -704,6 +747,7 @@ FRAME_CALLS = {
     ("kind", "calls", "other"),
     [
         (InputSession, SESSION_CALLS, {"close", "name", "schema"}),
+        (KeyedSession, KEYED_CALLS, {"close", "name", "schema", "key"}),
         (Dataflow, FLOW_CALLS, {"close", "report"}),
         (
             DiffFrame, FRAME_CALLS,
@@ -719,12 +763,15 @@ def test_every_public_method_is_tried_after_close(kind, calls, other):
 def test_a_closed_dataflow_does_nothing(spark):
     with Dataflow(spark, runner="local") as flow:
         collection, session = flow.input("rows", ONE)
+        _, keyed = flow.input("keyed", ONE, key="n")
         session.insert([(1,)])
+        keyed.close()
         ran(flow, session)
         frame = collection.at(0)
     flow.close()
     for calls, thing in (
-        (SESSION_CALLS, session), (FLOW_CALLS, flow), (FRAME_CALLS, collection)
+        (KEYED_CALLS, keyed), (SESSION_CALLS, session), (FLOW_CALLS, flow),
+        (FRAME_CALLS, collection),
     ):
         for name, call in calls.items():
             with refused(ClosedError, "closed", "make a new one"):
@@ -738,13 +785,15 @@ def test_a_closed_dataflow_does_nothing(spark):
 
 def test_a_closed_input_takes_no_more(flow):
     collection, session = flow.input("rows", ONE)
+    _, keyed = flow.input("keyed", ONE, key="n")
     session.insert([(1,)])
-    session.close()
-    session.close()
-    for name, call in SESSION_CALLS.items():
-        if name != "discard":
-            with refused(ClosedError, "'rows'", "closed", "no more updates"):
-                call(session)
+    for calls, fed in ((SESSION_CALLS, session), (KEYED_CALLS, keyed)):
+        fed.close()
+        fed.close()
+        for name, call in calls.items():
+            if name != "discard":
+                with refused(ClosedError, f"'{fed.name}'", "closed", "no more updates"):
+                    call(fed)
     flow.step()
     assert collection.at().collect() == [Row(n=1)]
     with refused(ClosedError, "'words'"):

@@ -18,6 +18,7 @@ BUILTIN_OF = {
     "SchemaError": TypeError,
     "InvalidTimeError": ValueError,
     "InvalidDiffError": ValueError,
+    "DuplicateKeyError": ValueError,
     "TimeRegressionError": ValueError,
     "ReservedNameError": ValueError,
     "UnsupportedTypeError": TypeError,

@@ -36,8 +36,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
-        "aggregate arrange by_self collate consolidate contract count cross imported inspect join "
-        "linear loop node projection reduce threshold top_k twice".split()
+        "aggregate arrange by_self checked collate consolidate contract count cross imported "
+        "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
@@ -45,11 +45,12 @@ ROOMS: dict[str, frozenset[str]] = {
         "step subgraph".split()
     ),
     "dataflow": frozenset(
-        "blame catalog coercion dataflow hold input_session outputs probe staleness".split()
+        "blame catalog coercion dataflow hold input_session keyed_session outputs probe "
+        "staleness".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection dataflow diffframe grouped join_plan joins keyed "
-        "keys linear loops multiset reading row_wise".split()
+        "aggregation as_pyspark base collection constants dataflow diffframe grouped join_plan "
+        "joins keyed keys linear loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark_diff.engine.state import Arrival
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
+from pyspark_diff.operators.upsert import KINDS, ChangesInput
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 
 #: No more trials than this, no more after so many seconds, and none with more updates than this.
@@ -128,6 +129,11 @@ class Suspects:
         row = table.slice(int(self._rows[one]), 1).to_pylist()[0]
         diff = row.pop(DIFF)
         del row[TIME]
+        if isinstance(node, ChangesInput):
+            kind = KINDS[row[node.change]]
+            names = node.key if kind == "delete" else () if kind == "clear" else node.record.names
+            told = tuple(row[name] for name in names)
+            return f"input {name!r} at time {when!r}: {kind} {told!r}"
         return f"input {name!r} at time {when!r}: {tuple(row.values())!r} with diff {diff}"
 
     def _range(self, some: Sequence[int] | npt.NDArray[np.int64]) -> str:

@@ -8,7 +8,7 @@ message.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Iterable, Sequence, TypeAlias
+from typing import Any, Iterable, Protocol, Sequence, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -20,8 +20,37 @@ from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, without_nullability
 from pyspark_diff.spark.values import to_array
 
-#: What a user may hand in: a Spark, Arrow or pandas table, or rows (tuples, Rows or dicts).
-Data: TypeAlias = DataFrame | pa.Table | pd.DataFrame | Iterable[Any]
+
+class ArrowStream(Protocol):
+    """What has the Arrow C stream: a table of Polars, of DuckDB, and of others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """A capsule with the stream."""
+
+
+#: What a user may hand in: a Spark, Arrow or pandas table, one of another library by the Arrow C
+#: stream, or rows (tuples, Rows or dicts).
+Data: TypeAlias = (
+    DataFrame | pa.Table | pa.RecordBatch | pa.RecordBatchReader | pd.DataFrame | ArrowStream
+    | Iterable[Any]
+)
+
+
+def arrow_table(data: object) -> pa.Table | None:
+    """A table of Arrow, or of another library by the Arrow C stream; None of what is none.
+
+    Spark frames, whose rows are not here, are none; nor are pandas tables, which have types of
+    their own.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if isinstance(data, (DataFrame, pd.DataFrame)) or not hasattr(data, "__arrow_c_stream__"):
+        return None
+    return pa.RecordBatchReader.from_stream(data).read_all()
 
 
 def coerce(
@@ -45,9 +74,10 @@ def coerce(
             data = pa.Table.from_pandas(data, preserve_index=False)
         except pa.ArrowException as error:
             raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
-    if isinstance(data, pa.Table):
-        _check_columns(data.column_names, struct, name)
-        return _cast(data.select(struct.names), struct, name)
+    table = arrow_table(data)
+    if table is not None:
+        _check_columns(table.column_names, struct, name)
+        return _cast(table.select(struct.names), struct, name)
     return _rows_to_table(data, struct, name)
 
 
@@ -126,9 +156,18 @@ def _alike(given: pa.DataType, wanted: pa.DataType) -> bool:
         or (pa.types.is_integer(given) and pa.types.is_integer(wanted))
         or (pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted)
             and (given.tz is None) == (wanted.tz is None))
-        or (pa.types.is_large_string(given) and pa.types.is_string(wanted))
-        or (pa.types.is_large_binary(given) and pa.types.is_binary(wanted))
+        or (_is_text(given) and pa.types.is_string(wanted))
+        or (_is_bytes(given) and pa.types.is_binary(wanted))
+        or (pa.types.is_dictionary(given) and _alike(given.value_type, wanted))
     )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -137,19 +176,21 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _rows_to_table(rows: Iterable[Any], struct: T.StructType, name: str) -> pa.Table:
+def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
     if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
         raise SchemaError(
-            f"input {name!r} takes a DataFrame, a pyarrow or pandas table, or an iterable of rows, "
-            f"not {type(rows).__name__}"
+            f"input {name!r} takes a DataFrame, a pyarrow or pandas table, one of another library "
+            f"by the Arrow C stream, or an iterable of rows, not {type(rows).__name__}"
         )
     expected = Schema(struct).arrow()
     names = struct.names
     records = []
     for row in rows:  # rows that a user typed: few, and checked one by one for a good message
         if isinstance(row, dict):
-            _check_columns(list(row), struct, name)
-            row = tuple(row[n] for n in names)
+            # What a dict does not tell is null, as where PySpark makes a frame of dicts.
+            if not row.keys() <= frozenset(names):
+                _check_columns(list(row), struct, name)
+            row = tuple(row.get(n) for n in names)
         elif isinstance(row, T.Row) and getattr(row, "__fields__", None):
             _check_columns(row.__fields__, struct, name)
             row = tuple(row[n] for n in names)

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog, staleness
 from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
+    BaseSession,
     Discarded,
     InputSession,
     check_name,
     constant_arrival,
 )
+from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
@@ -43,14 +47,18 @@ from pyspark_diff.errors import (
     from_payload,
     to_payload,
 )
+from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.operators.node import Arranged, Constant, Input, Node
+from pyspark_diff.operators.checked import checked
+from pyspark_diff.operators.node import Arranged, Constant, Input, Node, Reader
+from pyspark_diff.operators.upsert import changes_input, upsert
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
+    Schema,
     check_data_names,
     check_names,
     parse_schema,
@@ -117,7 +125,7 @@ class BaseDataflow:
         self._keep_history = keep_history
         self._storage = Storage(root)
         self._spark_runner = SparkRunner(spark, self.time_type)
-        self._sessions: dict[Node, InputSession] = {}
+        self._sessions: dict[Node, BaseSession] = {}
         self._sinks: dict[Node, None] = {}
         #: Frames of kept collections that have a name.
         self._named: dict[str, object] = {}
@@ -362,14 +370,36 @@ class BaseDataflow:
     # What follows is for the layer above.
 
     def _add_input(
-        self, name: str, schema: str | T.StructType, start: Any
-    ) -> tuple[Input, InputSession]:
+        self, name: str, schema: str | T.StructType, start: Any, check: bool
+    ) -> tuple[Node, InputSession]:
         with self._lock:
-            return self._new_input(name, schema, start)
+            parsed, begin = self._input_columns(name, schema, start)
+            node = Input(parsed, self.time_type, name)
+            names = self.time_name, self.diff_name
+            session = InputSession(node, *names, begin, self._discard)
+            self._add_session(node, session)
+        return checked(node) if check else node, session
 
-    def _new_input(
+    def _add_keyed_input(
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
+    ) -> tuple[Reader, KeyedSession]:
+        with self._lock:
+            parsed, begin = self._input_columns(name, schema, start)
+            names = self.time_name, self.diff_name
+            taken = [*parsed.names, *names]
+            node = changes_input(
+                parsed, parsed.resolved(key, f"the key of input {name!r}", self.spark),
+                self.time_type, name, unused("change", taken), unused("number", taken),
+            )
+            found = upsert(node)
+            session = KeyedSession(node, *names, begin, self._discard)
+            self._add_session(node, session)
+        return found, session
+
+    def _input_columns(
         self, name: str, schema: str | T.StructType, start: Any
-    ) -> tuple[Input, InputSession]:
+    ) -> tuple[Schema, int]:
+        """Columns of a new input, and where it starts."""
         self._check_open()
         check_name(name, "an input", "edges")
         if any(session.name == name for session in self._sessions.values()):
@@ -381,16 +411,14 @@ class BaseDataflow:
             # One that comes later begins where the others are.
             now = meet_all(self._state.frontiers[n] for n in self._sessions).bound
             begin = begin if now is None else max(begin, now)
-        node = Input(parsed, self.time_type, name)
-        session = InputSession(
-            node, self.time_name, self.diff_name, begin, self._discard
-        )
+        return parsed, begin
+
+    def _add_session(self, node: Input, session: BaseSession) -> None:
         self._sessions[node] = session
         self._begins[node] = session._content.frontier
         frontiers = {**self._state.frontiers, node: session._content.frontier}
         self._state = replace(self._state, frontiers=frontiers)
         self._growth = None
-        return node, session
 
     def _add_sink(self, node: Node) -> None:
         with self._lock:
@@ -471,7 +499,7 @@ class BaseDataflow:
         found = staleness.behind(self._upstream(node), self._state)
         return f"But {found}" if found else "Advance its inputs, and step"
 
-    def _upstream(self, node: Node) -> list[InputSession]:
+    def _upstream(self, node: Node) -> list[BaseSession]:
         inputs = set(written([node]).nodes)
         return [session for n, session in self._sessions.items() if n in inputs]
 
@@ -495,7 +523,6 @@ class BaseDataflow:
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for n in inputs:
             if isinstance(n, Constant):
-                arrivals[n] = self._constant(n, state)
                 continue
             source = Source(n.schema, frame=n.frame)
             if n.frame is not None and n.local:
@@ -503,6 +530,11 @@ class BaseDataflow:
                 table = n.frame.toArrow()
                 source = Source(n.schema, table=table, rows=table.num_rows)
             arrivals[n] = (Arrival(source, last=2**63 - 1),)
+        constants = [n for n in inputs if isinstance(n, Constant)]
+        if constants:
+            # There before anything happens.
+            begin = min([self.time_type.start, *map(self._first, arrivals.values())])
+            arrivals.update({n: (constant_arrival(n, begin),) for n in constants})
         self._advance(growth, state, arrivals, dict.fromkeys(inputs, Antichain()))
 
     def _start(self) -> Antichain:
@@ -514,10 +546,19 @@ class BaseDataflow:
     def _constant(self, node: Constant, state: State) -> tuple[Arrival, ...]:
         """A constant's rows, as long as they have not been taken in."""
         start = state.frontiers[node].bound
-        if start is None:
-            return ()
-        begin = node.time_type.start if start == BEGINNING else start
-        return (constant_arrival(node, begin),)
+        return () if start is None else (constant_arrival(node, start),)
+
+    def _first(self, arrivals: Sequence[Arrival]) -> int:
+        """The first time of a whole history."""
+        (arrival,) = arrivals
+        table, frame = arrival.source.table, arrival.source.frame
+        first = None
+        if table is not None:
+            first = pc.min(table[TIME]).as_py() if table.num_rows else None
+        elif frame is not None:
+            row = frame.agg(F.min(column(TIME)).alias("first")).first()
+            first = None if row is None else row["first"]
+        return self.time_type.start if first is None else self.time_type.encode(first)
 
     def _advance(
         self,
@@ -634,7 +675,7 @@ class BaseDataflow:
                 frame = self._spark_runner.frame(arrival.source)
                 frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
                 given.append(frame.toDF(*names))
-        return given
+        return self._sessions[node]._shown(given)
 
     def _updates(self, arrival: Arrival) -> list[pa.Table]:
         """The updates of an arrival that no step has released, but those of a frame."""

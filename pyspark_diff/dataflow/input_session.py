@@ -7,7 +7,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, NamedTuple, Sequence, TypeAlias
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +30,10 @@ from pyspark_diff.operators.node import Constant, Input
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.spark.values import to_array
 from pyspark_diff.times import Antichain
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Updates that were discarded: the input's columns, time and diff, under the user's names.
 Discarded: TypeAlias = list[pa.Table | DataFrame]
@@ -54,31 +55,20 @@ class _Content(NamedTuple):
     first: int = 0
 
 
-class InputSession:
-    """Feeds one input of a dataflow. It holds state: a time, and updates that wait for `flush`.
+class _Span(NamedTuple):
+    """The times of some updates, and how many they are."""
 
-    Made by `Dataflow.input`. Updates enter at the session's time, unless they bring their own
-    (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
-    up to the time that the session has advanced to.
+    first: int
+    last: int
+    rows: int
 
-    Several threads may feed a session, also while another one steps, and so may functions that a
-    step calls: each call is done as a whole. What enters has the time that the session has just
-    then.
 
-    Examples
-    --------
-    >>> from pyspark_diff import Dataflow
-    >>> with Dataflow(spark) as flow:
-    ...     edges, edges_in = flow.input("edges", "src long, dst long")
-    ...     degrees = edges.select("src").count()
-    ...     edges_in.insert([(1, 2), (1, 3)])
-    ...     edges_in.advance_to(1)
-    ...     edges_in.remove([(1, 2)])
-    ...     edges_in.advance_to(2)
-    ...     edges_in.flush()
-    ...     _ = flow.step()
-    ...     degrees.at(1).collect()
-    [Row(src=1, count=1)]
+class BaseSession:
+    """What all that feeds an input has: a time, what waits for `flush`, and what was flushed.
+
+    It holds state. Several threads may use it, also while another one steps, and so may functions
+    that a step calls: each call is done as a whole. What enters has the time that the session has
+    just then.
     """
 
     def __init__(
@@ -107,72 +97,6 @@ class InputSession:
     def time(self) -> Any:
         """The session's time: that of the next insertion."""
         return self._node.time_type.decode(self._open())
-
-    def insert(self, data: Data) -> None:
-        """Add records at the session's time.
-
-        Parameters
-        ----------
-        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-            The records; columns are matched by name, tuples by position.
-
-        Raises
-        ------
-        SchemaError
-            If names or types differ from the input's.
-        ClosedError
-            If the session or its dataflow was closed.
-        """
-        self._put(data, 1)
-
-    def remove(self, data: Data) -> None:
-        """Take records away at the session's time. See `insert`."""
-        self._put(data, -1)
-
-    def update(self, data: Data) -> None:
-        """Add update rows that bring their own time and diff columns.
-
-        A Spark frame is read once here, to check its times and diffs.
-
-        Parameters
-        ----------
-        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-            The input's columns, then time and diff.
-
-        Raises
-        ------
-        TimeRegressionError
-            If a time lies before the session's; nothing of ``data`` is taken then.
-        InvalidTimeError, InvalidDiffError
-            If a time or a diff is null.
-        SchemaError
-            If names or types differ from the input's.
-        """
-        self._open()
-        struct = T.StructType(
-            [
-                *self._node.schema.struct.fields,
-                T.StructField(self._names[0], self._node.time_type.kind),
-                T.StructField(self._names[1], T.LongType()),
-            ]
-        )
-        found = coerce(data, struct, self.name, widen=(self._names[1],))
-        names = [*self._node.schema.names, TIME, DIFF]
-        if isinstance(found, DataFrame):
-            renamed = found.toDF(*names)
-            check_deterministic(renamed)
-            self._update_frame(renamed)
-            return
-        table = found.rename_columns(names)
-        time, diff = table[TIME], table[DIFF]
-        if time.null_count:
-            raise InvalidTimeError(_nulls(time.null_count, "time", self.name))
-        if diff.null_count:
-            raise InvalidDiffError(_nulls(diff.null_count, "diff", self.name))
-        if table.num_rows:
-            encoded = as_int64(time.combine_chunks()).to_numpy()
-            source = Source(self._node.schema, table=table, rows=table.num_rows)
-            self._enter(source, int(encoded.min()), int(encoded.max()))
 
     def advance_to(self, time: Any) -> None:
         """Move the session's time forward: no update before it will come any more.
@@ -239,7 +163,7 @@ class InputSession:
             if not self._content.capability.is_empty:
                 self._flush(Antichain())
 
-    def __enter__(self) -> "InputSession":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -302,19 +226,6 @@ class InputSession:
             raise ClosedError(f"input {self.name!r} was closed: it takes no more updates")
         return now
 
-    def _put(self, data: Data, diff: int) -> None:
-        self._open()
-        found = coerce(data, self._node.schema.struct, self.name)
-        if isinstance(found, DataFrame):
-            check_deterministic(found)
-            with self._lock:
-                now = self._open()
-                source = Source(self._node.schema, frame=found, time=now, diff=diff)
-                self._content.waiting.append(Arrival(source, now))
-        elif found.num_rows:
-            with self._lock:
-                self._content.rows.append((found, self._open(), diff))
-
     def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
         """One source of the many small tables that insert and remove left."""
         if not rows:
@@ -337,25 +248,29 @@ class InputSession:
             self._check_times(first, self._open())
             self._content.waiting.append(Arrival(source, last))
 
-    def _update_frame(self, frame: DataFrame) -> None:
-        time, diff = column(TIME), column(DIFF)
+    def _span(self, frame: DataFrame) -> _Span | None:
+        """The times of a Spark frame of updates; None where it has no rows."""
+        counted = [F.count_if(column(name).isNull()) for name in (TIME, DIFF)]
         row = frame.agg(
-            F.min(time).alias("first"),
-            F.max(time).alias("last"),
-            F.count_if(time.isNull()).alias("no_time"),
-            F.count_if(diff.isNull()).alias("no_diff"),
+            F.min(column(TIME)).alias("first"),
+            F.max(column(TIME)).alias("last"),
+            counted[0].alias("no_time"),
+            counted[1].alias("no_diff"),
             F.count(F.lit(1)).alias("rows"),
         ).first()
         assert row is not None  # an aggregate without keys has one row
         if row.no_time:
-            raise InvalidTimeError(_nulls(row.no_time, "time", self.name))
+            raise InvalidTimeError(nulls(row.no_time, "time", self.name))
         if row.no_diff:
-            raise InvalidDiffError(_nulls(row.no_diff, "diff", self.name))
+            raise InvalidDiffError(nulls(row.no_diff, "diff", self.name))
         if not row.rows:
-            return
+            return None
         encode = self._node.time_type.encode
-        source = Source(self._node.schema, frame=frame, rows=row["rows"])
-        self._enter(source, encode(row["first"]), encode(row["last"]))
+        return _Span(encode(row["first"]), encode(row["last"]), row["rows"])
+
+    def _shown(self, given: Discarded) -> Discarded:
+        """What was discarded, as users are given it."""
+        return given
 
     def _check_times(self, first: int, now: int) -> None:
         if first < now:
@@ -367,13 +282,126 @@ class InputSession:
             )
 
 
+class InputSession(BaseSession):
+    """Feeds one input of a dataflow. It holds state: a time, and updates that wait for `flush`.
+
+    Made by `Dataflow.input`. Updates enter at the session's time, unless they bring their own
+    (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
+    up to the time that the session has advanced to.
+
+    Several threads may feed a session, also while another one steps, and so may functions that a
+    step calls: each call is done as a whole. What enters has the time that the session has just
+    then.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark) as flow:
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     degrees = edges.select("src").count()
+    ...     edges_in.insert([(1, 2), (1, 3)])
+    ...     edges_in.advance_to(1)
+    ...     edges_in.remove([(1, 2)])
+    ...     edges_in.advance_to(2)
+    ...     edges_in.flush()
+    ...     _ = flow.step()
+    ...     degrees.at(1).collect()
+    [Row(src=1, count=1)]
+    """
+
+    def insert(self, data: Data) -> None:
+        """Add records at the session's time.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The records; columns are matched by name, tuples by position.
+
+        Raises
+        ------
+        SchemaError
+            If names or types differ from the input's.
+        ClosedError
+            If the session or its dataflow was closed.
+        """
+        self._put(data, 1)
+
+    def remove(self, data: Data) -> None:
+        """Take records away at the session's time. See `insert`."""
+        self._put(data, -1)
+
+    def update(self, data: Data) -> None:
+        """Add update rows that bring their own time and diff columns.
+
+        A Spark frame is read once here, to check its times and diffs.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            The input's columns, then time and diff.
+
+        Raises
+        ------
+        TimeRegressionError
+            If a time lies before the session's; nothing of ``data`` is taken then.
+        InvalidTimeError, InvalidDiffError
+            If a time or a diff is null.
+        SchemaError
+            If names or types differ from the input's.
+        """
+        self._open()
+        struct = T.StructType(
+            [
+                *self._node.schema.struct.fields,
+                T.StructField(self._names[0], self._node.time_type.kind),
+                T.StructField(self._names[1], T.LongType()),
+            ]
+        )
+        found = coerce(data, struct, self.name, widen=(self._names[1],))
+        names = [*self._node.schema.names, TIME, DIFF]
+        if isinstance(found, DataFrame):
+            renamed = found.toDF(*names)
+            check_deterministic(renamed)
+            self._update_frame(renamed)
+            return
+        table = found.rename_columns(names)
+        time, diff = table[TIME], table[DIFF]
+        if time.null_count:
+            raise InvalidTimeError(nulls(time.null_count, "time", self.name))
+        if diff.null_count:
+            raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
+        if table.num_rows:
+            encoded = as_int64(time.combine_chunks()).to_numpy()
+            source = Source(self._node.schema, table=table, rows=table.num_rows)
+            self._enter(source, int(encoded.min()), int(encoded.max()))
+
+    def _put(self, data: Data, diff: int) -> None:
+        self._open()
+        found = coerce(data, self._node.schema.struct, self.name)
+        if isinstance(found, DataFrame):
+            check_deterministic(found)
+            with self._lock:
+                now = self._open()
+                source = Source(self._node.schema, frame=found, time=now, diff=diff)
+                self._content.waiting.append(Arrival(source, now))
+        elif found.num_rows:
+            with self._lock:
+                self._content.rows.append((found, self._open(), diff))
+
+    def _update_frame(self, frame: DataFrame) -> None:
+        span = self._span(frame)
+        if span is not None:
+            self._enter(Source(self._node.schema, frame=frame, rows=span.rows), *span[:2])
+
+
 def check_name(name: object, what: str, example: str) -> None:
     """Refuse names by which no message could tell a thing."""
     if not isinstance(name, str) or not name.strip():
         raise SchemaError(f"the name of {what} is a text such as {example!r}, not {name!r}")
 
 
-def _nulls(count: int, what: str, name: str) -> str:
+def nulls(count: int, what: str, name: str) -> str:
+    """What is told of updates that have nulls where none may be."""
     return (
         f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
         "or filter these rows out"
@@ -382,12 +410,10 @@ def _nulls(count: int, what: str, name: str) -> str:
 
 def constant_arrival(node: Constant, start: int) -> Arrival:
     """The rows of a constant, at the time at which everything begins."""
-    columns = [
-        to_array([row[i] for row in node.rows], field.type)
-        for i, field in enumerate(node.schema.arrow())
-    ]
-    times = from_int64(pa.array([start] * len(node.rows), pa.int64()), node.time_type.arrow)
-    diffs = pa.array([1] * len(node.rows), pa.int64())
-    names = [*node.schema.names, TIME, DIFF]
-    table = pa.Table.from_arrays([*columns, times, diffs], names=names)
-    return Arrival(Source(node.schema, table=table, rows=table.num_rows), last=start)
+    rows = node.rows
+    if isinstance(rows, DataFrame):
+        return Arrival(Source(node.schema, frame=rows, time=start, diff=1), last=start)
+    times = from_int64(pa.array(np.full(rows.num_rows, start)), node.time_type.arrow)
+    diffs = pa.array(np.ones(rows.num_rows, np.int64))
+    table = pa.table([*rows.columns, times, diffs], names=[*node.schema.names, TIME, DIFF])
+    return Arrival(Source(node.schema, table=table, rows=rows.num_rows), last=start)

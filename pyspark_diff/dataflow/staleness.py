@@ -12,7 +12,7 @@ import sys
 import warnings
 from typing import Collection
 
-from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.dataflow.input_session import BaseSession
 from pyspark_diff.engine.state import State
 from pyspark_diff.times import meet_all
 
@@ -25,7 +25,7 @@ class StaleWarning(UserWarning):
     """
 
 
-def left(sessions: Collection[InputSession], state: State) -> str:
+def left(sessions: Collection[BaseSession], state: State) -> str:
     """Updates that wait for their inputs to be advanced; nothing if there are none."""
     waiting = [session for session in sessions if state.waiting.get(session._node)]
     if not waiting:
@@ -33,7 +33,7 @@ def left(sessions: Collection[InputSession], state: State) -> str:
     return f"updates of {_told(waiting, state)} wait there: {_advance(waiting)}"
 
 
-def behind(sessions: Collection[InputSession], state: State) -> str:
+def behind(sessions: Collection[BaseSession], state: State) -> str:
     """Why what inputs were given is not all in what was made of them; nothing if it is."""
     new = [s for s in sessions if s._is_ahead(state.taken.get(s._node, 0))]
     if new:
@@ -49,7 +49,7 @@ def behind(sessions: Collection[InputSession], state: State) -> str:
     return held_back(sessions, state)
 
 
-def held_back(sessions: Collection[InputSession], state: State) -> str:
+def held_back(sessions: Collection[BaseSession], state: State) -> str:
     """Which open inputs others have gone ahead of; nothing if they are all at one time."""
     still = [s for s in sessions if not state.frontiers[s._node].is_empty]
     first = meet_all(state.frontiers[s._node] for s in still)
@@ -62,12 +62,12 @@ def held_back(sessions: Collection[InputSession], state: State) -> str:
     return f"{_told(late, state)} {holds} it back, others are further ({further}): {_advance(late)}"
 
 
-def frontiers(sessions: Collection[InputSession], state: State) -> str:
+def frontiers(sessions: Collection[BaseSession], state: State) -> str:
     """How far inputs are processed."""
     return _told(sessions, state)
 
 
-def _told(sessions: Collection[InputSession], state: State) -> str:
+def _told(sessions: Collection[BaseSession], state: State) -> str:
     told = []
     for session in sessions:
         at = state.frontiers[session._node].bound
@@ -76,7 +76,7 @@ def _told(sessions: Collection[InputSession], state: State) -> str:
     return ", ".join(told)
 
 
-def _advance(sessions: Collection[InputSession]) -> str:
+def _advance(sessions: Collection[BaseSession]) -> str:
     which = "it" if len(sessions) == 1 else "them"
     return f"advance {which}, with advance_to of the dataflow or of the input"
 

@@ -15,6 +15,7 @@ from typing import Mapping
 
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Settings
+from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import View
 from pyspark_diff.times import Antichain, meet_all
@@ -98,7 +99,15 @@ class Compaction:
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> bool:
         """Whether anybody will look into the arrangement again."""
-        return self.readable(node) or not self.hold(node, frontiers, upper).is_empty
+        if self.readable(node):
+            return True
+        readers = self.graph.readers[node]
+        if readers and isinstance(node, Keyed) and all(
+            isinstance(reader.kernel, ReplayKernel) and not reader.kernel.stateful
+            and upper.precedes(frontiers[reader]) for reader in readers
+        ):
+            return False  # they have seen it, and do not look back
+        return not self.hold(node, frontiers, upper).is_empty
 
     def fences(self, node: Arranged, frontiers: Mapping[Node, Antichain]) -> list[Antichain]:
         """Frontiers that no merge may cross."""

@@ -83,6 +83,8 @@ class StepContext:
         self.traces = dict(self.state.traces)
         self.pending = dict(self.state.pending)
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
+        #: Of inputs of changes by key: times and numbers of those that are of all keys.
+        self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)

@@ -7,7 +7,8 @@ For every node ``n``, every time ``t``, and all updates of the inputs::
 It is done once, by four rewritings, each a pure function of programs:
 
 merged
-    What was asked for twice, an arrangement of one collection by one key, is one.
+    What was asked for twice, an arrangement of one collection by one key, is one, and so is a
+    constant that was made of one table.
 arranged
     What is arranged already is read from there: a collection that comes out by the key that
     somebody wants it by becomes an arrangement itself, an operator on whole records finds them in
@@ -37,7 +38,16 @@ from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import DropNull, Pick
 from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.node import Arranged, Keyed, Linear, LoopScope, Node, Reader, Shared
+from pyspark_diff.operators.node import (
+    Arranged,
+    Constant,
+    Keyed,
+    Linear,
+    LoopScope,
+    Node,
+    Reader,
+    Shared,
+)
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,8 @@ def _likeness(node: Node) -> Hashable:
         return node.inputs, node.key, node.ordering, node.diff_columns
     if isinstance(node, Linear) and isinstance(node.stage, (Pick, DropNull)):
         return node.inputs, node.stage
+    if isinstance(node, Constant) and node.origin is not None:
+        return Constant, id(node.origin), node.schema.describe()
     return None
 
 

@@ -10,14 +10,19 @@ import time
 from dataclasses import replace
 from typing import Mapping, Sequence
 
+import pyarrow.compute as pc
+
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.state import Arrival, Delivery, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
+from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.spine import Trace
 
@@ -113,10 +118,30 @@ class Step:
             feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
             if not whole:
                 rest.append(Arrival(source, arrival.last, taken=upper.bound))
+        if isinstance(node, ChangesInput):
+            feeds = self._cleared(node, feeds)
         context.emitted[node] = tuple(feeds)
         if feeds:
             context.fed.add(node)
         self._waiting[node] = tuple(rest)
+
+    def _cleared(self, node: ChangesInput, feeds: Sequence[Feed]) -> list[Feed]:
+        """Changes of single keys; the operator is told of the others, which are of all keys."""
+        rest: list[Feed] = []
+        found: list[tuple[int, int]] = []
+        for feed in feeds:
+            table = feed.source.table
+            if table is not None:
+                clears = pc.equal(table[node.change], CLEAR)
+                told = feed.within(table.filter(clears))
+                times = as_int64(told[TIME].combine_chunks()).to_pylist()
+                found += zip(times, told[node.number].to_pylist())
+                table = table.filter(pc.invert(clears))
+                source = replace(feed.source, table=table, rows=table.num_rows)
+                feed = replace(feed, source=source)
+            rest.append(feed)
+        self._context.clears[node] = tuple(sorted(found))
+        return rest
 
     def _visit(self, node: Node, before: Antichain) -> None:
         context = self._context
@@ -159,7 +184,13 @@ class Step:
             for source in node.arranged
         )
         read = context.read_of(node, views, lower, upper)
-        results = context.read(read, sum(view.rows for view in views)) if read.buckets() else []
+        rows = sum(view.rows for view in views)
+        if isinstance(node.kernel, UpsertKernel):
+            (changes,) = node.arranged[0].inputs
+            read = replace(read, kernel=replace(node.kernel, clears=context.clears[changes]))
+            if read.kernel.visits_all:
+                rows += context.trace(node, lower).rows
+        results = context.read(read, rows) if read.buckets() else []
         context.emit(node, results, upper, context.rest_of(read, results).get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)

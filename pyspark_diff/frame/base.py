@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.constants import Plain, beside
 from pyspark_diff.operators.node import Node
 
 if TYPE_CHECKING:
@@ -57,12 +57,14 @@ class Frame:
     def _node(self) -> Node:
         return self._collection.node
 
-    def _peer(self, other: Self) -> Collection:
+    def _lifted(self, other: Self | Plain) -> Self:
+        """Another frame, or that of a plain table, which is a constant beside this one."""
+        if isinstance(other, Frame):
+            return other  # type: ignore[return-value]
+        return self._wrap(beside(self._collection, other))
+
+    def _peer(self, other: Self | Plain) -> Collection:
         """The collection of another frame, which an operator takes beside this one's."""
-        if not isinstance(other, Frame):
-            raise SchemaError(
-                f"expected a DiffFrame, not a {type(other).__name__}; wrap a Spark frame that has "
-                "time and diff columns with DiffFrame(df)"
-            )
-        self._collection.check_combines(other._collection)
-        return other._collection
+        found = self._lifted(other)._collection
+        self._collection.check_combines(found)
+        return found

@@ -145,7 +145,8 @@ class Collection:
         if other.flow is not self.flow:
             raise SchemaError(
                 "the two collections belong to different dataflows; take both from one Dataflow, "
-                "or give both as a whole"
+                "or give both as a whole. A table that does not change goes beside a collection as "
+                "it is, without DiffFrame"
             )
         if other.node.time_type != self.node.time_type:
             raise SchemaError(

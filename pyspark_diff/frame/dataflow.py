@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence, overload
 
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.coercion import Data
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.constants import Setting, constant
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.loops import Loop
+from pyspark_diff.operators.node import Node
 
 
 class Dataflow(BaseDataflow):
@@ -81,9 +85,22 @@ class Dataflow(BaseDataflow):
     [(1, 2), (2, 1)]
     """
 
+    @overload
     def input(
-        self, name: str, schema: str | T.StructType, *, start: Any = None
-    ) -> tuple[DiffFrame, InputSession]:
+        self, name: str, schema: str | T.StructType, *, start: Any = None, key: None = None,
+        check: bool = False,
+    ) -> tuple[DiffFrame, InputSession]: ...
+
+    @overload
+    def input(
+        self, name: str, schema: str | T.StructType, *, start: Any = None,
+        key: str | Sequence[str], check: bool = False,
+    ) -> tuple[DiffFrame, KeyedSession]: ...
+
+    def input(
+        self, name: str, schema: str | T.StructType, *, start: Any = None,
+        key: str | Sequence[str] | None = None, check: bool = False,
+    ) -> tuple[DiffFrame, InputSession | KeyedSession]:
         """A new input: its collection, and the session that feeds it.
 
         Parameters
@@ -93,11 +110,19 @@ class Dataflow(BaseDataflow):
             Data columns, for example ``"src long, dst long"``.
         start : int, date or datetime, optional
             First time of the input; zero or the epoch if not given.
+        key : str or list of str, optional
+            Columns of a key, of which there is one row at a time. The session then takes rows in
+            the place of others (``upsert``, ``delete``, ``replace``), and the collection is
+            arranged by its key.
+        check : bool
+            Whether a step fails if at some time more of a record is removed than was inserted. It
+            keeps the collection for that. With a key this is always so.
 
         Returns
         -------
         frame : DiffFrame
-        session : InputSession
+        session : InputSession or KeyedSession
+            The latter with a key.
 
         Examples
         --------
@@ -106,11 +131,63 @@ class Dataflow(BaseDataflow):
         ...     words, words_in = flow.input("words", "word string")
         ...     words.columns, words_in.time()
         (['word'], 0)
+        >>> with Dataflow(spark) as flow:
+        ...     prices, prices_in = flow.input("prices", "item string, price int", key="item")
+        ...     kept = prices.keep("prices")
+        ...     prices_in.upsert([("tea", 3), ("milk", 2), ("tea", 4)])
+        ...     prices_in.close()
+        ...     _ = flow.step()
+        ...     sorted(tuple(row) for row in kept.at().collect())
+        [('milk', 2), ('tea', 4)]
         """
-        node, session = self._add_input(name, schema, start)
-        resolver = Resolver.plain(node.schema.names)
-        source = Collection(node, self, self.spark, self.time_name, self.diff_name, resolver)
-        return DiffFrame._wrap(source), session
+        if key is None:
+            node, session = self._add_input(name, schema, start, check)
+            return self._frame_of(node), session
+        keyed, keyed_session = self._add_keyed_input(name, schema, start, key)
+        return self._frame_of(keyed, keyed.key), keyed_session
+
+    def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
+        """A collection that never changes: some rows, there at all times.
+
+        A plain table that is given to an operator beside a collection becomes one by itself.
+
+        Parameters
+        ----------
+        data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+            A Spark frame is evaluated once, by the first step.
+        schema : str or StructType, optional
+            Columns, for example ``"src long, dst long"``. Tables have their own; rows need one.
+
+        Raises
+        ------
+        SchemaError
+            If the rows do not fit the schema, or there is none, or a column is called as the time
+            or the diff.
+        NonDeterministicError
+            If a Spark frame gives other rows at each evaluation.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     orders, orders_in = flow.input("orders", "city string")
+        ...     countries = flow.constant([("Rome", "Italy")], "city string, country string")
+        ...     found = orders.join(countries, "city").keep("found")
+        ...     orders_in.insert([("Rome",), ("Oslo",)])
+        ...     orders_in.close()
+        ...     _ = flow.step()
+        ...     found.at().collect()
+        [Row(city='Rome', country='Italy')]
+        """
+        self._check_open()
+        setting = Setting(self, self.spark, self.time_type, self.time_name, self.diff_name)
+        return DiffFrame._wrap(constant(data, setting, schema))
+
+    def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
+        return DiffFrame._wrap(Collection(
+            node, self, self.spark, self.time_name, self.diff_name,
+            Resolver.plain(node.schema.names), key=key,
+        ))
 
     def __getitem__(self, name: str) -> DiffFrame:
         """The collection that is kept under a name: see `DiffFrame.keep`.

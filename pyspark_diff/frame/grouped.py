@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.coercion import coerce
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
 from pyspark_diff.expressions.names import Resolver, unused
@@ -189,7 +190,8 @@ def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
     """The one row of all records, or SQL's row for no records."""
     values = [one.function.empty for one in found]
     schema = Schema(without_nullability(node.schema.struct))
-    default = Constant(schema, node.time_type, [tuple(values)])
+    row = coerce([tuple(values)], schema.struct, "constant")
+    default = Constant(schema, node.time_type, rows=row)
     nothing = pick("select", node, [])
     there = over_arrangement(
         threshold(nothing, _there), arrange_by_key(nothing, ()), arranged=True

@@ -9,6 +9,7 @@ from pyspark.sql import Column
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.constants import Plain
 from pyspark_diff.frame.join_plan import JoinPlan, cross_joined
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class JoinMethods(Frame):
 
     def join(
         self,
-        other: Self,
+        other: Self | Plain,
         on: str | Column | Sequence[str] | Sequence[Column] | None = None,
         how: str = "inner",
     ) -> Self:
@@ -37,7 +38,9 @@ class JoinMethods(Frame):
 
         Parameters
         ----------
-        other : DiffFrame
+        other : DiffFrame, or a plain table
+            A Spark frame, or one of pandas, Arrow or Polars, is a collection that never changes,
+            and is evaluated once.
         on : str, list of str, Column, or list of Column
             Names of columns that are on both sides and come once in the result, or a condition. A
             condition must have at least one equality between the two sides; whatever else it asks
@@ -70,7 +73,10 @@ class JoinMethods(Frame):
         1 a None 0 1
         1 a None 3 -1
         1 a b 3 1
+        >>> a.join(spark.createDataFrame([(1, "plain")], "k int, z string"), "k").at(0).collect()
+        [Row(k=1, x='a', z='plain')]
         """
+        other = self._lifted(other)
         theirs = self._peer(other)
         kind = _HOW.get(how.lower().replace("_", ""))
         if kind is None:
@@ -86,13 +92,14 @@ class JoinMethods(Frame):
             return self.crossJoin(other)
         return self._wrap(JoinPlan(self._collection, theirs, on, kind).joined())
 
-    def crossJoin(self, other: Self) -> Self:  # noqa: N802
+    def crossJoin(self, other: Self | Plain) -> Self:  # noqa: N802
         """All pairs of records, as PySpark's `crossJoin`, with a small collection.
 
         Parameters
         ----------
-        other : DiffFrame
-            Declared small with ``other.hint("broadcast")``: it is copied to all buckets.
+        other : DiffFrame, or a plain table
+            Declared small with ``other.hint("broadcast")``: it is copied to all buckets. A table of
+            pandas, Arrow or Polars is small.
 
         Raises
         ------
@@ -108,12 +115,12 @@ class JoinMethods(Frame):
         """
         return self._wrap(cross_joined(self._collection, self._peer(other)))
 
-    def semijoin(self, other: Self, on: str | Sequence[str] | None = None) -> Self:
+    def semijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
         """The records whose key is in another collection: ``join(other, on, "left_semi")``.
 
         Parameters
         ----------
-        other : DiffFrame
+        other : DiffFrame, or a plain table
         on : str or list of str, optional
             All columns of ``other`` if not given.
 
@@ -125,13 +132,15 @@ class JoinMethods(Frame):
         >>> a.semijoin(b).at(0).collect(), a.antijoin(b).at(0).collect()
         ([Row(k=1)], [Row(k=2)])
         """
+        other = self._lifted(other)
         return self.join(other, other.columns if on is None else on, "left_semi")
 
-    def antijoin(self, other: Self, on: str | Sequence[str] | None = None) -> Self:
+    def antijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
         """The records whose key is not in another collection: ``join(other, on, "left_anti")``.
 
         Right whatever the multiplicities of the other side, which need not be distinct.
         """
+        other = self._lifted(other)
         return self.join(other, other.columns if on is None else on, "left_anti")
 
     def alias(self, alias: str) -> Self:

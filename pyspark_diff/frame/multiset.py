@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.constants import Plain
 from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.kernels.results import WeightSum
 from pyspark_diff.operators.aggregate import aggregate
@@ -102,7 +103,7 @@ class MultisetMethods(Frame):
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
         return self._derived(consolidate(self._node))
 
-    def union(self, other: Self) -> Self:
+    def union(self, other: Self | Plain) -> Self:
         """The records of both, columns matched by position, as PySpark's `union`.
 
         A multiset union: multiplicities add up. See `concat` for columns matched by name.
@@ -123,7 +124,7 @@ class MultisetMethods(Frame):
     unionAll = union  # noqa: N815
 
     def unionByName(  # noqa: N802
-        self, other: Self, allowMissingColumns: bool = False  # noqa: N803
+        self, other: Self | Plain, allowMissingColumns: bool = False  # noqa: N803
     ) -> Self:
         """The records of both, columns matched by name, as PySpark's `unionByName`.
 
@@ -172,7 +173,7 @@ class MultisetMethods(Frame):
                 right.append((name, left[-1][1]))
         return self._derived(Concat([pad(ours.node, left), pad(theirs.node, right)]))
 
-    def concat(self, *others: Self) -> Self:
+    def concat(self, *others: Self | Plain) -> Self:
         """The sum of several collections, columns matched by name.
 
         Raises
@@ -199,23 +200,23 @@ class MultisetMethods(Frame):
         """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
         return self._derived(_negated(self._node))
 
-    def exceptAll(self, other: Self) -> Self:  # noqa: N802
+    def exceptAll(self, other: Self | Plain) -> Self:  # noqa: N802
         """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
         theirs = self._with_our_names(other, "exceptAll")
         return self._derived(threshold(Concat([self._node, _negated(theirs)]), _positive))
 
-    def intersectAll(self, other: Self) -> Self:  # noqa: N802
+    def intersectAll(self, other: Self | Plain) -> Self:  # noqa: N802
         """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
         more = self.exceptAll(other)._node
         return self._derived(Concat([self._node, _negated(more)]))
 
-    def subtract(self, other: Self) -> Self:
+    def subtract(self, other: Self | Plain) -> Self:
         """The distinct records that the other does not have, as PySpark's `subtract`."""
         ours = threshold(self._node, None)
         theirs = threshold(self._with_our_names(other, "subtract"), None)
         return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both))
 
-    def intersect(self, other: Self) -> Self:
+    def intersect(self, other: Self | Plain) -> Self:
         """The distinct records that both have, as PySpark's `intersect`.
 
         Examples
@@ -274,7 +275,7 @@ class MultisetMethods(Frame):
         ]
         return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))
 
-    def _with_our_names(self, other: Self, kind: str) -> Node:
+    def _with_our_names(self, other: Self | Plain, kind: str) -> Node:
         """The other collection with columns of the same names, matched by position."""
         ours, theirs = self._collection, self._peer(other)
         for collection in (ours, theirs):

@@ -53,7 +53,7 @@ def bfs(edges: Any, roots: Any, *, src: str = "src", dst: str = "dst") -> DiffFr
     3 2 5 -1
     3 1 5 1
     """
-    found = edges_of(edges, src=src, dst=dst)
+    found = edges_of(edges, src=src, dst=dst, beside=roots)
     arcs = found.toDF("node", "other")
     start = ids_of(roots, found, "the roots").distinct().withColumn(
         "distance", F.lit(0).cast("long")

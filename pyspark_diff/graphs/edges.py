@@ -8,7 +8,8 @@ A graph is one of
   have a column ``id``.
 
 A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static
-and becomes a collection that is there from time 0 on. All parts of one graph must have times of one
+and becomes a collection that is there from time 0 on, or beside a collection of a dataflow from the
+beginning. All parts of one graph must have times of one
 type, as for every other operator of two collections.
 
 A graph's nodes are the ends of its edges, its vertices, and the nodes that are given beside it.
@@ -31,7 +32,9 @@ from pyspark_diff.spark.frames import column
 _IDS = ("node", "id")
 
 
-def edges_of(graph: Any, *more: str, src: str = "src", dst: str = "dst") -> DiffFrame:
+def edges_of(
+    graph: Any, *more: str, src: str = "src", dst: str = "dst", beside: Any = None
+) -> DiffFrame:
     """The edges of a graph as a collection with columns ``src`` and ``dst``.
 
     Parameters
@@ -41,6 +44,9 @@ def edges_of(graph: Any, *more: str, src: str = "src", dst: str = "dst") -> Diff
         Columns to keep beside the two ends; all others are dropped.
     src, dst : str
         The columns of the two ends.
+    beside : DiffFrame, optional
+        What the edges are to be used with. Beside a collection of a dataflow a Spark frame is a
+        constant.
 
     Raises
     ------
@@ -61,7 +67,8 @@ def edges_of(graph: Any, *more: str, src: str = "src", dst: str = "dst") -> Diff
             f"is a {type(graph).__name__}"
         )
     advice = "say which columns are the ends with src=... and dst=..., or rename"
-    edges = _columns(table, [src, dst, *more], "the edges", advice).toDF("src", "dst", *more)
+    found = _columns(table, [src, dst, *more], "the edges", advice, beside)
+    edges = found.toDF("src", "dst", *more)
     first, second = (edges.schema[name].dataType for name in ("src", "dst"))
     if first != second:
         raise SchemaError(
@@ -104,9 +111,10 @@ def graph_of(
     graph: Any, nodes: Any = None, *, src: str, dst: str
 ) -> tuple[DiffFrame, DiffFrame]:
     """`edges_of` and `nodes_of` of a graph, which is read once for both."""
-    edges = edges_of(graph, src=src, dst=dst)
-    found = ends(edges)
     plain = isinstance(graph, (DiffFrame, DataFrame))
+    beside = nodes if plain or isinstance(nodes, DiffFrame) else getattr(graph, "vertices", None)
+    edges = edges_of(graph, src=src, dst=dst, beside=beside)
+    found = ends(edges)
     for given, what in ((None if plain else graph.vertices, "the vertices"), (nodes, "nodes")):
         if given is not None:
             found = found.union(ids_of(given, edges, what))
@@ -123,7 +131,8 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     """
     there = getattr(nodes, "columns", ())
     name = next((name for name in _IDS if name in there), _IDS[0])
-    found = _columns(nodes, [name], what, "rename the one with the ids to 'node'").toDF("node")
+    advice = "rename the one with the ids to 'node'"
+    found = _columns(nodes, [name], what, advice, edges).toDF("node")
     ours, theirs = found.schema["node"].dataType, edges.schema["src"].dataType
     if ours != theirs:
         raise SchemaError(
@@ -146,7 +155,9 @@ def at_least_one(value: Any, name: str) -> int:
     return value
 
 
-def _columns(table: Any, names: Sequence[str], what: str, advice: str) -> DiffFrame:
+def _columns(
+    table: Any, names: Sequence[str], what: str, advice: str, beside: Any
+) -> DiffFrame:
     """Some columns of a `DiffFrame` or of a Spark frame, as a collection."""
     if not isinstance(table, (DiffFrame, DataFrame)):
         raise SchemaError(
@@ -161,6 +172,8 @@ def _columns(table: Any, names: Sequence[str], what: str, advice: str) -> DiffFr
         )
     if isinstance(table, DiffFrame):
         return table.select(*names)
+    if isinstance(beside, DiffFrame) and beside._collection.flow is not None:
+        return beside._lifted(table).select(*names)
     wanted = [column(name) for name in names]
     if {"time", "diff"} <= set(table.columns):
         return DiffFrame(table.select(*wanted, "time", "diff"))

@@ -48,7 +48,7 @@ def reachability(
     >>> [sorted(row.node for row in reached.at(time).collect()) for time in (0, 5)]
     [[1, 2, 3], [1]]
     """
-    found = edges_of(edges, src=src, dst=dst)
+    found = edges_of(edges, src=src, dst=dst, beside=roots)
     arcs = found.toDF("node", "other")
     start = ids_of(roots, found, "the roots").distinct()
 

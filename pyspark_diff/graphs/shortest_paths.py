@@ -70,7 +70,7 @@ def shortest_paths(
     >>> sorted(tuple(row) for row in found.where("source = 'a'").collect())
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
-    found = edges_of(edges, weight, src=src, dst=dst)
+    found = edges_of(edges, weight, src=src, dst=dst, beside=sources)
     arcs = _with_long_weight(found.toDF("node", "other", "weight"), weight)
     start = ids_of(sources, found, "the sources").distinct()
     if per_source:

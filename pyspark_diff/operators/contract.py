@@ -20,6 +20,12 @@ side, as far as the keys of the new updates go, and any number of steps behind e
 In a loop it is run at a coordinate ``c``, and the sums are over coordinates up to ``c``. What
 was given at smaller ones is the runner's to take off. Outside of loops ``c`` is ``()``.
 
+One that is not stateful makes no use of what is old, and so its arguments need not be kept. With
+``F`` the fold of the new updates, in order of time, over what the operator gave before, and ``G``
+that::
+
+    sum(G + given, time <= t) = F(sum(G), updates of new up to t in order)
+
 ``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both
 sides is met once, at the coordinate and in the step of the later one of the two::
 
@@ -148,6 +154,11 @@ class Kernel(ABC):
     #: Whether it looks up in a step what it gave in those before.
     recalls: ClassVar[bool] = False
 
+    @property
+    def visits_all(self) -> bool:
+        """Whether it visits all keys that it gave anything for, and not only those with updates."""
+        return False
+
     @abstractmethod
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         """Columns of the arrangement with this number that some output columns are made of.
@@ -168,7 +179,7 @@ class ReplayKernel(Kernel):
     """
 
     arranges_output: bool = field(default=False, kw_only=True)
-    #: Whether it looks at what is old; if not, an operator of its own need not keep its input.
+    #: Whether it looks at what is old; if not, its input need not be kept.
     stateful: ClassVar[bool] = True
 
     @abstractmethod

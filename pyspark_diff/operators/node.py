@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, Callable, Sequence, TypeVar
+from typing import Callable, Sequence, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
@@ -164,15 +165,16 @@ class Constant(Input):
     ----------
     schema : Schema
     time_type : TimeType
-    rows : sequence of tuple
+    rows : pyarrow.Table or DataFrame
+        In the columns of the schema.
+    origin : object, optional
+        What they were made of, and never changes itself: the same gives the same.
     """
 
     name: str = field(default="constant", init=False)
     frame: None = field(default=None, init=False)
-    rows: Sequence[tuple[Any, ...]] = ()
-
-    def __post_init__(self) -> None:
-        self._settle((), rows=tuple(self.rows))
+    rows: pa.Table | DataFrame = field(kw_only=True)
+    origin: object = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

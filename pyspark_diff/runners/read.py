@@ -180,6 +180,8 @@ class Read:
         found = set(self.due)
         for view in self.views:
             found.update(view.new, view.both if view.first else ())
+        if self.kernel.visits_all and self.own is not None:
+            found.update(self.own.old)
         return sorted(found)
 
     def paths(self) -> Iterator[str]:
@@ -193,6 +195,8 @@ class Read:
         """Ranges of keys that a bucket is worked through in."""
         new = opened(self.due.get(bucket, ()))
         old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
+        if self.kernel.visits_all:
+            new, old = [*new, *old], []
         for view in self.views:
             new += opened(view.new.get(bucket, ()))
             both = opened(view.both.get(bucket, ()))

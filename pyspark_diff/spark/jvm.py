@@ -18,6 +18,9 @@ _UNSTABLE = re.compile(
 )
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
+#: A plan whose root gives the frame a name.
+_ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
+
 _MOST_CASES = 8
 
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
@@ -35,10 +38,18 @@ class Plan:
         Names of the logical operators, from the root down.
     unstable : tuple of str
         Expressions whose value is not a function of the row.
+    alias : str or None
+        What the frame was called with `alias`.
     """
 
     nodes: tuple[str, ...]
     unstable: tuple[str, ...]
+    alias: str | None = None
+
+    @property
+    def hinted(self) -> bool:
+        """Whether the frame was declared small, with ``hint("broadcast")``."""
+        return "ResolvedHint" in self.nodes[:2]
 
 
 def analysed_plan(frame: DataFrame) -> Plan:
@@ -67,11 +78,14 @@ def analysed_plan(frame: DataFrame) -> Plan:
         text = "\n".join(text.strip().splitlines()[1:])
         marked = _UNSTABLE.search(text) is not None
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
+    named = _ALIAS.match(text)
+    alias = None if named is None else named.group(1)
     if not marked:
-        return Plan(nodes, ())
+        return Plan(nodes, (), alias)
     # The text only serves to name them: long plans are cut, and column names may look like calls.
     found = tuple(dict.fromkeys(_UNSTABLE.findall(text)))
-    return Plan(nodes, found or ("an expression that Spark marks as non-deterministic",))
+    found = found or ("an expression that Spark marks as non-deterministic",)
+    return Plan(nodes, found, alias)
 
 
 def _deterministic(plan) -> bool:  # type: ignore[no-untyped-def]

@@ -16,8 +16,9 @@ from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from pyspark_diff.errors import (
     InvalidTimeError,
@@ -96,6 +97,35 @@ class Schema:
         """The schema of some columns, in the given order."""
         return Schema(T.StructType([self.field(name) for name in names]))
 
+    def resolved(
+        self, names: str | Sequence[str], what: str, spark: SparkSession
+    ) -> tuple[str, ...]:
+        """The columns that a user means by some names, as ``spark.sql.caseSensitive`` says.
+
+        Raises
+        ------
+        SchemaError
+            If there is none of a name, a column is named twice, or none is named.
+        """
+        listed = [names] if isinstance(names, str) else names
+        if not isinstance(listed, (list, tuple)) or not listed:
+            raise SchemaError(f"{what} is a column name or a list of them, not {names!r}")
+        sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        found = []
+        for name in listed:
+            like = [known for known in self.names if known == name or (
+                not sensitive and isinstance(name, str) and known.lower() == name.lower()
+            )]
+            if not like:
+                raise SchemaError(
+                    f"there is no column {name!r} for {what}; the columns are "
+                    f"{', '.join(self.names)}"
+                )
+            found += like
+        if len(set(found)) < len(found):
+            raise SchemaError(f"{what} names a column more than once: {', '.join(found)}")
+        return tuple(found)
+
     def layout(self, names: Iterable[str] | None = None) -> Layout:
         """How kernels hold records of these columns.
 
@@ -140,6 +170,38 @@ def parse_schema(schema: str | T.StructType) -> Schema:
             f"a schema is a text such as 'src long, dst long' or a StructType, not {schema!r}"
         )
     return Schema(without_nullability(struct))
+
+
+def from_arrow(schema: pa.Schema) -> T.StructType:
+    """Spark schema of an Arrow table: timestamps without a zone are ``timestamp_ntz``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If Spark has no such type.
+
+    Examples
+    --------
+    >>> from_arrow(pa.schema([("n", pa.int32()), ("s", pa.large_string())])).simpleString()
+    'struct<n:int,s:string>'
+    """
+    fields = []
+    for column in schema:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_string_view(kind):
+            kind = pa.string()
+        if pa.types.is_binary_view(kind):
+            kind = pa.binary()
+        try:
+            fields.append(T.StructField(column.name, from_arrow_type(kind, True)))
+        except PySparkTypeError as error:
+            raise UnsupportedTypeError(
+                f"column {column.name!r} is {kind}, which Spark has no type for; cast it, or give "
+                "a schema: flow.constant(table, schema)"
+            ) from error
+    return T.StructType(fields)
 
 
 def check_names(names: Sequence[str]) -> None:

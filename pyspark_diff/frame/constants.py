@@ -1,0 +1,140 @@
+"""Constants: plain tables beside collections, which never change.
+
+At every time ``t``, from the first of the inputs on::
+
+    accumulate(constant(D), t) = D
+
+A table is evaluated once, by the first step. What has a time and a diff column is a history and no
+constant, and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.coercion import ArrowStream, Data, arrow_table, coerce
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.expressions.names import Resolver
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.operators.node import Constant
+from pyspark_diff.spark.jvm import analysed_plan
+from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
+
+#: Tables that have the names and the types of their columns.
+Plain: TypeAlias = (
+    DataFrame | pd.DataFrame | pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a constant belongs.
+
+    Parameters
+    ----------
+    flow : BaseDataflow or None
+        None beside collections whose whole history is given.
+    spark : SparkSession
+    time_type : TimeType
+    time, diff : str
+        The user's names of these columns.
+    """
+
+    flow: BaseDataflow | None
+    spark: SparkSession
+    time_type: TimeType
+    time: str
+    diff: str
+
+
+def constant(data: Data, setting: Setting, schema: str | T.StructType | None = None) -> Collection:
+    """The collection of some rows that are there at all times.
+
+    Parameters
+    ----------
+    data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+    setting : Setting
+    schema : str or StructType, optional
+        Columns. Tables have their own.
+    """
+    small, alias = False, None
+    origin = data if isinstance(data, (DataFrame, pa.Table)) else None
+    if isinstance(data, DataFrame):
+        plan = analysed_plan(data)
+        check_deterministic(data)
+        small, alias = plan.hinted, plan.alias
+        struct = data.schema
+    else:
+        if isinstance(data, pd.DataFrame):
+            data = _from_pandas(data)
+        elif (table := arrow_table(data)) is not None:
+            data = table
+        if isinstance(data, pa.Table):
+            small = True
+            if schema is None:
+                struct = from_arrow(data.schema)
+        elif schema is None:
+            raise SchemaError(
+                "rows without names and types need a schema, such as flow.constant(rows, "
+                f"'src long, dst long'); this is a {type(data).__name__}"
+            )
+    parsed = parse_schema(struct if schema is None else schema)
+    _check_names(parsed.names, setting)
+    found = coerce(data, parsed.struct, "constant")
+    node = Constant(parsed, setting.time_type, rows=found, origin=origin)
+    resolver = Resolver.plain(parsed.names)
+    if alias is not None:
+        resolver = resolver.named(alias)
+    return Collection(
+        node, setting.flow, setting.spark, setting.time, setting.diff, resolver, small=small
+    )
+
+
+def beside(collection: Collection, data: object) -> Collection:
+    """The constant that a plain table is beside a collection.
+
+    Raises
+    ------
+    SchemaError
+        If it is no table, or one of updates.
+    """
+    table = isinstance(data, (DataFrame, pd.DataFrame, pa.Table, pa.RecordBatch))
+    if not table and not hasattr(data, "__arrow_c_stream__"):
+        raise SchemaError(
+            f"expected a DiffFrame or a plain table, not a {type(data).__name__}; make a table of "
+            "rows with spark.createDataFrame(...) or flow.constant(rows, schema), and wrap a Spark "
+            "frame that has time and diff columns with DiffFrame(df)"
+        )
+    collection.check_open()
+    return constant(data, Setting(
+        collection.flow, collection.spark, collection.node.time_type, collection.time_name,
+        collection.diff_name,
+    ))
+
+
+def _check_names(names: tuple[str, ...], setting: Setting) -> None:
+    clash = [n for n in names if n.lower() in (setting.time.lower(), setting.diff.lower())]
+    if clash:
+        history = "DiffFrame(df) wraps them"
+        if setting.flow is not None:
+            history = "an input takes them: flow.input(...), and session.update(df)"
+        raise SchemaError(
+            f"a plain table beside a collection is there at all times, and this one has a column "
+            f"{', '.join(clash)}, which is the name of the time or diff column. If its rows are "
+            f"updates, {history}; if not, rename the column"
+        )
+
+
+def _from_pandas(data: pd.DataFrame) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False)
+    except pa.ArrowException as error:
+        raise SchemaError(f"the rows of a constant have no common type: {error}") from error

@@ -1,0 +1,323 @@
+"""Changes by key into a collection with one record for each key.
+
+A change is of one key, and has a time and a number; numbers are in the order in which changes were
+asked for. At every time ``t``, for each key ``k``::
+
+    accumulate(upsert(C), t)[k] = the record that the last of the changes of k up to t leaves there,
+                                  last in order of (time, number); none where that is none
+
+A change says by itself what it leaves, so the one before it is all that has to be looked up: in
+the arrangement of the output by its key, which is the one that joins by this key read. Changes that
+were taken in are of no use any more, and are not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import DuplicateKeyError, NegativeMultiplicityError, SchemaError
+from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.equality import rows_equal
+from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.lookup import matching_rows
+from pyspark_diff.kernels.updates import Int64, concat, joined
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
+from pyspark_diff.operators.node import Input, Keyed, Reader
+from pyspark_diff.spark.schema import Schema, TimeType
+
+#: What a change does, by its code.
+KINDS = ("insert", "upsert", "remove", "delete", "clear")
+INSERT, UPSERT, REMOVE, DELETE, CLEAR = range(len(KINDS))
+
+#: No record.
+_NONE = -1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChangesInput(Input):
+    """Where changes by key enter a dataflow.
+
+    A change of kind ``clear`` is of all keys there are, and has none of its own: steps take it from
+    the stream, and tell the operator of it.
+
+    Parameters
+    ----------
+    record : Schema
+        Columns of the records.
+    key : tuple of str
+    change, number : str
+        Columns beside them: the code of the change, and its number.
+    """
+
+    kind = "changes"
+    record: Schema = field(kw_only=True)
+    key: tuple[str, ...] = field(kw_only=True)
+    change: str = field(kw_only=True)
+    number: str = field(kw_only=True)
+
+
+def changes_input(
+    record: Schema, key: Sequence[str], time_type: TimeType, name: str, change: str, number: str
+) -> ChangesInput:
+    """The node where changes of such records enter: see `ChangesInput`."""
+    fields = [
+        *record.struct.fields,
+        T.StructField(change, T.ByteType()),
+        T.StructField(number, T.LongType()),
+    ]
+    return ChangesInput(
+        Schema(T.StructType(fields)), time_type, name,
+        record=record, key=tuple(key), change=change, number=number,
+    )
+
+
+@dataclass(frozen=True)
+class UpsertKernel(ReplayKernel):
+    """The changes of each key in order, on top of the record that it has.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Columns of the records.
+    key : tuple of str
+    change, number : str
+        Columns of the changes beside them.
+    time_type : TimeType
+    clears : tuple of (int, int)
+        Time and number of each change that leaves no key a record, in order.
+    """
+
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    change: str
+    number: str
+    time_type: TimeType
+    clears: tuple[tuple[int, int], ...] = ()
+    recalls = True
+    stateful = False
+
+    @property
+    def visits_all(self) -> bool:
+        return bool(self.clears)
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return [n for n in (*self.names, self.change, self.number) if n not in self.key]
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        (side,) = sides
+        if own is None:
+            raise ValueError("an upsert keeps what it gave")
+        new = side.new.updates
+        given = dict(zip(side.names, side.layout.decode(new)))
+        self._check_keys([given[name] for name in self.key])
+        keys, group = _visited(side, own) if self.clears else (side.new, _groups(side.new))
+        of_group, read, held = history(keys, own.old, own.lower)
+        records = [given[name] for name in own.names]
+        there = 0
+        if held is not None:
+            there = len(held)
+            records = [joined(pair) for pair in zip(own.layout.decode(held), records)]
+        pool = dict(zip(own.names, records))
+        before = np.full(keys.starts.size if keys.key_starts is None else keys.key_starts.size,
+                         _NONE)
+        before[of_group] = np.arange(there)
+        rows, times, diffs = _Replay(self, pool, before).run(_Events(
+            group,
+            new.times(),
+            as_int64(given[self.number]).to_numpy(),
+            as_int64(given[self.change]).to_numpy(),
+            there + np.arange(len(new)),
+            new.diffs(),
+        ))
+        index = pa.array(rows)
+        return ([pool[self.names[i]].take(index) for i in wanted], times, diffs), read
+
+    def _check_keys(self, columns: Sequence[pa.Array]) -> None:
+        for name, column in zip(self.key, columns):
+            if column.null_count:
+                raise SchemaError(
+                    f"{column.null_count} rows have a null in the key column {name}; fill it, or "
+                    "filter these rows out"
+                )
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Changes: of which key, when, and what; a record is the number of a row."""
+
+    group: Int64
+    time: Int64
+    number: Int64
+    change: Int64
+    record: Int64
+    #: How often it was asked for with the same number.
+    count: Int64
+
+    def __len__(self) -> int:
+        return int(self.group.size)
+
+    def take(self, rows: Int64) -> "_Events":
+        return _Events(*(column[rows] for column in self._columns()))
+
+    def ordered(self) -> "_Events":
+        return self.take(np.lexsort((self.number, self.time, self.group)))
+
+    def and_(self, others: "_Events") -> "_Events":
+        pairs = zip(self._columns(), others._columns())
+        return _Events(*(np.concatenate(pair) for pair in pairs))
+
+    def _columns(self) -> tuple[Int64, ...]:
+        return self.group, self.time, self.number, self.change, self.record, self.count
+
+
+class _Replay:
+    """The changes of one bucket, on top of the record that each key has."""
+
+    def __init__(self, kernel: UpsertKernel, pool: dict[str, pa.Array], before: Int64):
+        self._kernel, self._pool, self._before = kernel, pool, before
+        self._values = [column for name, column in pool.items() if name not in kernel.key]
+
+    def run(self, given: _Events) -> tuple[Int64, Int64, Int64]:
+        """Rows of the pool, with the times and the diffs of their updates."""
+        events = given.ordered()
+        if self._kernel.clears:
+            events = events.and_(self._clears(events)).ordered()
+        if not len(events):
+            none = np.empty(0, np.int64)
+            return none, none, none
+        leaves = np.isin(events.change, (INSERT, UPSERT))
+        after = np.where(leaves, events.record, _NONE)
+        first = np.append(True, events.group[1:] != events.group[:-1])
+        before = np.append(_NONE, after[:-1])
+        before[first] = self._before[events.group[first]]
+        self._check(events, before)
+        # What changes of one time leave is all that is to be seen of them.
+        starts = np.flatnonzero(first | np.append(True, events.time[1:] != events.time[:-1]))
+        stops = np.append(starts[1:], len(events)) - 1
+        old, new, time = before[starts], after[stops], events.time[starts]
+        changed = np.flatnonzero(~self._same(old, new))
+        old, new, time = old[changed], new[changed], time[changed]
+        goes, comes = old != _NONE, new != _NONE
+        diffs = np.repeat([-1, 1], [goes.sum(), comes.sum()])
+        return (
+            np.concatenate([old[goes], new[comes]]),
+            np.concatenate([time[goes], time[comes]]),
+            diffs,
+        )
+
+    def _same(self, left: Int64, right: Int64) -> np.ndarray:
+        """Whether records are the same, where one or both may be none."""
+        same = left == right
+        both = np.flatnonzero(~same & (left != _NONE) & (right != _NONE))
+        same[both] = rows_equal(self._values, left[both], right[both])
+        return same
+
+    def _clears(self, events: _Events) -> _Events:
+        """What clears do to each key: of those between two of its changes the first does it all."""
+        times, numbers = np.array(self._kernel.clears).T
+        # How many of them come before each event.
+        order = np.lexsort((
+            np.concatenate([numbers, events.number]), np.concatenate([times, events.time])
+        ))
+        passed = np.empty(order.size, np.int64)
+        passed[order] = np.cumsum(order < times.size)
+        passed = passed[times.size:]
+        # What each key has at first comes before all of them.
+        held = np.flatnonzero(self._before != _NONE)
+        group = np.concatenate([held, events.group])
+        passed = np.concatenate([np.zeros(held.size, np.int64), passed])
+        order = np.argsort(group, kind="stable")  # events of a group stay in order
+        group, passed = group[order], passed[order]
+        until = np.append(passed[1:], times.size)
+        until[np.append(group[1:] != group[:-1], True)] = times.size
+        where = np.flatnonzero(until > passed)
+        which = passed[where]
+        return _Events(
+            group[where], times[which], numbers[which], np.full(where.size, CLEAR),
+            np.full(where.size, _NONE), np.ones(where.size, np.int64),
+        )
+
+    def _check(self, events: _Events, before: Int64) -> None:
+        again = np.flatnonzero(
+            (events.change == INSERT) & ((before != _NONE) | (events.count > 1))
+        )
+        if again.size:
+            one = self._first(events, again)
+            there = "it comes more than once"
+            if before[one] != _NONE:
+                there = f"{self._row(before[one])!r} is there"
+            raise DuplicateKeyError(
+                f"insert: {self._told(events, one)} has a key that is there already: {there}. "
+                "Use upsert for a row that may take the place of another one"
+            )
+        absent = (events.change == REMOVE) & (events.count > 1)
+        removed = np.flatnonzero(events.change == REMOVE)
+        absent[removed] |= ~self._same(before[removed], events.record[removed])
+        if absent.any():
+            one = self._first(events, np.flatnonzero(absent))
+            there = "its key has no row"
+            if before[one] != _NONE:
+                there = f"its key has {self._row(before[one])!r}"
+            raise NegativeMultiplicityError(
+                f"remove: {self._told(events, one)} is not there: {there}. Use delete to "
+                "take away whatever a key has"
+            )
+        tied = np.append(False, (
+            (events.group[1:] == events.group[:-1]) & (events.time[1:] == events.time[:-1])
+            & (events.number[1:] == events.number[:-1])
+        ))
+        if tied.any():
+            one = self._first(events, np.flatnonzero(tied))
+            raise DuplicateKeyError(
+                f"{self._told(events, one)} and {self._row(events.record[one - 1])!r} have one "
+                "key and come from one Spark frame, whose rows have no order: leave one row for "
+                "each key"
+            )
+
+    def _first(self, events: _Events, some: Int64) -> int:
+        return int(some[np.lexsort((events.number[some], events.time[some]))[0]])
+
+    def _told(self, events: _Events, one: int) -> str:
+        when = self._kernel.time_type.decode(int(events.time[one]))
+        return f"{self._row(events.record[one])!r} at time {when!r}"
+
+    def _row(self, row: int) -> tuple[object, ...]:
+        return tuple(self._pool[name][int(row)].as_py() for name in self._kernel.names)
+
+
+def _groups(grouped: Grouped) -> Int64:
+    """For each row the number of its key."""
+    lengths = key_lengths(grouped)
+    return np.repeat(np.arange(lengths.size), lengths)
+
+
+def _visited(side: Side, own: Side) -> tuple[Grouped, Int64]:
+    """All keys that have a change, or anything given; and for each change the number of its key."""
+    new = side.new.updates
+    parts = [distinct_keys(side.new), *(batch.keys() for batch in own.old)]
+    keys = consolidate(concat([part.at(0, 1) for part in parts]))
+    found, rows = matching_rows(keys.updates, new)
+    group = np.empty(len(new), np.int64)
+    group[rows] = found
+    return keys, group
+
+
+def upsert(source: ChangesInput) -> Reader:
+    """The node with the collection that changes by key make.
+
+    Source: Materialize's ``upsert``, and differential-dataflow ``operators/arrange/upsert.rs``.
+    """
+    arranged = Keyed("changes", source, source.schema, None, source.key)
+    names = source.record.names
+    kernel = UpsertKernel(
+        names, source.key, source.change, source.number, source.time_type, arranges_output=True
+    )
+    return Reader("upsert", (arranged,), source.record, kernel, source.key)
