@@ -22,6 +22,7 @@ from pyspark_diff import (
     Dataflow,
     DiffOverflowError,
     FunctionError,
+    InvalidTimeError,
     NotReadableError,
     StalledError,
     StepError,
@@ -520,6 +521,88 @@ def test_updates_that_wait_for_their_time_are_dropped_too(spark):
         assert table.to_pydict() == {"number": [2, 0], "time": [5, 6], "diff": [1, 1]}
         assert flow.step()
         assert made.at().collect() == [(1, 1)]
+
+
+def behind_a_loop(parts):
+    return parts.iterate(lambda inner: inner.select("total", "made").distinct()).count()
+
+
+def behind_a_sum(parts):
+    return parts.groupBy("total").agg(F.sum("made").alias("made"))
+
+
+@pytest.mark.parametrize(("runner", "behind"), [
+    ("local", behind_a_sum), ("local", behind_a_loop), ("spark", behind_a_sum),
+])
+def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
+    broken = []
+
+    def shares(row):
+        if broken:
+            raise Planned("a service that it asks is down")
+        return [(row.total, 6 // row.number)]
+
+    def program(flow):
+        parts, session = flow.input("parts", "total int, number int")
+        others, others_in = flow.input("others", "total int, made int")
+        made = parts.flat_map(shares, "total int, made int").union(others)
+        return behind(made).keep(), session, others_in
+
+    def step(flow, time, *sessions):
+        for session in sessions:
+            session.advance_to(time)
+            session.flush()
+        return flow.step()
+
+    rows = [(7, 3, 2, 1), (8, 2, 3, 1), (7, 3, 3, -1), (7, 2, 4, 1), (8, 1, 5, 1)]
+    with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow, \
+            Dataflow(spark, runner="local", buckets=2, keep_history=True) as plain:
+        kept, session, others_in = program(flow)
+        session.insert([(7, 3), (5, 0)])
+        with pytest.raises(StepError, match=r"input 'parts' at time 0: \(5, 0\)"):
+            step(flow, 2, session)
+        assert session.discard()[0].num_rows == 2
+        frame = spark.createDataFrame(rows[:1], "total int, number int, time long, diff long")
+        session.update(frame if runner == "spark" else rows[:1])
+        session.update(rows[1:])
+        for time in 4, 6:  # the last of them wait for their time, the others for the other input
+            step(flow, time, session)
+            assert files_of(flow) == flow._state.paths()
+        assert any(flow._state.pending.values())
+        if runner == "local":
+            broken.append(True)
+        others_in.insert([(9, 1)])
+        for time in 3, 4, 5, 6:
+            step(flow, time, others_in)
+        assert not any(flow._state.pending.values())
+        assert files_of(flow) == flow._state.paths()
+
+        broken.clear()
+        expected, session, others_in = program(plain)
+        session.update(rows)
+        others_in.insert([(9, 1)])
+        step(plain, 6, session, others_in)
+        for time in range(6):
+            assert sorted(kept.at(time).collect()) == sorted(expected.at(time).collect())
+
+
+def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        parts, session = flow.input("parts", "total int")
+        others, others_in = flow.input("others", "total int")
+        later = parts.transform(
+            lambda frame: frame.withColumn("time", F.expr("IF(total = 5, time + 9, time)"))
+        )
+        counts = later.union(others).count().keep()
+        session.insert([(5,), (6,)])
+        session.advance_to(1)
+        session.flush()
+        with pytest.raises(InvalidTimeError, match=r"input 'parts' at time 0: \(5,\)"):
+            flow.step()
+        session.discard()
+        session.insert([(6,)])
+        session.close(), others_in.close()
+        assert flow.step() and counts.at().collect() == [(6, 1)]
 
 
 def test_what_a_watch_raises_is_not_blamed_on_updates(spark):
