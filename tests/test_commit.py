@@ -605,6 +605,70 @@ def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
         assert flow.step() and counts.at().collect() == [(6, 1)]
 
 
+def test_a_discard_may_be_cut_short_at_every_line(spark):
+    codes = functions(
+        BaseDataflow._take_back, BaseDataflow._given, BaseDataflow._updates,
+        InputSession._numbered, InputSession._gathered,
+    )
+    dropped = {  # what has waited for its time, was flushed, and was not
+        "a": [("x", 7, 1), ("y", 2, 1), ("z", 3, 1)], "b": [("w", 0, 1)],
+    }
+    lines = set()
+    for at in count():
+        with Dataflow(spark, runner="local", buckets=1) as flow:
+            a, a_in = flow.input("a", "word string")
+            b, b_in = flow.input("b", "word string")
+            seen = Counter()
+            a.union(b).inspect(lambda record, time, diff: seen.update({record.word: diff}))
+            frame = spark.createDataFrame(
+                [("v", 0, 1), ("x", 7, 1)], "word string, time long, diff long"
+            ) if at == 0 else [("v", 0, 1), ("x", 7, 1)]
+            a_in.update(frame)
+            for session in a_in, b_in:
+                session.advance_to(int(session is a_in))
+                session.flush()
+            flow.step()
+            a_in.advance_to(2)
+            a_in.insert([("y",)])
+            a_in.flush()
+            a_in.advance_to(3)
+            a_in.insert([("z",)])
+            b_in.insert([("w",)])
+            fault = Fault(KeyboardInterrupt, at - 1)
+            fault.made = at > 0
+
+            def called(frame, event, argument):
+                return fault.line if frame.f_code in codes else None
+
+            found = None
+            sys.settrace(called)
+            try:
+                found = flow.discard()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            if at and fault.where is None:
+                break
+            lines.add(fault.where)
+            again = flow.discard()
+            if found is None and any(again.values()):
+                found, again = again, flow.discard()
+            if found is not None:  # else it was cut short on its way out
+                assert dropped == {
+                    name: [tuple(row.values()) for table in tables for row in table.to_pylist()]
+                    for name, tables in found.items()
+                }, fault.where
+            assert not any(again.values()), fault.where
+            assert a_in.time() == 3
+            a_in.insert([("u",)])
+            a_in.close(), b_in.close()
+            flow.step()
+            assert seen == {"u": 1, "v": 1}, fault.where
+            assert files_of(flow) == flow._state.paths(), fault.where
+    assert len(lines) > 25, len(lines)
+
+
 def test_what_a_watch_raises_is_not_blamed_on_updates(spark):
     def watch(iteration):
         raise Planned("enough")
