@@ -72,7 +72,7 @@ spark.stop()
 def test_the_spark_runner_over_connect(tmp_path):
     pytest.importorskip("grpc_status", reason="the client of Spark Connect is not installed")
     # Not the session that other tests use, if its address is in the environment.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_REMOTE")}
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "patience")],
         env={**kept, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600,
