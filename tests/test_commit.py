@@ -22,6 +22,7 @@ from pyspark_diff import (
     Dataflow,
     DiffOverflowError,
     FunctionError,
+    InvalidTimeError,
     NotReadableError,
     StalledError,
     StepError,
@@ -520,6 +521,152 @@ def test_updates_that_wait_for_their_time_are_dropped_too(spark):
         assert table.to_pydict() == {"number": [2, 0], "time": [5, 6], "diff": [1, 1]}
         assert flow.step()
         assert made.at().collect() == [(1, 1)]
+
+
+def behind_a_loop(parts):
+    return parts.iterate(lambda inner: inner.select("total", "made").distinct()).count()
+
+
+def behind_a_sum(parts):
+    return parts.groupBy("total").agg(F.sum("made").alias("made"))
+
+
+@pytest.mark.parametrize(("runner", "behind"), [
+    ("local", behind_a_sum), ("local", behind_a_loop), ("spark", behind_a_sum),
+])
+def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
+    broken = []
+
+    def shares(row):
+        if broken:
+            raise Planned("a service that it asks is down")
+        return [(row.total, 6 // row.number)]
+
+    def program(flow):
+        parts, session = flow.input("parts", "total int, number int")
+        others, others_in = flow.input("others", "total int, made int")
+        made = parts.flat_map(shares, "total int, made int").union(others)
+        return behind(made).keep(), session, others_in
+
+    def step(flow, time, *sessions):
+        for session in sessions:
+            session.advance_to(time)
+            session.flush()
+        return flow.step()
+
+    rows = [(7, 3, 2, 1), (8, 2, 3, 1), (7, 3, 3, -1), (7, 2, 4, 1), (8, 1, 5, 1)]
+    with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow, \
+            Dataflow(spark, runner="local", buckets=2, keep_history=True) as plain:
+        kept, session, others_in = program(flow)
+        session.insert([(7, 3), (5, 0)])
+        with pytest.raises(StepError, match=r"input 'parts' at time 0: \(5, 0\)"):
+            step(flow, 2, session)
+        assert session.discard()[0].num_rows == 2
+        frame = spark.createDataFrame(rows[:1], "total int, number int, time long, diff long")
+        session.update(frame if runner == "spark" else rows[:1])
+        session.update(rows[1:])
+        for time in 4, 6:  # the last of them wait for their time, the others for the other input
+            step(flow, time, session)
+            assert files_of(flow) == flow._state.paths()
+        assert any(flow._state.pending.values())
+        if runner == "local":
+            broken.append(True)
+        others_in.insert([(9, 1)])
+        for time in 3, 4, 5, 6:
+            step(flow, time, others_in)
+        assert not any(flow._state.pending.values())
+        assert files_of(flow) == flow._state.paths()
+
+        broken.clear()
+        expected, session, others_in = program(plain)
+        session.update(rows)
+        others_in.insert([(9, 1)])
+        step(plain, 6, session, others_in)
+        for time in range(6):
+            assert sorted(kept.at(time).collect()) == sorted(expected.at(time).collect())
+
+
+def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        parts, session = flow.input("parts", "total int")
+        others, others_in = flow.input("others", "total int")
+        later = parts.transform(
+            lambda frame: frame.withColumn("time", F.expr("IF(total = 5, time + 9, time)"))
+        )
+        counts = later.union(others).count().keep()
+        session.insert([(5,), (6,)])
+        session.advance_to(1)
+        session.flush()
+        with pytest.raises(InvalidTimeError, match=r"input 'parts' at time 0: \(5,\)"):
+            flow.step()
+        session.discard()
+        session.insert([(6,)])
+        session.close(), others_in.close()
+        assert flow.step() and counts.at().collect() == [(6, 1)]
+
+
+def test_a_discard_may_be_cut_short_at_every_line(spark):
+    codes = functions(
+        BaseDataflow._take_back, BaseDataflow._given, BaseDataflow._updates,
+        InputSession._numbered, InputSession._gathered,
+    )
+    dropped = {  # what has waited for its time, was flushed, and was not
+        "a": [("x", 7, 1), ("y", 2, 1), ("z", 3, 1)], "b": [("w", 0, 1)],
+    }
+    lines = set()
+    for at in count():
+        with Dataflow(spark, runner="local", buckets=1) as flow:
+            a, a_in = flow.input("a", "word string")
+            b, b_in = flow.input("b", "word string")
+            seen = Counter()
+            a.union(b).inspect(lambda record, time, diff: seen.update({record.word: diff}))
+            frame = spark.createDataFrame(
+                [("v", 0, 1), ("x", 7, 1)], "word string, time long, diff long"
+            ) if at == 0 else [("v", 0, 1), ("x", 7, 1)]
+            a_in.update(frame)
+            for session in a_in, b_in:
+                session.advance_to(int(session is a_in))
+                session.flush()
+            flow.step()
+            a_in.advance_to(2)
+            a_in.insert([("y",)])
+            a_in.flush()
+            a_in.advance_to(3)
+            a_in.insert([("z",)])
+            b_in.insert([("w",)])
+            fault = Fault(KeyboardInterrupt, at - 1)
+            fault.made = at > 0
+
+            def called(frame, event, argument):
+                return fault.line if frame.f_code in codes else None
+
+            found = None
+            sys.settrace(called)
+            try:
+                found = flow.discard()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            if at and fault.where is None:
+                break
+            lines.add(fault.where)
+            again = flow.discard()
+            if found is None and any(again.values()):
+                found, again = again, flow.discard()
+            if found is not None:  # else it was cut short on its way out
+                assert dropped == {
+                    name: [tuple(row.values()) for table in tables for row in table.to_pylist()]
+                    for name, tables in found.items()
+                }, fault.where
+            assert not any(again.values()), fault.where
+            assert a_in.time() == 3
+            a_in.insert([("u",)])
+            a_in.close(), b_in.close()
+            flow.step()
+            assert seen == {"u": 1, "v": 1}, fault.where
+            assert files_of(flow) == flow._state.paths(), fault.where
+    assert len(lines) > 25, len(lines)
 
 
 def test_what_a_watch_raises_is_not_blamed_on_updates(spark):

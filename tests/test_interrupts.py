@@ -18,9 +18,8 @@ ROOT = Path(__file__).parent.parent
 
 START = """
 import os, signal, threading, time
-import numpy as np, pyarrow as pa
+import numba, numpy as np, pyarrow as pa
 from pyspark_diff import Dataflow, session
-from pyspark_diff.kernels.jit import jit
 
 spark = session(master="local[1]")
 # PySpark's own handler asks the JVM to cancel jobs, and fails where the signal meets a call of it.
@@ -28,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 patience = [0]
 
 
-@jit
+@numba.njit(nogil=True)  # a user's own: nothing waits for its end
 def search(values, turns):
     # Results such as these are where compiled code makes a SystemError of the signal.
     found = np.zeros_like(values)
@@ -101,6 +100,43 @@ with Dataflow(spark, runner="local", buckets=1) as flow:
 """
 
 
+#: Python that runs within the call of a kernel, and is interrupted at its first line.
+WITHIN = """
+import signal, sys
+import numpy as np
+from llvmlite.binding import executionengine, ffi
+from numba.core import serialize
+from pyspark_diff.kernels.jit import interruptible, jit
+
+engine = executionengine.ExecutionEngine
+for inner in (
+    engine._raw_object_cache_getbuffer, engine._raw_object_cache_notify,
+    ffi._lib_fn_wrapper.__call__, serialize._numba_unpickle,
+):
+    @jit
+    def kernel(values):
+        found = np.zeros_like(values)
+        for i in range(values.size):
+            found[i] += values[i]
+        return found, values
+
+    def called(frame, event, argument):
+        if frame.f_code is inner.__code__:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with interruptible():
+            sys.settrace(called)
+            kernel(np.arange(3))
+    except BaseException as error:
+        print(type(error).__name__, error.__cause__, sys.gettrace())
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert kernel(np.arange(3))[0].tolist() == [0, 1, 2]
+"""
+
+
 def printed(program: str) -> list[str]:
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -112,6 +148,11 @@ def printed(program: str) -> list[str]:
 
 def test_an_interrupt_in_compiled_code_is_an_interrupt():
     assert printed(REDUCE) == [*["KeyboardInterrupt"] * 3, "done", "[(1, 2), (2, 1)]"]
+
+
+def test_an_interrupt_waits_for_the_end_of_a_kernel():
+    # Between two lines of a callback of LLVM's it led to a double free.
+    assert printed(WITHIN) == ["KeyboardInterrupt None None"] * 4
 
 
 def test_a_step_may_be_interrupted_at_any_moment():

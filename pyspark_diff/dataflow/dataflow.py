@@ -137,6 +137,8 @@ class BaseDataflow:
         self._state = State({}, {}, {}, {})
         #: The last step that was begun, until its files are in order.
         self._begun: StepContext | None = None
+        #: Files that stood before something was discarded; those that nobody needs go.
+        self._superseded: set[str] = set()
         self._open = True
         #: Held by a step, and by whoever needs that none runs.
         self._lock = threading.RLock()
@@ -191,7 +193,7 @@ class BaseDataflow:
         self._check_open()
         growth = self._build()
         graph = growth.graph
-        if self._begun is not None:
+        if self._begun is not None or self._superseded:
             self._tidy()
         old = self._state
         if graph is not old.graph:
@@ -308,8 +310,8 @@ class BaseDataflow:
         """
         self._check_outside("discard")
         with self._lock:
-            sessions = self._sessions.values()
-            return {session.name: self._take_back(session._node) for session in sessions}
+            found = self._take_back(list(self._sessions))
+            return {session.name: found[node] for node, session in self._sessions.items()}
 
     def arrangements(self) -> DataFrame:
         """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
@@ -654,23 +656,32 @@ class BaseDataflow:
     def _discard(self, node: Input) -> Discarded:
         self._check_outside("discard")
         with self._lock:
-            return self._take_back(node)
+            return self._take_back([node])[node]
 
-    def _take_back(self, node: Input) -> Discarded:
+    def _take_back(self, nodes: Sequence[Node]) -> dict[Node, Discarded]:
+        """Drop what is waiting to be processed of some inputs; returns it."""
         self._check_open()
         old = self._state
-        waiting = old.waiting.get(node, ())
-        # Read before they are dropped: their files go.
-        tables = [table for arrival in waiting for table in self._updates(arrival)]
-        self._state = replace(old, waiting={**old.waiting, node: ()})
-        entered = self._sessions[node]._take_back(old.taken.get(node, 0))
-        tables += [table for arrival in entered for table in self._updates(arrival)]
-        storage.remove_files(sorted(old.paths() - self._state.paths() - self._outputs.pinned))
+        waiting, taken = dict(old.waiting), dict(old.taken)
+        found: dict[Node, Discarded] = {}
+        for node in nodes:
+            entered = self._sessions[node]._entered(taken.get(node, 0))
+            found[node] = self._given(node, (*waiting.get(node, ()), *entered))
+            waiting[node], taken[node] = (), taken.get(node, 0) + len(entered)
+        self._superseded |= old.paths()
+        # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
+        # after it is done by the next step, so that what was dropped is surely returned.
+        self._state = replace(old, waiting=waiting, taken=taken)
+        return found
+
+    def _given(self, node: Node, arrivals: Sequence[Arrival]) -> Discarded:
+        """The updates of arrivals as users have them."""
+        tables = [table for arrival in arrivals for table in self._updates(arrival)]
         names = [*node.schema.names, self.time_name, self.diff_name]
         given: Discarded = []
         if tables:
             given.append(pa.concat_tables(tables).combine_chunks().rename_columns(names))
-        for arrival in (*waiting, *entered):
+        for arrival in arrivals:
             if arrival.source.frame is not None:
                 frame = self._spark_runner.frame(arrival.source)
                 frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
@@ -704,14 +715,15 @@ class BaseDataflow:
         """Drop what a step has taken in or superseded, or if it failed, what it wrote."""
         for node, session in self._sessions.items():
             session._drop(self._state.taken.get(node, 0))
-        begun = self._begun
+        begun, old = self._begun, set(self._superseded)
         if begun is not None and self._state.epoch == begun.state.epoch:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(begun.directories)
         elif begun is not None:
-            needed = self._state.paths() | self._outputs.pinned
-            storage.remove_files(sorted((begun.state.paths() | set(begun.written)) - needed))
-        self._begun = None
+            old |= begun.state.paths() | set(begun.written)
+        if old:
+            storage.remove_files(sorted(old - self._state.paths() - self._outputs.pinned))
+        self._begun, self._superseded = None, set()
 
     def _build(self) -> Growth:
         """What the next step runs."""

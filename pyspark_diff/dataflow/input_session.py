@@ -193,22 +193,25 @@ class BaseSession:
                 self._flush(self._content.capability)
 
     def _flush(self, frontier: Antichain) -> None:
+        self._content = self._all_flushed()._replace(capability=frontier, frontier=frontier)
+
+    def _all_flushed(self) -> _Content:
+        """The content when all that has entered is among what was flushed."""
         held = self._content
         flushed = (*held.flushed, *held.waiting, *self._gathered(held.rows))
-        self._content = _Content(frontier, frontier, [], [], flushed, held.first)
+        return held._replace(waiting=[], rows=[], flushed=flushed)
 
     def _beyond(self, taken: int) -> tuple[tuple[Arrival, ...], Antichain]:
         """What was flushed beyond so many arrivals, and the frontier that goes with it."""
         held = self._content
         return held.flushed[taken - held.first:], held.frontier
 
-    def _take_back(self, taken: int) -> list[Arrival]:
-        """Let go of all but so many arrivals, which were taken in; returns what it was."""
+    def _entered(self, taken: int) -> tuple[Arrival, ...]:
+        """What has entered beyond so many arrivals, flushed or not."""
         with self._lock:
-            held = self._content
-            found = [*held.flushed[taken - held.first:], *held.waiting, *self._gathered(held.rows)]
-            self._content = _Content(held.capability, held.frontier, [], [], (), taken)
-        return found
+            # What was not flushed is numbered, too. It lies beyond the frontier, so nobody sees it.
+            self._content = self._all_flushed()
+        return self._beyond(taken)[0]
 
     def _drop(self, taken: int) -> None:
         """Let go of what was taken in, so many arrivals. A second call does nothing."""

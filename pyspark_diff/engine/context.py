@@ -92,7 +92,8 @@ class StepContext:
     def share(self, node: Shared, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
         feeds = self.graph.feeds(node.inputs[0], self.emitted, seen)
-        self.emitted[node] = tuple(self.evaluation.evaluated(node, feed) for feed in feeds)
+        wanted = self.graph.wanted[node]
+        self.emitted[node] = tuple(self.evaluation.evaluated(node, feed, wanted) for feed in feeds)
 
     def settle(self) -> None:
         """Advance the times of what operators that are new will read, so that all of it lies
@@ -142,9 +143,8 @@ class StepContext:
             if feed.until.precedes(upper):
                 now.append(feed)
                 continue
-            if feed.source.passing:
-                # The other input lags, so this one is read again later.
-                feed = replace(feed, source=self.evaluation.materialised(feed.source))
+            # The other input lags, so this one is read again later.
+            feed = self.evaluation.put_off(node, feed)
             if feed.lower is None or not upper.less_equal(feed.lower):
                 now.append(replace(feed, upper=upper.bound))
                 feed = replace(feed, lower=upper.bound)

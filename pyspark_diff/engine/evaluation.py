@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Settings
+from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.read import check_fit
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.work import check_ceiling
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
 
@@ -53,9 +55,30 @@ class Evaluation:
         self._written.extend(made.paths)
         return made
 
-    def evaluated(self, node: Node, feed: Feed) -> Feed:
-        """A feed with its chain applied once, for all that read it."""
-        wanted = self._graph.wanted[node]
+    def put_off(self, node: Node, feed: Feed) -> Feed:
+        """A feed that a node reads in a later step: at rest, and with nothing left to fail on.
+
+        Else a later step could fail on updates that cannot be discarded any more.
+        """
+        if any(stage.may_fail for stage in feed.chain):
+            needed = node.needs_of(self._graph.wanted[node], 0)
+            made = self.evaluated(node.inputs[0], feed, needed)
+            if feed.upper is None and not all(s.keeps_time_and_diff for s in feed.chain):
+                self._check_times(made)
+            return made
+        if feed.source.passing:
+            return replace(feed, source=self.materialised(feed.source))
+        return feed
+
+    def _check_times(self, feed: Feed) -> None:
+        """What has no place before the frontier of its source is found before it waits."""
+        if feed.until.bound is not None:
+            for table in self._local.tables(feed):
+                time = as_int64(table[TIME].combine_chunks()).to_numpy()
+                check_ceiling(time, feed.until.bound)
+
+    def evaluated(self, node: Node, feed: Feed, wanted: frozenset[str]) -> Feed:
+        """A feed of a node with its chain applied once, for all that read some columns of it."""
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         source = feed.source
         if source.table is None or not self._settings.few(source.table.num_rows):

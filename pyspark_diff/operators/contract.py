@@ -91,6 +91,8 @@ class Stage(ABC):
     takes: T.StructType | None = None
     #: Whether time and diff of every row stay what they are.
     keeps_time_and_diff: bool
+    #: Whether there are rows that it refuses.
+    may_fail: ClassVar[bool] = True
 
     @abstractmethod
     def on_frame(self, frame: DataFrame) -> DataFrame:

@@ -39,6 +39,7 @@ class Salt(Stage):
     name: str
     columns: tuple[str, ...]
     keeps_time_and_diff = True
+    may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         value = F.lit(0)
@@ -66,6 +67,7 @@ class Replicate(Stage):
 
     name: str
     keeps_time_and_diff = False
+    may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         salts = F.array(*[F.lit(i) for i in range(SALTS)])

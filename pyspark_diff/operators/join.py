@@ -148,6 +148,7 @@ class Pad(Stage):
     names: tuple[tuple[str | None, str], ...]
     kinds: tuple[T.DataType, ...]
     keeps_time_and_diff = True
+    may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         there = frame.columns

@@ -42,6 +42,7 @@ class Pick(Stage):
 
     names: tuple[tuple[str, str], ...]
     keeps_time_and_diff = True
+    may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         # A column may be missing because nothing downstream wants it.
@@ -80,6 +81,7 @@ class DropNull(Stage):
 
     columns: tuple[str, ...]
     keeps_time_and_diff = True
+    may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         for name in self.columns:

@@ -240,6 +240,21 @@ def write_file(
     return [BatchFile(path, len(updates), size)]
 
 
+def check_ceiling(time: PerRow, ceiling: int) -> None:
+    """Refuse updates that an operator has moved beyond the frontier of its input.
+
+    Raises
+    ------
+    InvalidTimeError
+    """
+    if np.size(time) and int(np.max(time)) >= ceiling:
+        raise InvalidTimeError(
+            f"an update at time {int(np.max(time))} lies beyond the frontier {ceiling} of "
+            "the collection that it comes from; an operator between (transform, "
+            "map_in_pandas) must have changed the time, which only a whole history allows"
+        )
+
+
 @dataclass(frozen=True)
 class Split:
     """How rows become blobs.
@@ -296,12 +311,8 @@ class Split:
                 f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
                 "an operator between (transform, map_in_pandas) must have changed the time"
             )
-        if self.ceiling is not None and np.size(time) and int(np.max(time)) >= self.ceiling:
-            raise InvalidTimeError(
-                f"an update at time {int(np.max(time))} lies beyond the frontier {self.ceiling} of "
-                "the collection that it comes from; an operator between (transform, "
-                "map_in_pandas) must have changed the time, which only a whole history allows"
-            )
+        if self.ceiling is not None:
+            check_ceiling(time, self.ceiling)
         columns = [table.column(name) for name in self.names]
         if not columns and not isinstance(time, np.ndarray):
             time = np.full(table.num_rows, time, dtype=np.int64)
