@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Collection, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, Collection, Iterator, Mapping, Sequence
 
 import pandas as pd
 import pyarrow as pa
@@ -344,7 +345,9 @@ class Run:
     rows are treated then as many rows are. With few, operators work through few rows at once.
 
     Outputs may be added ``late``, each before the step that is told; the nodes with numbers in
-    ``keeps`` are kept from the beginning.
+    ``keeps`` are kept from the beginning. Inputs that are ``keyed`` have their first column as key:
+    what is inserted is upserted then, what is removed deleted, and an update is a new snapshot. For
+    others ``constants`` has the records.
     """
 
     def __init__(
@@ -356,6 +359,8 @@ class Run:
         held: int = work.IN_MEMORY_ROWS,
         late: Sequence[int] = (),
         keeps: Collection[int] = (),
+        keyed: Collection[int] = (),
+        constants: Mapping[int, list[tuple[Any, ...]]] = MappingProxyType({}),
         **options: Any,
     ):
         self.spark, self.program = spark, program
@@ -364,11 +369,22 @@ class Run:
         self.flow = Dataflow(spark, **options)
         if held < work.IN_MEMORY_ROWS:
             self.flow._piece_rows = max(1, 4 * held)
-        made = [self.flow.input(f"in{i}", ddl(c)) for i, c in enumerate(program.inputs)]
-        self.sessions = [session for _, session in made]
-        self.history: list[list[tuple[Any, int, int]]] = [[] for _ in made]
-        self.closed = [False] * len(made)
-        self._nodes = build(program, [frame for frame, _ in made])
+        self.sessions, self.history, self.closed, frames = [], [], [], []
+        for i, columns in enumerate(program.inputs):
+            if i in constants:
+                table = formed(spark, "frame", constants[i], columns)
+                frame, session = self.flow.constant(table), None
+            elif i in keyed:
+                frame, session = self.flow.input(f"in{i}", ddl(columns), key=columns[0][0])
+            else:
+                frame, session = self.flow.input(f"in{i}", ddl(columns))
+            frames.append(frame)
+            self.sessions.append(session)
+            self.history.append([(record, 0, 1) for record in constants.get(i, ())])
+            self.closed.append(session is None)
+        #: Of each keyed input the record of each key.
+        self._records: dict[int, dict[Any, Any]] = {i: {} for i in keyed}
+        self._nodes = build(program, frames)
         self._kept, self._late, self._steps = kept, late, 0
         for node in sorted(keeps):
             if self._nodes[node]._node.loop is None:
@@ -422,7 +438,7 @@ class Run:
 
     def finish(self) -> None:
         """Close all inputs, take the last step, and check the law once more."""
-        self.step(tuple((i, "close", None) for i in range(len(self.sessions))))
+        self.step(tuple((i, "close", None) for i, session in enumerate(self.sessions) if session))
         assert all(output.probe.done() for output in self.outputs)
 
     def _act(self, number: int, what: str, data: Any) -> None:
@@ -434,6 +450,8 @@ class Run:
         elif what == "close":
             session.close()
             self.closed[number] = True
+        elif number in self._records:
+            self._change(number, what, data, now)
         else:
             form, rows = data
             columns = self.program.inputs[number]
@@ -446,6 +464,28 @@ class Run:
                 sign = 1 if what == "insert" else -1
                 self.history[number] += [(record, now, sign) for record in rows]
             getattr(session, what)(formed(self.spark, form, rows, columns))
+
+    def _change(self, number: int, what: str, data: Any, now: int) -> None:
+        """What a keyed input is asked for."""
+        form, rows = data
+        columns, records = self.program.inputs[number], self._records[number]
+        if what == "update":
+            rows = [record for record, _, _ in rows]
+        given = {normal((row[0],)): row for row in rows if row[0] is not None}
+        after = dict(records)
+        if what == "insert":
+            self.sessions[number].upsert(formed(self.spark, form, list(given.values()), columns))
+            after.update(given)
+        elif what == "remove":
+            keys = [row[:1] for row in given.values()]
+            self.sessions[number].delete(formed(self.spark, form, keys, columns[:1]))
+            after = {key: row for key, row in records.items() if key not in given}
+        else:
+            self.sessions[number].replace(formed(self.spark, form, list(given.values()), columns))
+            after = given
+        self._records[number] = after
+        self.history[number] += [(row, now, -1) for row in records.values()]
+        self.history[number] += [(row, now, 1) for row in after.values()]
 
     def _check_new(self, output: Output, frontier: int | None, new: list[Any]) -> None:
         """What one step showed."""

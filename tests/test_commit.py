@@ -608,7 +608,7 @@ def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
 def test_a_discard_may_be_cut_short_at_every_line(spark):
     codes = functions(
         BaseDataflow._take_back, BaseDataflow._given, BaseDataflow._updates,
-        InputSession._numbered, InputSession._gathered,
+        InputSession._all_flushed, InputSession._gathered,
     )
     dropped = {  # what has waited for its time, was flushed, and was not
         "a": [("x", 7, 1), ("y", 2, 1), ("z", 3, 1)], "b": [("w", 0, 1)],

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Op, Program, accumulate, evaluate, normal, total
-from programs import Run, build, formed, programs, schedules, whole_histories
+from programs import Run, build, formed, pool, programs, schedules, whole_histories
 
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
 from pyspark_diff.spark.schema import Schema
@@ -103,6 +103,49 @@ def check_snapshot(frame, time, program, node, histories):
             frame.at(time)
     found = frame.at(time, allow_negative=min(expected.values(), default=0) < 0)
     assert Counter(normal(tuple(row)) for row in found.collect()) == +expected
+
+
+# Inputs of other kinds.
+
+
+def check_other_inputs(spark, data, **options):
+    """Inputs with a key, constants, and both where outputs are added late."""
+    program = data.draw(programs(most=4))
+    schedule = data.draw(schedules(program.inputs, most=4))
+    numbers = range(len(program.inputs))
+    kinds = data.draw(st.tuples(*(st.sampled_from(["plain", "keyed", "constant"])
+                                  for _ in numbers)))
+    constants = {
+        i: data.draw(st.lists(st.sampled_from(data.draw(pool(columns))), max_size=4))
+        for i, columns in enumerate(program.inputs) if kinds[i] == "constant"
+    }
+    late = data.draw(st.lists(
+        st.sampled_from([0, 0, 1, 2]),
+        min_size=len(program.outputs), max_size=len(program.outputs),
+    ))
+    keyed = [i for i in numbers if kinds[i] == "keyed"]
+    with Run(
+        spark, program, keyed=keyed, constants=constants, late=late, keeps=numbers, **options
+    ) as run:
+        try:
+            for actions in schedule:
+                run.step(actions)
+            run.finish()
+        except NotReadableError as error:
+            told = str(error)  # what cannot be added late
+            assert "transform may look" in told or "loop" in told, told
+
+
+@examples(2)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_inputs_of_other_kinds_on_the_driver(spark, data, buckets, held):
+    check_other_inputs(spark, data, runner="local", buckets=buckets, held=held)
+
+
+@examples(0.3)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_inputs_of_other_kinds_in_spark(spark, data, buckets, held):
+    check_other_inputs(spark, data, runner="spark", buckets=buckets, held=held)
 
 
 # Kept collections.
