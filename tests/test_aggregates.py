@@ -289,7 +289,7 @@ def test_sums_that_are_too_large(spark, kind, value):
     value = Decimal(value) if kind.startswith("decimal") else value
     with Dataflow(spark, runner="local") as flow:
         frame, rows = flow.input("in", f"n {kind}, m int")
-        sums = frame.groupBy("m").agg(F.sum("n").alias("n"))
+        sums = frame.groupBy("m").agg(F.sum("n").alias("n")).keep()
         less = value.copy_negate() if isinstance(value, Decimal) else -value
         for values in ([value], [value, less], [value, value, value]):
             rows.insert([(v, 0) for v in values])

@@ -206,6 +206,7 @@ FORMS = [
 )
 def test_nothing_of_a_bad_update_is_taken(spark, flow, form, bad, error, parts):
     collection, session = flow.input("rows", ONE)
+    collection.keep()
     session.insert([(1,)])
     ran(flow, session, 3)
     session.update([(2, 4, 1)])
@@ -219,6 +220,7 @@ def test_nothing_of_a_bad_update_is_taken(spark, flow, form, bad, error, parts):
 @pytest.mark.parametrize("form", FORMS)
 def test_an_update_at_the_frontier_is_taken(spark, flow, form):
     collection, session = flow.input("rows", ONE)
+    collection.keep()
     session.advance_to(3)
     session.update(forms(spark, [(7, 3, 2), (8, 9, 0)], COLUMNS)[form])
     ran(flow, session, 4)
@@ -241,6 +243,7 @@ def test_time_and_diff_of_updates_have_their_types(spark, flow, row, column):
 
 def test_a_narrow_diff_is_widened_and_a_narrow_time_is_not(spark, flow):
     collection, session = flow.input("rows", ONE)
+    collection.keep()
     session.update(far(spark.createDataFrame([(1, 0, 2)], "n long, time long, diff tinyint")))
     with refused(SchemaError, "time is int, expected bigint", "cast"):
         session.update(spark.createDataFrame([(1, 0, 2)], "n long, time int, diff long"))
@@ -260,7 +263,7 @@ def test_time_only_goes_forward(flow):
 @pytest.mark.parametrize("wrong", ["1", 1.0, None, True, datetime.date(2026, 1, 1), 2**63])
 def test_a_time_of_another_type_is_refused(flow, wrong):
     collection, session = flow.input("rows", ONE)
-    kept, probe = collection.count(), collection.probe()
+    kept, probe = collection.count().keep(), collection.probe()
     uses = [session.advance_to, probe.less_than, probe.less_equal]
     if wrong is not None:
         uses += [lambda time: flow.input("other", ONE, start=time), kept.at]
@@ -331,6 +334,7 @@ TWO = "a long, b string"
 )
 def test_records_that_do_not_fit_are_refused(flow, data, parts):
     collection, session = flow.input("rows", TWO)
+    collection.keep()
     for put in (session.insert, session.remove):
         with refused(SchemaError, *parts):
             put(data)
@@ -354,6 +358,7 @@ def test_frames_that_do_not_fit_are_refused(spark, flow):
 
 def test_columns_of_tables_are_matched_by_name(spark, flow):
     collection, session = flow.input("rows", "a long, b long")
+    collection.keep()
     session.insert(pa.table({"b": [2], "a": [1]}))
     session.insert(pd.DataFrame({"b": [2], "a": [1]}))
     session.insert([{"b": 2, "a": 1}, Row(b=2, a=1)])
@@ -431,6 +436,7 @@ def test_no_nested_column_is_changed_to_fit(flow, kind, value):
 
 def test_nested_rows_are_matched_by_name(flow):
     collection, session = flow.input("rows", "v struct<x:bigint,y:bigint>")
+    collection.keep()
     session.insert([(Row(y=2, x=1),), ({"y": 2, "x": 1},), ((1, 2),)])
     session.insert(pa.table({"v": [{"y": 2, "x": 1}]}))
     ran(flow, session)
@@ -522,18 +528,18 @@ def test_names_are_taken_literally(spark, runner):
     record = tuple(range(len(NAMES)))
     with Dataflow(spark, runner=runner, time="a.time", diff="`diff", buckets=2) as flow:
         rows, session = flow.input("r`o.ws", struct)
-        first = rows.select(*NAMES[:4]).distinct()
+        first = rows.select(*NAMES[:4]).distinct().keep()
         mixed = rows.select("*", F.col("`a.b`").alias("c.d")).drop("c.d")
-        mixed = mixed.select("a.b", F.col("````").alias("`")).distinct()
-        counts = rows.drop("1", "absent").count()
+        mixed = mixed.select("a.b", F.col("````").alias("`")).distinct().keep()
+        counts = rows.drop("1", "absent").count().keep()
         wider = rows.withColumn("x.y", F.col("`größe`") + 1).where(F.col("`x.y`") > 0)
-        renamed = wider.select("x.y").withColumnRenamed("x.y", "`").distinct()
+        renamed = wider.select("x.y").withColumnRenamed("x.y", "`").distinct().keep()
         mapped = rows.flat_map(lambda row: [(row["a.b"], row["`"])], "`a.b` long, `b.a` long")
         mapped = mapped.where("`b.a` > 0").union(rows.select("a.b", "`").negate())
-        again = mapped.concat(rows.select("`", F.col("`a.b`")).withColumnRenamed("`", "b.a"))
+        again = mapped.concat(rows.select("`", F.col("`a.b`")).withColumnRenamed("`", "b.a")).keep()
         paired = rows.map_in_pandas(
             lambda frames: (f.assign(**{"x.y": f["a.b"] + f["`"]}) for f in frames), "`x.y` long"
-        )
+        ).keep()
         session.insert([record])
         session.insert(pa.table([[v] for v in record], names=NAMES))
         session.insert(pd.DataFrame([record], columns=NAMES))
@@ -622,7 +628,7 @@ def test_sums_of_diffs_do_not_wrap(another, runner):
     another.conf.set("spark.sql.ansi.enabled", "false")
     with Dataflow(another, runner=runner, buckets=2) as flow:
         rows, feed = flow.input("rows", ONE)
-        counts, kinds = rows.count(), rows.distinct()
+        counts, kinds = rows.count().keep(), rows.distinct().keep()
         feed.update([(1, 0, BIG), (1, 0, BIG - 1), (2, 0, 1)])
         ran(flow, feed)
         assert sorted(tuple(r) for r in counts.at(0).collect()) == [(1, 2**63 - 1), (2, 1)]
@@ -764,6 +770,7 @@ def test_a_closed_dataflow_does_nothing(spark):
     with Dataflow(spark, runner="local") as flow:
         collection, session = flow.input("rows", ONE)
         _, keyed = flow.input("keyed", ONE, key="n")
+        collection.keep()
         session.insert([(1,)])
         keyed.close()
         ran(flow, session)
@@ -786,6 +793,7 @@ def test_a_closed_dataflow_does_nothing(spark):
 def test_a_closed_input_takes_no_more(flow):
     collection, session = flow.input("rows", ONE)
     _, keyed = flow.input("keyed", ONE, key="n")
+    collection.keep()
     session.insert([(1,)])
     for calls, fed in ((SESSION_CALLS, session), (KEYED_CALLS, keyed)):
         fed.close()
@@ -804,6 +812,7 @@ def test_a_closed_input_takes_no_more(flow):
 
 def test_what_a_closed_input_holds_can_be_discarded(flow):
     collection, session = flow.input("rows", ONE)
+    collection.keep()
     session.insert([(1,)])
     session.close()
     (dropped,) = session.discard()
@@ -829,7 +838,7 @@ def test_a_step_that_failed_can_be_run_again(spark, runner):
     shown = []
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", ONE)
-        early = rows.count()
+        early = rows.count().keep()
         late = rows.flat_map(fragile, ONE).count().inspect(lambda *update: shown.append(update))
         probe = late.probe()
         session.insert([(1,), (1,), (2,)])
@@ -991,7 +1000,8 @@ def test_transform_does_not_move_updates_behind_the_frontier(spark, runner):
     with Dataflow(spark, runner=runner) as flow:
         rows, session = flow.input("rows", ONE)
         rows.transform(lambda df: df.withColumn("time", F.col("time") - 1)).count()
-        early = rows.transform(lambda df: df.withColumn("time", F.col("time") - 1)).distinct()
+        early = rows.transform(lambda df: df.withColumn("time", F.col("time") - 1))
+        early = early.distinct().keep()
         ran(flow, session, 5)
         session.insert([(1,)])
         with refused(TimeRegressionError, "time 4", "frontier 5", "transform"):
@@ -1044,7 +1054,7 @@ def test_programs_are_written_before_the_first_step(flow):
 
 def test_only_complete_times_are_read(flow):
     rows, session = flow.input("rows", ONE)
-    kept = rows.count()
+    kept = rows.count().keep()
     for time in (None, 0):
         with refused(NotReadableError, "not", "complete", "Advance"):
             kept.at(time)
@@ -1195,16 +1205,17 @@ def answer(session, runner: str) -> tuple[object, ...]:
     rows = [(w, moment + (i % 2) * hour, i, Decimal(i) / 4) for i, w in enumerate("abcabcaB" * 2)]
     with Dataflow(session, runner=runner, buckets=3) as flow:
         words, feed = flow.input("words", schema)
-        counts = words.select("word", "at").count()
+        counts = words.select("word", "at").count().keep()
         pairs = words.flat_map(
             lambda row: [(row["word"], row["at"], row["at"].isoformat())] * (row["n"] % 2),
             T.StructType([*schema.fields[:2], T.StructField("text", T.StringType())]),
-        ).where("word <> 'b'").distinct()
+        ).where("word <> 'b'").distinct().keep()
         shifted = words.map_in_pandas(
             lambda frames: (f.assign(text=f["at"].map(lambda at: at.isoformat())) for f in frames),
             "word string, text string",
-        ).distinct()
+        ).distinct().keep()
         totals = words.where("d < 3").withColumn("half", F.col("d") * 2).drop("at", "n").count()
+        totals.keep()
         feed.insert(rows[:8])
         feed.insert(far(session.createDataFrame(rows[8:], schema)))
         ran(flow, feed)
@@ -1270,7 +1281,7 @@ def test_odd_names_and_types_of_time_and_diff_are_refused(spark, odd):
 
 def test_why_a_collection_cannot_be_read(flow):
     rows, session = flow.input("rows", "n long")
-    read, probed, quiet = rows.distinct(), rows.count(), rows.select("n").count()
+    read, probed, quiet = rows.distinct().keep(), rows.count(), rows.select("n").count()
     held = read.where("n > 1").count()
     probed.probe()
     shown = quiet.inspect(lambda *_: None)

@@ -362,7 +362,7 @@ def left_over(spark, columns, inserted, removed):
     """What is left where Spark evaluates what is inserted, and formulas what is removed."""
     with Dataflow(spark) as flow:
         given, session = flow.input("rows", STRUCT)
-        made = given.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)])
+        made = given.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)]).keep()
         assert made._node.stage.portable
         if inserted is not None:
             assert not inserted.isLocal()
@@ -477,7 +477,7 @@ def by_hand(monkeypatch):
 def program(frame):
     made = frame.where("i IS NOT NULL AND (s <> 'B' OR d < e)").withColumn("n", F.col("i") * 2 + 1)
     made = made.select("n", "s", (F.col("n") % 3 == 0).alias("third"), F.coalesce("b", "i"), "u")
-    return made.drop("u").filter(F.col("n") > -5).count()
+    return made.drop("u").filter(F.col("n") > -5).count().keep()
 
 
 @every_runner
@@ -546,7 +546,7 @@ def test_select_expr(spark, runner):
     }
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         collection, session = flow.input("rows", "n int, s string")
-        found = {name: way(collection) for name, way in ways.items()}
+        found = {name: way(collection).keep() for name, way in ways.items()}
         session.insert(rows)
         session.close()
         flow.step()
@@ -576,7 +576,7 @@ def test_select_expr_names_what_is_ambiguous(updates):
 def test_overflow_leaves_the_state_as_it_was(spark, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         numbers, numbers_in = flow.input("numbers", "n int")
-        result = numbers.withColumn("m", F.col("n") + 1).count()
+        result = numbers.withColumn("m", F.col("n") + 1).count().keep()
         numbers_in.insert([(1,)])
         numbers_in.advance_to(1)
         numbers_in.flush()
@@ -594,7 +594,7 @@ def test_what_is_not_understood_goes_to_spark(spark, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         words, words_in = flow.input("words", "w string, n int")
         upper = words.withColumn("n", F.col("n") + 1).withColumn("u", F.upper("w"))
-        result = upper.where("n > 1").count()
+        result = upper.where("n > 1").count().keep()
         words_in.insert([("a", 1), ("b", 0)])
         words_in.advance_to(1)
         words_in.flush()

@@ -578,7 +578,7 @@ def test_a_long_way_to_rest_is_none_that_swings(spark):
     assert whole(spark, [(0,)]).iterate(far(1000)).at(0).collect() == [(1000,)]
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(far(300))
+        found = n.iterate(far(300)).keep()
         for put, rows in (("insert", [(0,)]), ("insert", [(1,), (100,)]), ("remove", [(0,)])):
             getattr(n_in, put)(rows)
             n_in.advance_to(n_in.time() + 1)
@@ -600,7 +600,7 @@ def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark)
 
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(body)
+        found = n.iterate(body).keep()
         for rows in ([(2,)], [(0,)]):
             n_in.insert(rows)
             n_in.advance_to(n_in.time() + 1)

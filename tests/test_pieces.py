@@ -145,9 +145,9 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
     with flow:
         sums = (
             pairs.select((F.col("x") % 5).alias("r"), (F.col("x") + F.col("y")).alias("v"))
-            .groupBy("r").agg(F.sum("v").alias("s"))
+            .groupBy("r").agg(F.sum("v").alias("s")).keep()
         )
-        kinds = pairs.select("x").distinct().count()
+        kinds = pairs.select("x").distinct().count().keep()
         rows = [(i % 3 if i % 10 == 0 else 7, i) for i in range(400)]
         lefts, rights = list(rows), [(k, -x) for k, x in rows]
         flow_steps = [
@@ -179,8 +179,8 @@ def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
         left_in.update([(7, i, 0, 1) for i in range(200)] + [(8, 0, 0, 1)])
         keys_in.update([(7, time, (-1) ** time) for time in range(101)])
         found = left.antijoin(keys) if anti else left.semijoin(keys)
-        times = found.select((F.col("x") % 2).alias("p")).count()
-        counts = found.count()
+        times = found.select((F.col("x") % 2).alias("p")).count().keep()
+        counts = found.count().keep()
         left_in.close()
         keys_in.close()
         flow.step()
@@ -222,7 +222,7 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
             lambda seen: seen.join(edges.select(F.col("src").alias("node"), "dst"), "node")
             .select(F.col("dst").alias("node")).union(seen)
             .distinct()
-        )
+        ).keep()
         for time, change in enumerate([
             lambda: None, lambda: edges_in.remove([(79, 80)]), lambda: edges_in.insert([(5, 80)]),
         ], 1):
@@ -255,7 +255,7 @@ def test_a_lagging_side_keeps_what_was_too_many_for_later(small):
     flow, pairs, left_in, right_in = exploding(small, "local", 120)
     with flow:
         other, other_in = flow.input("other", "x long")
-        both = pairs.select("x").union(other).count()
+        both = pairs.select("x").union(other).count().keep()
         for session in (left_in, right_in):
             session.close()
         flow.step()

@@ -152,7 +152,7 @@ def test_columns_that_are_not_there_are_named(ours):
 def test_they_are_kept_up_to_date(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "k int, s string")
-        filled = rows.fillna("none").unionByName(rows.select("s", "k").dropna())
+        filled = rows.fillna("none").unionByName(rows.select("s", "k").dropna()).keep()
         session.insert([(1, None), (2, "b")])
         session.advance_to(1)
         session.flush()

@@ -178,7 +178,7 @@ TOO_LARGE = {
 def test_sums_do_not_wrap(spark, ansi, runner, case):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         numbers, numbers_in = flow.input("numbers", "k long")
-        counts = numbers.count()
+        counts = numbers.count().keep()
         numbers_in.update(TOO_LARGE[case])
         numbers_in.close()
         with pytest.raises(DiffOverflowError):
@@ -192,7 +192,7 @@ def test_sums_do_not_wrap(spark, ansi, runner, case):
 def test_sums_with_what_stands_do_not_wrap(spark, ansi, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         numbers, numbers_in = flow.input("numbers", "k long")
-        counts = numbers.count()
+        counts = numbers.count().keep()
         numbers_in.update([(1, 0, MOST), (2, 0, 1)])
         numbers_in.advance_to(1)
         numbers_in.flush()
@@ -247,8 +247,8 @@ def test_large_outputs_travel_as_files(spark):
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         numbers, numbers_in = flow.input("numbers", "k long")
         counts = numbers.count()
-        evens = counts.where("k % 2 = 0")
-        distinct = counts.distinct()
+        evens = counts.where("k % 2 = 0").keep()
+        distinct = counts.distinct().keep()
         numbers_in.insert(spark.range(rows).withColumnRenamed("id", "k"))
         numbers_in.advance_to(1)
         numbers_in.insert(spark.range(rows // 2).withColumnRenamed("id", "k"))
@@ -268,7 +268,7 @@ def test_many_rows_on_the_driver(spark):
     numbers = [(k % 700, k % 3, 1) for k in range(2000)]
     with Dataflow(spark, runner="local", buckets=2) as flow:
         frame, numbers_in = flow.input("numbers", "k long")
-        made = frame.where("k % 2 = 0").withColumn("h", F.col("k") / 2).select("h").count()
+        made = frame.where("k % 2 = 0").withColumn("h", F.col("k") / 2).select("h").count().keep()
         numbers_in.update(numbers)
         numbers_in.advance_to(3)
         numbers_in.flush()
@@ -285,7 +285,7 @@ def test_whole_history_and_steps_give_the_same_tables(spark):
     schema = "k int, s string, time long, diff long"
 
     def program(frame):
-        return frame.select("s").count()
+        return frame.select("s").count().keep()
 
     expected = spark.createDataFrame(
         [("a", 2, 0, 1), ("b", 1, 0, 1), ("a", 2, 1, -1), ("a", 1, 1, 1),
@@ -315,7 +315,7 @@ def test_rows_that_wait_for_a_lagging_input_are_taken_once(spark, runner):
     with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow:
         left, left_in = flow.input("left", "k long")
         right, right_in = flow.input("right", "k long")
-        counts = left.union(right).count()
+        counts = left.union(right).count().keep()
         left_in.update([(7, time, 1) for time in range(9)])
         left_in.advance_to(9)
         left_in.flush()

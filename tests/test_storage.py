@@ -43,7 +43,7 @@ def held_by_a_process(folder, end="time.sleep(600)"):
 
 def fill(flow):
     words, session = flow.input("words", "word string")
-    counts = words.count()
+    counts = words.count().keep()
     session.insert(pa.table({"word": [f"w{i}" for i in range(20_000)]}))
     session.advance_to(1)
     session.flush()
@@ -278,7 +278,7 @@ def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, fa
     """Arrow rows are in memory; rows of a frame that is read twice are written by tasks."""
     with Dataflow(spark, root=str(small_disk), runner=runner, buckets=2) as flow:
         words, session = flow.input("words", "word string")
-        counts, many = words.count(), words.distinct().count()
+        counts, many = words.count().keep(), words.distinct().count().keep()
         insert_at(session, 0, range(1_000))
         flow.step()
         before = sorted(map(str, files_below(small_disk)))
@@ -463,7 +463,7 @@ def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
 def test_small_steps_on_the_driver_and_a_large_one_on_spark_see_each_other(spark, tmp_path):
     with Dataflow(spark, root=str(tmp_path), runner="local") as flow:
         words, session = flow.input("words", "word string")
-        counts = words.count()
+        counts = words.count().keep()
         for step, runner in enumerate(["local", "local", "spark", "local"]):
             flow.runner = runner
             session.insert([("a",), ("b",)])
@@ -502,7 +502,7 @@ def test_no_process_holds_what_was_removed(spark, tmp_path, monkeypatch, runner)
     """Python workers live on from task to task, and no file is removed by them."""
     with Dataflow(spark, root=str(tmp_path), runner=runner, local_rows=9_000, buckets=2) as flow:
         words, session = flow.input("words", "word string")
-        counts = words.count()
+        counts = words.count().keep()
         removed = set()
         for step in range(5):
             # As many words at any time: each is replaced by the next.

@@ -178,12 +178,12 @@ def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) 
     every = spark.createDataFrame(table([row for step in steps for row in step], wide), wide)
     with Dataflow(spark, runner=runner, buckets=3, keep_history=True) as flow:
         rows, session = flow.input("rows", schema)
-        counts, kept = rows.count(), rows.arrange_by_self()
+        counts, kept = rows.count().keep(), rows.arrange_by_self()
         others = []
         if thorough:
             evaluated = rows.withColumn("w_", F.lit(1)).where("w_ > 0").drop("w_")
             mapped = rows.flat_map(lambda row: [row], schema)
-            others = [rows.distinct(), evaluated.distinct(), mapped.distinct()]
+            others = [rows.distinct().keep(), evaluated.distinct().keep(), mapped.distinct().keep()]
         # Each step in another form: what came as Python's values goes as Spark's or Arrow's.
         session.update(steps[0])
         session.advance_to(1)
@@ -298,7 +298,7 @@ def test_equal_floats_cancel(spark, type_, runner):
     given = pa.table({"v": column})
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", schema)
-        counts, kinds = rows.count(), rows.distinct()
+        counts, kinds = rows.count().keep(), rows.distinct().keep()
         session.insert(given)
         session.advance_to(1)
         session.flush()
@@ -350,6 +350,7 @@ def fold_stays_two_keys(session, runner: str) -> None:
         rows, feed = flow.input("rows", "v timestamp, w array<timestamp>")
         evaluated = rows.where("v > '1970-01-01' and w[0] > '1970-01-01'").select("v").count()
         mapped = rows.flat_map(lambda r: [(r.v, r.w)], "v timestamp, w array<timestamp>").count()
+        evaluated.keep(), mapped.keep()
         feed.insert([(moment, [moment]) for moment in FOLD])
         feed.insert([(moment.astimezone(), [moment.astimezone()]) for moment in FOLD])
         feed.insert(frame)
@@ -393,6 +394,7 @@ def test_naive_datetimes_are_local_time(spark, new_york):
     naive = datetime.datetime(2026, 11, 1, 1, 30)
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "v timestamp, w struct<x:timestamp>, z timestamp_ntz")
+        rows.keep()
         for moment in (naive, naive.replace(fold=1)):
             session.insert([(moment, Row(x=moment), naive)])
         session.advance_to(1)
@@ -445,7 +447,7 @@ def test_every_type_of_time(spark, kind, runner):
             spark, time_type=kind, runner=runner, buckets=2, keep_history=True
         ) as flow:
             rows, session = flow.input("rows", "n bigint", start=first)
-            counts, probe = rows.count(), rows.probe()
+            counts, probe = rows.count().keep(), rows.probe()
             shown = rows.transform(lambda df: df.where("diff != 0")).arrange_by_self()
             columns = [list(column) for column in zip(*updates)]
             given = {
@@ -489,6 +491,7 @@ def test_times_of_a_fold_stay_two(spark, new_york):
     early, late = (moment.astimezone() for moment in FOLD)
     with Dataflow(spark, time_type="timestamp", runner="local", keep_history=True) as flow:
         rows, session = flow.input("rows", "n bigint", start=early)
+        rows.keep()
         session.insert([(1,)])
         session.advance_to(late)
         assert session.time() == datetime.datetime(2026, 11, 1, 1, 30)
@@ -601,7 +604,7 @@ def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
         rows, session = flow.input("rows", ", ".join(f"{name} long" for name in names))
         monkeypatch.setattr(T.StructType, "__getitem__", seek)
         monkeypatch.setattr(type(spark), "createDataFrame", create)
-        found = rows.select(*reversed(names)).distinct()
+        found = rows.select(*reversed(names)).distinct().keep()
         session.insert([row, dict(zip(names, row))])
         session.close()
         flow.step()
