@@ -39,6 +39,12 @@ with Dataflow(SparkSession.builder.getOrCreate()) as flow:
     edges.nosuch()  # attr-defined
     edges_in.nosuch()  # attr-defined
     edges_in.insert([(1, 2)])
+    edges_in.upsert([(1, 2)])  # attr-defined
+    people, people_in = flow.input("people", "id long, name string", key=["id"])
+    people.nosuch()  # attr-defined
+    people_in.upsert([(1, "a")])
+    people_in.update([(1, "a")])  # attr-defined
+    flow.constant([(1,)], "n int").nosuch()  # attr-defined
     columns: list[str] = edges.columns
     groups = edges.groupBy("src")
     groups.nosuch()  # attr-defined
@@ -46,7 +52,8 @@ with Dataflow(SparkSession.builder.getOrCreate()) as flow:
     number: int = edges.count()  # assignment
     edges.join(degrees, "src", how="left").alias("a").hint("broadcast").nosuch()  # attr-defined
     edges.union(degrees).top_k(3, "src").inspect(print).nosuch()  # attr-defined
-    edges.join(edges.at(0), "src")  # arg-type
+    edges.join(edges.at(0), "src").nosuch()  # attr-defined
+    edges.join(3, "src")  # arg-type
     edges.select("src").union("src")  # arg-type
     rows: list[object] = list(reach(edges, edges.select("src")).at(0).collect())
     done: bool = two(edges, flow.loop(name="two")).probe().done()

@@ -28,10 +28,9 @@ from pyspark_diff.operators.node import Constant
 from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
 
-#: Tables that have the names and the types of their columns.
-Plain: TypeAlias = (
-    DataFrame | pd.DataFrame | pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream
-)
+#: Tables that have the names and the types of their columns; those of pandas and Arrow have the
+#: stream. (Their own classes are not named, as without stubs they would let anything pass.)
+Plain: TypeAlias = DataFrame | ArrowStream
 
 
 @dataclass(frozen=True)
