@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         counted.inspect(lambda size, at, diff: diff > 0 and now.update({at: size}))
         if options.picture:
             # Keeps them, so that they can be read.
-            labels, edges = labels.arrange_by_self(), edges.arrange_by_self()
+            labels.keep(), edges.keep()
         edges_in.insert(loaded)
         print(f"loaded in {step(flow, edges_in, 1):.2f} s")
         show_iterations(flow)

@@ -113,7 +113,7 @@ def run_changes(spark: SparkSession, options: argparse.Namespace) -> None:
         if small:
             skip.consolidate().inspect(show)
         if options.check:
-            skip = skip.arrange_by_self()  # keeps the pairs, so that they can be read
+            skip.keep()  # so that the pairs can be read
         probes = [skip.probe(), counted.probe()]
 
         def step() -> None:
