@@ -604,6 +604,7 @@ def test_unusual_types_pass_through_linear_operators(spark, runner):
             "rows", "m map<string,int>, s string collate UTF8_LCASE, v variant, n long"
         )
         kept = rows.where("m['a'] = 1 and s = 'X' and variant_get(v, '$.k', 'int') = 1").select("n")
+        kept.keep()
         schema = "m map<string,int>, s string, j string, n long"
         frame = spark.createDataFrame(
             [({"a": 1}, "x", '{"k": 1}', 5), ({"a": 2}, "X", '{"k": 1}', 6),
@@ -679,6 +680,7 @@ KEYED_CALLS = {
 FLOW_CALLS = {
     "constant": lambda f: f.constant([(1,)], ONE),
     "input": lambda f: f.input("other", ONE),
+    "advance_to": lambda f: f.advance_to(9),
     "step": lambda f: f.step(),
     "step_while": lambda f: f.step_while(lambda: False),
     "arrangements": lambda f: f.arrangements(),
@@ -687,6 +689,8 @@ FLOW_CALLS = {
     "loop": lambda f: f.loop(),
     "discard": lambda f: f.discard(),
 }
+#: They make a program grow, and so are refused where the past is gone.
+KEEPING = {"keep", "arrange_by_self", "arrange_by_key", "inspect"}
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
     "at": lambda c: c.at(0),
@@ -1024,7 +1028,8 @@ def test_only_collections_that_are_alike_are_added(spark, flow):
         (rows, foreign, ("different dataflows",)),
         (rows, whole, ("different dataflows",)),
         (whole, dated, ("times of different types", "bigint", "date", "cast one")),
-        (whole, spark.range(1), ("expected a DiffFrame", "DataFrame", "DiffFrame(df)")),
+        (whole, spark.range(1), ("same columns", "a bigint, b string", "id bigint")),
+        (whole, [(1, "x")], ("expected a DiffFrame", "list", "DiffFrame(df)")),
     ]
     for one, two, parts in cases:
         for add in (one.union, one.concat):
@@ -1035,21 +1040,25 @@ def test_only_collections_that_are_alike_are_added(spark, flow):
     assert rows.concat(swapped).columns == ["a", "b"]
 
 
-def test_programs_are_written_before_the_first_step(flow):
+def test_every_operator_can_be_written_after_the_first_step(flow):
     rows, session = flow.input("rows", ONE)
     doubled = rows.concat(rows)
-    counts = doubled.count()
+    counts = doubled.count().keep()
+    session.insert([(1,)])
     ran(flow, session)
+    state = flow._state
     for name, call in FRAME_CALLS.items():
-        if name not in ("at", "to_df", "hold"):
-            with refused(NotReadableError, "cannot be added", "before the first step"):
-                call(rows)
-    with refused(NotReadableError, "input 'late'", "before the first step"):
-        flow.input("late", ONE)
-    for read in (doubled.at, doubled.to_df):
-        with refused(NotReadableError, "not kept", "arrange_by_self", "concat"):
+        if name not in KEEPING | {"at", "to_df", "hold"}:
+            call(rows)
+    assert flow._state is state and not flow._build().late
+    for keep in (rows.keep, doubled.keep, lambda: rows.inspect(print), rows.arrange_by_self):
+        with refused(NotReadableError, "input 'rows' was not kept", "before the first step"):
+            keep()
+    for read in (doubled.at, doubled.to_df, doubled.hold):
+        with refused(NotReadableError, "concat", "not kept", "keep()"):
             read()
-    assert counts.at(0).collect() == []
+    assert not flow.step()
+    assert counts.at(0).collect() == [Row(n=1, count=2)]
 
 
 def test_only_complete_times_are_read(flow):
@@ -1092,7 +1101,7 @@ def test_a_step_that_can_never_finish_says_so(flow):
     session.advance_to(4)
     session.flush()
     other.close()
-    told = ("'rows' was flushed at 4", "'others' was flushed complete", "flush()")
+    told = ("input 'rows' at 4", "input 'others' complete", "Advance these")
     with refused(StalledError, *told):
         flow.step_while(lambda: probe.less_than(5))
     assert not probe.less_than(4)
@@ -1277,21 +1286,3 @@ def test_odd_names_and_types_of_time_and_diff_are_refused(spark, odd):
             Dataflow(spark, **{which: odd})
     with refused(SchemaError, "a time type is a text such as", repr(odd)):
         Dataflow(spark, time_type=odd)
-
-
-def test_why_a_collection_cannot_be_read(flow):
-    rows, session = flow.input("rows", "n long")
-    read, probed, quiet = rows.distinct().keep(), rows.count(), rows.select("n").count()
-    held = read.where("n > 1").count()
-    probed.probe()
-    shown = quiet.inspect(lambda *_: None)
-    ran(flow, session)
-    for collection, why in (
-        (read, "because other operators read it (where)"),
-        (probed, "because it has a probe"),
-        (quiet, "because other operators read it (inspect)"),
-        (shown, "because it is shown, by inspect"),
-    ):
-        with refused(NotReadableError, why, "arrange_by_self()"):
-            collection.at()
-    assert held.at().collect() == []

@@ -226,7 +226,7 @@ def test_a_flush_that_is_cut_short_changes_nothing(spark):
     for at in count():
         with Dataflow(spark, runner="local", buckets=1) as flow:
             words, session = flow.input("words", "word string")
-            counts = words.count()
+            counts = words.count().keep()
             session.insert([("a",)])
             session.update([("b", 0, 2)])
             session.advance_to(1)
@@ -437,7 +437,7 @@ def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison)
             for one in flow, plain:
                 parts, session = one.input("parts", "total int, number int")
                 others, others_in = one.input("others", "total int, number int")
-                kept.append((poison(parts.union(others)).count(), session, others_in))
+                kept.append((poison(parts.union(others)).count().keep(), session, others_in))
             counts, session, others_in = kept[0]
             session.insert([(9, 5)])
             others_in.insert([(6, 2)])
@@ -490,7 +490,7 @@ def test_the_cause_is_what_spark_raised(spark):
     with Dataflow(spark, runner="spark", buckets=1) as flow:
         parts, session = flow.input("parts", "total int, number int")
         made = parts.transform(lambda frame: frame.withColumn("made", F.expr("total / number")))
-        kept = made.count()
+        kept = made.count().keep()
         frame = spark.range(3).selectExpr("2 AS total", "int(id) AS number")
         session.insert(frame)
         session.close()
@@ -508,7 +508,7 @@ def test_updates_that_wait_for_their_time_are_dropped_too(spark):
         parts, session = flow.input("parts", "number int")
         made = parts.reduce(
             lambda key, values: [(raises_for_zero(key[0]),)], "made int", "number"
-        )
+        ).keep()
         session.update([(1, 0, 1), (2, 5, 1), (0, 6, 1)])
         session.advance_to(1)
         session.flush()
@@ -675,7 +675,7 @@ def test_what_a_watch_raises_is_not_blamed_on_updates(spark):
 
     with Dataflow(spark, runner="local", buckets=1) as flow:
         edges, session = flow.input("edges", "src int, dst int")
-        made = edges.iterate(lambda inner: inner.select("src", "dst").distinct()).count()
+        made = edges.iterate(lambda inner: inner.select("src", "dst").distinct()).count().keep()
         session.insert([(1, 2)])
         session.close()
         with pytest.raises(Planned, match="^enough$"):
