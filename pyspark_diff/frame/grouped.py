@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Generic, Sequence
 
 from pyspark.sql import Column
@@ -13,6 +14,7 @@ from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.frame.base import FrameT
+from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.keys import reduced
 from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
@@ -86,26 +88,35 @@ class GroupedDiff(Generic[FrameT]):
         """
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
-        collection = self._frame._collection
+        collection = self._frame._collection.seeing(*self._cols, *exprs)
         rows = collection.template()
         given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
-        found = parse_aggregates(rows, self._cols, given)
-        names = rows.groupBy(*self._cols).agg(F.count("*")).columns[:-1]
+        found = [
+            replace(one, name=collection.resolver.as_named(one.name))
+            for one in parse_aggregates(rows, self._cols, given)
+        ]
+        shown = rows.groupBy(*self._cols).agg(F.count("*")).columns[:-1]
+        names = [collection.resolver.as_named(name) for name in shown]
         check_names([*names, *(one.name for one in found)])
-        source, arguments = self._evaluated(names, found)
+        source, arguments = self._evaluated(collection, names, found)
         plan = Aggregation(source, tuple(names), exact)
         for one, columns in zip(found, arguments):
             plan.add(one, columns)
         node = plan.node()
         if empty:
             node = _with_default(node, found)
-        return self._frame._derived(node, resolver=Resolver.plain(node.schema.names))
+        keys = Resolver.plain(names)
+        lineages = [collection.resolver.lineage(_plain(collection, c) or "") for c in self._cols]
+        entries = [
+            entry._replace(lineage=lineage) for entry, lineage in zip(keys.entries, lineages)
+        ]
+        others = Resolver.plain(node.schema.names[len(names):]).entries
+        return self._frame._derived(node, resolver=Resolver((*entries, *others)))
 
     def _evaluated(
-        self, names: Sequence[str], found: Sequence[Aggregate]
+        self, collection: Collection, names: Sequence[str], found: Sequence[Aggregate]
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
-        collection = self._frame._collection
         rows = collection.template()
         keys = [F.col(c) if isinstance(c, str) and c not in collection.columns else
                 column(c) if isinstance(c, str) else c for c in self._cols]
@@ -179,6 +190,11 @@ class GroupedDiff(Generic[FrameT]):
                 if isinstance(f.dataType, _NUMBERS) and f.name not in named
             ]
         return self.agg(*[function(column(name)) for name in cols])
+
+
+def _plain(source: Collection, key: str | Column) -> str | None:
+    """The node's column that a key of a group is, if it is one."""
+    return plain_column(source, F.col(key) if isinstance(key, str) else key)
 
 
 def _there(count: int) -> int:

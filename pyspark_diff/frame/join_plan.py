@@ -17,8 +17,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.conditions import Condition, parse_condition
+from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.collection import Collection, none_of, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
 from pyspark_diff.operators.by_self import over_arrangement
@@ -44,6 +45,34 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
     theirs = arrange_by_key(replicate(right.node, name), [name])
     columns = [(o.side, o.source, o.internal) for o in resolver.sources]
     return left.derived(join(ours, theirs, columns), resolver=resolver)
+
+
+def seeing_both(
+    left: Collection, right: Collection, on: object
+) -> tuple[Collection, Collection]:
+    """The two sides of a join, in which its condition finds what its handles stand for.
+
+    A side's own handle stands for that side, also where the other comes from it.
+
+    Raises
+    ------
+    SchemaError
+        If one stands for no column of either side, or for more than one.
+    """
+    resolvers = [left.resolver, right.resolver]
+    both = left.resolver.beside(right.resolver)
+    for handle in handles_in([on]):
+        found = both.standing_for(handle)
+        if len(found) > 1:
+            raise two_of(handle)
+        if not found:
+            raise none_of(handle, [left, right])
+        origin = next(o for o in both.sources if o.internal == found[0].internal)
+        entry = next(
+            e for e in resolvers[origin.side].entries if e.internal == origin.source
+        )
+        resolvers[origin.side] = resolvers[origin.side].binding({handle: entry})
+    return replace(left, resolver=resolvers[0]), replace(right, resolver=resolvers[1])
 
 
 def _present(count: int) -> int:
@@ -164,7 +193,7 @@ class JoinPlan:
         if self.residual:
             matches = self.sides[0].derived(pairs, resolver=resolver)
             for condition in self.residual:
-                matches = filtered(matches, condition)
+                matches = filtered(replace(matches, resolver=resolver), condition)
             pairs = matches.node
         return pairs
 
@@ -194,7 +223,7 @@ class JoinPlan:
             # Without the columns that were made to find matches by.
             return pick("select", found, [(name, name) for name in whole.node.schema.names])
         # With more to a match than the key, whole records are looked up among those that matched.
-        once = whole.derived(threshold(whole.node, _present), resolver=whole.resolver)
+        once = replace(whole, node=threshold(whole.node, _present), small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
         resolver = left.resolver.beside(right.resolver)
         pairs = JoinPlan(left, right, self.on, "inner")._inner(resolver)

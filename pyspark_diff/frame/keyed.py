@@ -166,7 +166,7 @@ class KeyedMethods(Frame):
         source.check_unambiguous("top_k")
         arranged = arrange_in_order(source.node, names, order)
         return self._derived(
-            top_k(arranged, k, len(order), number=number, mode=number or "rows")
+            top_k(arranged, k, len(order), number=number, mode=number or "rows"), same=True
         )
 
     def dropDuplicates(  # noqa: N802
@@ -194,11 +194,11 @@ class KeyedMethods(Frame):
         rest = [] if names is None else [n for n in source.node.schema.names if n not in names]
         if names is None or not rest:
             source.check_unambiguous(kind)
-            return self._derived(threshold(source.node, None))
+            return self._derived(threshold(source.node, None), same=True)
         by = ordering(source, order if order is not None else rest, names)
         source.check_unambiguous(kind)
         arranged = arrange_in_order(source.node, names, by)
-        return self._derived(top_k(arranged, 1, len(by)))
+        return self._derived(top_k(arranged, 1, len(by)), same=True)
 
     drop_duplicates = dropDuplicates
 

@@ -50,7 +50,7 @@ class MultisetMethods(Frame):
         """
         source = self._collection
         name = unused("count", [*self.columns, source.time_name, source.diff_name])
-        return self._derived(count(source.node, name))
+        return self._derived(count(source.node, name), same=True)
 
     def count_total(self) -> Self:
         """`count` for totally ordered times.
@@ -70,7 +70,7 @@ class MultisetMethods(Frame):
         >>> n.distinct().to_df().orderBy("time").collect()
         [Row(n=7, time=0, diff=1), Row(n=7, time=1, diff=-1)]
         """
-        return self._derived(threshold(self._node, None))
+        return self._derived(threshold(self._node, None), same=True)
 
     def threshold(self, func: Callable[[int], int], *, check: bool = False) -> Self:
         """Each record with a function of its multiplicity as its multiplicity.
@@ -96,11 +96,12 @@ class MultisetMethods(Frame):
         >>> n.threshold(lambda count: min(count, 2)).at(0).collect()
         [Row(n=7), Row(n=7)]
         """
-        return self._derived(threshold(self._node, Twice(func, "threshold") if check else func))
+        function = Twice(func, "threshold") if check else func
+        return self._derived(threshold(self._node, function), same=True)
 
     def consolidate(self) -> Self:
         """The same collection with the fewest update rows: equal ones add up, zeros vanish."""
-        return self._derived(consolidate(self._node))
+        return self._derived(consolidate(self._node), same=True)
 
     def union(self, other: Self) -> Self:
         """The records of both, columns matched by position, as PySpark's `union`.
@@ -118,7 +119,7 @@ class MultisetMethods(Frame):
         renamed = theirs.picked("union", list(zip(theirs.columns, source.columns))).node
         if not source.node.schema.same_types(renamed.schema):
             raise source.mismatch("union", theirs)
-        return self._derived(Concat([source.node, renamed]))
+        return self._derived(Concat([source.node, renamed]), same=True)
 
     unionAll = union  # noqa: N815
 
@@ -193,27 +194,28 @@ class MultisetMethods(Frame):
             if not source.node.schema.same_types(ordered.node.schema):
                 raise source.mismatch("concat", theirs)
             nodes.append(ordered.node)
-        return self._derived(Concat(nodes))
+        return self._derived(Concat(nodes), same=True)
 
     def negate(self) -> Self:
         """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
-        return self._derived(_negated(self._node))
+        return self._derived(_negated(self._node), same=True)
 
     def exceptAll(self, other: Self) -> Self:  # noqa: N802
         """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
         theirs = self._with_our_names(other, "exceptAll")
-        return self._derived(threshold(Concat([self._node, _negated(theirs)]), _positive))
+        more = threshold(Concat([self._node, _negated(theirs)]), _positive)
+        return self._derived(more, same=True)
 
     def intersectAll(self, other: Self) -> Self:  # noqa: N802
         """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
         more = self.exceptAll(other)._node
-        return self._derived(Concat([self._node, _negated(more)]))
+        return self._derived(Concat([self._node, _negated(more)]), same=True)
 
     def subtract(self, other: Self) -> Self:
         """The distinct records that the other does not have, as PySpark's `subtract`."""
         ours = threshold(self._node, None)
         theirs = threshold(self._with_our_names(other, "subtract"), None)
-        return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both))
+        return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both), same=True)
 
     def intersect(self, other: Self) -> Self:
         """The distinct records that both have, as PySpark's `intersect`.
@@ -230,7 +232,7 @@ class MultisetMethods(Frame):
         """
         ours = threshold(self._node, None)
         theirs = threshold(self._with_our_names(other, "intersect"), None)
-        return self._derived(threshold(Concat([ours, theirs]), _both))
+        return self._derived(threshold(Concat([ours, theirs]), _both), same=True)
 
     def weighted(self, *cols: str) -> Self:
         """The records with whole-number columns moved into the diff, which is multiplied by them.
