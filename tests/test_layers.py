@@ -32,7 +32,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset("frames jobs jvm schema session values".split()),
     "expressions": frozenset(
-        "aggregate_functions aggregates check compiled conditions names tree".split()
+        "aggregate_functions aggregates check compiled conditions handles names tree".split()
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(

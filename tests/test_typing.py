@@ -14,7 +14,7 @@ ROOT = Path(pyspark_diff.__file__).parent.parent
 
 #: A program in which a line has an error iff a comment on it names the error's code.
 PROGRAM = '''
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, Loop
@@ -37,6 +37,11 @@ def two(edges: DiffFrame, loop: Loop) -> DiffFrame:
 with Dataflow(SparkSession.builder.getOrCreate()) as flow:
     edges, edges_in = flow.input("edges", "src long, dst long")
     edges.nosuch()  # attr-defined
+    edges.src  # attr-defined
+    column: Column = edges["src"]
+    edges["src"].nosuch()  # operator
+    some: DiffFrame = edges[["src", "dst"]][edges["src"] > 1]
+    name: str = edges["src"]  # assignment
     edges_in.nosuch()  # attr-defined
     edges_in.insert([(1, 2)])
     edges_in.upsert([(1, 2)])  # attr-defined

@@ -56,7 +56,7 @@ def compiled(
     inputs: T.StructType,
     *,
     ansi: bool,
-    qualified: Mapping[tuple[str, str], T.StructField] | None = None,
+    qualified: Mapping[tuple[str | None, str], T.StructField] | None = None,
 ) -> CompiledExpression | None:
     """The formula of an expression.
 
@@ -68,8 +68,8 @@ def compiled(
         Columns that it may name.
     ansi : bool
         Whether Spark fails where an integer does not fit, as its default is, or wraps round.
-    qualified : mapping of (str, str) to StructField, optional
-        Columns by an alias and the name that they have under it.
+    qualified : mapping of (str or None, str) to StructField, optional
+        Columns by an alias and the name that they have under it; handles have no alias.
 
     Returns
     -------
@@ -98,7 +98,7 @@ class _Compiler:
         self,
         inputs: T.StructType,
         ansi: bool,
-        qualified: Mapping[tuple[str, str], T.StructField],
+        qualified: Mapping[tuple[str | None, str], T.StructField],
     ):
         self._fields = {field.name: field for field in inputs.fields}
         self._ansi = ansi
@@ -126,9 +126,9 @@ class _Compiler:
         return found
 
     def _field(self, named: Attribute) -> T.StructField:
-        field = self._fields.get(named.name)
-        if named.qualifier is not None:
-            field = self._qualified.get((named.qualifier, named.name))
+        field = self._qualified.get((named.qualifier, named.name))
+        if field is None and named.qualifier is None:
+            field = self._fields.get(named.name)
         if field is None or _PADDED in (field.metadata or {}):
             raise _Unknown
         return field

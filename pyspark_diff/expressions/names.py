@@ -1,27 +1,31 @@
 """Names by which a user can tell the columns of a collection: its own, and those an alias gives.
 
 A join may bring two columns of one name together. Inside the library each has a name of its own;
-the user sees the name that both have, and tells them apart by alias, as in PySpark.
+the user sees the name that both have, and tells them apart by alias or by the frames that they come
+from, as in PySpark.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pyspark_diff.expressions.handles import STAR, Handle, Lineage, Owner, as_named
 from pyspark_diff.spark.frames import column
 
 
 class Entry(NamedTuple):
-    """One column: where the user finds it, and the column of the node that it is."""
+    """One column: where the user finds it, the column of the node that it is, and the handles that
+    stand for it."""
 
     alias: str | None
     visible: str
     internal: str
+    lineage: Lineage | None = None
 
 
 class Origin(NamedTuple):
@@ -57,10 +61,16 @@ class Resolver:
     entries : tuple of Entry
     sources : tuple of Origin
         After a join, where each column comes from.
+    bound : tuple of (str, str)
+        Handles in an expression that is to be evaluated, and the columns that they stand for.
+    star : Handle, optional
+        What stands for all columns.
     """
 
     entries: tuple[Entry, ...]
     sources: tuple[Origin, ...] = ()
+    bound: tuple[tuple[str, str], ...] = ()
+    star: Handle | None = None
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> "Resolver":
@@ -94,6 +104,37 @@ class Resolver:
         found = [entry.internal for entry in self.entries if entry.visible == name]
         return found[0] if len(found) == 1 and name not in self.ambiguous else None
 
+    def standing_for(self, handle: Handle) -> list[Entry]:
+        """The columns that a handle stands for."""
+        return [e for e in self.entries if e.lineage is not None and handle in e.lineage]
+
+    def binding(self, found: Mapping[Handle, Entry]) -> "Resolver":
+        """The same columns, some of which an expression finds by handles."""
+        pairs = [(handle.text, entry.internal) for handle, entry in found.items()]
+        return replace(self, bound=(*self.bound, *pairs))
+
+    def bound_to(self, name: str) -> str | None:
+        """The column that a handle of an expression stands for, by the name that Spark has."""
+        return next((to for text, to in self.bound if text.lower() == name.lower()), None)
+
+    def owned(self, kind: str) -> "Resolver":
+        """The same columns of a collection that is made now, with handles of its own."""
+        owner = Owner(kind, tuple(self.visible))
+        handles = tuple(Handle(entry.visible, owner) for entry in self.entries)
+        entries = tuple(
+            entry._replace(lineage=Lineage(handle, entry.lineage))
+            for entry, handle in zip(self.entries, handles)
+        )
+        return Resolver(entries, self.sources, star=Handle(STAR, owner, handles))
+
+    def lineage(self, internal: str) -> Lineage | None:
+        """The lineage of a column of the node."""
+        return next((e.lineage for e in self.entries if e.internal == internal), None)
+
+    def as_named(self, name: str) -> str:
+        """The name of a result without the handles that it is made of."""
+        return as_named(name, [text for text, _ in self.bound])
+
     def named(self, alias: str) -> "Resolver":
         """The same columns, all found under one alias."""
         return Resolver(tuple(entry._replace(alias=alias) for entry in self.entries))
@@ -107,11 +148,14 @@ class Resolver:
     ) -> "Resolver":
         """The columns of a join: all of this side, then of the other without its ``keys``.
 
-        The columns ``using`` come first, once.
+        The columns ``using`` come first, once. A handle of one side's own stands for that side,
+        also where the other comes from the same collection.
         """
         ours = [e for n in using for e in self.entries if e.internal == n]
         ours += [e for e in self.entries if e.internal not in using]
         theirs = [e for e in other.entries if e.internal not in keys]
+        own = [{e.lineage.handle for e in s.entries if e.lineage} for s in (self, other)]
+        gone = (own[1] - own[0], own[0] - own[1])
         entries: list[Entry] = []
         sources: list[Origin] = []
         both = Counter(e.visible.lower() for e in (*ours, *theirs))
@@ -122,17 +166,27 @@ class Resolver:
                 taken += reserved  # nobody finds it by its name alone
             internal = unused(entry.visible, taken)
             alias = None if side == 0 and entry.internal in using else entry.alias
-            entries.append(Entry(alias, entry.visible, internal))
+            lineage = entry.lineage and entry.lineage.without(gone[side])
+            entries.append(Entry(alias, entry.visible, internal, lineage))
             sources.append(Origin(side, entry.internal, internal))
-        return Resolver(tuple(entries), tuple(sources))
+        made = {(origin.side, origin.source): origin.internal for origin in sources}
+        bound = [
+            (text, made[number, internal])
+            for number, side_ in enumerate((self, other))
+            for text, internal in side_.bound if (number, internal) in made
+        ]
+        return Resolver(tuple(entries), tuple(sources), tuple(bound))
 
     def template(self, frame: DataFrame) -> DataFrame:
-        """A Spark frame of the node's columns in which expressions find them by alias too."""
+        """A Spark frame of the node's columns in which expressions find them by alias too, and by
+        handle."""
         aliases = self._aliases()
+        handles = {text: column(internal) for text, internal in self.bound}
         if not aliases:
-            return frame
+            return frame.withColumns(handles) if handles else frame
         if len(aliases) == 1 and all(e.alias and e.visible == e.internal for e in self.entries):
-            return frame.alias(aliases[0])
+            frame = frame.alias(aliases[0])
+            return frame.withColumns(handles) if handles else frame
         # A field of a struct is named as a column of an aliased frame would be.
         parts = {
             alias: F.struct(*[
@@ -140,16 +194,20 @@ class Resolver:
             ])
             for alias in aliases
         }
-        return frame.withColumns(parts)
+        return frame.withColumns({**parts, **handles})
 
     def strip(self, frame: DataFrame) -> DataFrame:
         """Undo `template` on a frame that has some more columns."""
-        return frame.drop(*[alias for alias in self._aliases() if alias in frame.columns])
+        made = [*self._aliases(), *(text for text, _ in self.bound)]
+        return frame.drop(*[name for name in made if name in frame.columns])
 
     def with_column(self, name: str, replaced: Sequence[str] = ()) -> "Resolver":
         """The resolver with one more column, or with that in the place of others."""
         if name in self.visible:
-            return replace(self, sources=())
+            return Resolver(tuple(
+                entry._replace(lineage=None) if entry.visible == name else entry
+                for entry in self.entries
+            ))
         if not replaced:
             return Resolver((*self.entries, Entry(None, name, name)))
         return Resolver(tuple(

@@ -5,18 +5,22 @@ A DataFrame is a table, a collection is one for each time. What needs a table, a
 not there, and says what is::
 
     every public name of DataFrame is a method here, or has a hint
+
+A column is taken from a frame as in PySpark: ``df["x"]``, or ``df.x`` where no method and no hint
+has the name. It stands for that column also in what is made of the frame, while it is the same.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Sequence, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_diff.errors import NotReadableError
+from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.expressions.handles import STAR, Handle
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.frame.row_wise import row_wise
+from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, check_names
 
@@ -50,10 +54,6 @@ _WRITE = (
     "by_table=True) each step's"
 )
 _OTHERS = {
-    "cube": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "rollup": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "groupingSets": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "mapInArrow": "mapInPandas(func, schema) takes the same rows as pandas frames",
     "lateralJoin": "join(...), or flat_map(...) for rows that are made of one",
     "dropDuplicatesWithinWatermark": "dropDuplicates(...) is kept up to date for all times",
     "coalesce": _SHUFFLE,
@@ -85,6 +85,9 @@ _OTHERS = {
     "to": "select(...) the columns with the casts that are wanted",
 }
 
+#: Several columns, in brackets.
+Several = list[str] | list[Column] | list[str | Column] | tuple[str | Column, ...]
+
 #: Stands for a value that was not given, as None is one.
 _NO_VALUE = object()
 
@@ -100,6 +103,77 @@ def hint(name: str) -> str | None:
 
 class PySparkMethods(Frame):
     """Columns and nulls by PySpark's names, and hints."""
+
+    @overload
+    def __getitem__(self, item: int | str) -> Column: ...
+
+    @overload
+    def __getitem__(self, item: Column | Several) -> Self: ...
+
+    def __getitem__(self, item: int | str | Column | Several) -> Column | Self:
+        """A column of this collection, as PySpark's ``df["x"]``; or some, or a condition.
+
+        Parameters
+        ----------
+        item : str, int, Column, or list of str or Column
+            A column by its name or number, which is found in any expression over this collection,
+            or over what is made of it while the column is the same; ``df["*"]`` stands for all.
+            With a condition it is `where`, with a list `select`. ``df.x`` is the same, for columns
+            that are not called as a method is; type checkers know ``df["x"]`` only.
+
+        Raises
+        ------
+        SchemaError
+            If there is no such column, or more than one.
+
+        Examples
+        --------
+        >>> e = DiffFrame(spark.createDataFrame(
+        ...     [(1, 2, 0, 1), (2, 3, 0, 1)], "src int, dst int, time int, diff int"))
+        >>> a, b = e.alias("a"), e.alias("b")
+        >>> a.join(b, a["dst"] == b["src"]).select(a["src"], b["dst"]).at(0).collect()
+        [Row(src=1, dst=3)]
+        >>> e[e["src"] > 1][["dst"]].at(0).collect()
+        [Row(dst=3)]
+        """
+        if isinstance(item, Column):
+            return self._wrap(filtered(self._collection.seeing(item), item))
+        if isinstance(item, (list, tuple)):
+            selected: Any = self
+            return selected.select(*item)
+        if isinstance(item, int) and not isinstance(item, bool):
+            if not -len(self.columns) <= item < len(self.columns):
+                raise SchemaError(
+                    f"there is no column number {item}; the columns are {', '.join(self.columns)}"
+                )
+            item = self.columns[item]
+        if not isinstance(item, str):
+            raise SchemaError(
+                f"a frame is asked for a column by its name or number, for several by a list of "
+                f"them, for records by a condition; not by {item!r}"
+            )
+        return self._column(item)
+
+    def _column(self, name: str) -> Column:
+        """The column that a name stands for in this collection and in no other."""
+        source = self._collection
+        if name == STAR and source.resolver.star is not None:
+            return source.resolver.star.column()
+        if not source.named(name) and any(mark in name for mark in ".`"):
+            # A part of a column, or one under an alias: what Spark makes of the text.
+            source.template().select(F.col(name)).schema
+            first, dot, rest = name.partition(".")
+            if dot and len(source.named(first)) == 1:
+                return self._handle(first).column(first, f".{rest}")
+            literal = name.strip("`").replace("``", "`")
+            return self._column(literal) if source.named(literal) else F.col(name)
+        return self._handle(name).column(name)
+
+    def _handle(self, name: str) -> Handle:
+        source = self._collection
+        lineage = source.resolver.lineage(source.column_name(name, "in this collection"))
+        assert lineage is not None  # as of each column of a collection
+        return lineage.handle
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
@@ -142,8 +216,8 @@ class PySparkMethods(Frame):
         >>> n.withColumns({"n": F.col("n") + 1, "old": F.col("n")}).at(0).collect()
         [Row(n=2, old=1)]
         """
-        source = self._collection
         made = dict(colsMap)
+        source = self._collection.seeing(made)
         check_names(list(made))
         resolver = source.resolver
         for name in made:
@@ -186,7 +260,7 @@ class PySparkMethods(Frame):
         ([Row(n=2, m=3)], 2)
         """
         names = self._subset(subset, "dropna")
-        return self._spark("dropna", lambda frame: frame.dropna(how, thresh, names))
+        return self._spark("dropna", lambda frame: frame.dropna(how, thresh, names), self.columns)
 
     def fillna(self, value: Any, subset: str | Sequence[str] | None = None) -> Self:
         """Values in the place of nulls, as PySpark's `fillna`.
@@ -243,28 +317,33 @@ class PySparkMethods(Frame):
         chosen = [values] if isinstance(values, (str, Column)) else list(values)
         check_names([variableColumnName, valueColumnName])
         names = (variableColumnName, valueColumnName)
-        made = self._collection.template().unpivot(listed, chosen, *names)
+        source = self._collection.seeing(listed, chosen)
+        made = source.template().unpivot(listed, chosen, *names)
         kind = made.schema[valueColumnName].dataType  # that all values have in common
+        shown = source.resolver.as_named
 
         def apply(frame: DataFrame) -> DataFrame:
             # Rows side by side in one expression, as no operator may look beyond its own.
             pairs = [
                 F.struct(
-                    F.lit(frame.select(_column(value)).columns[0]).alias(variableColumnName),
+                    F.lit(shown(frame.select(_column(value)).columns[0])).alias(variableColumnName),
                     _column(value).cast(kind).alias(valueColumnName),
                 )
                 for value in chosen
             ]
             return frame.select(*map(_column, listed), F.inline(F.array(*pairs)), TIME, DIFF)
 
-        return self._spark("unpivot", apply)
+        source.check_unambiguous("unpivot")
+        return self._wrap(row_wise(source, "unpivot", apply))
 
     melt = unpivot
 
-    def _spark(self, kind: str, apply: Callable[[DataFrame], DataFrame]) -> Self:
+    def _spark(
+        self, kind: str, apply: Callable[[DataFrame], DataFrame], unchanged: Sequence[str] = ()
+    ) -> Self:
         """What Spark makes of each record."""
         self._collection.check_unambiguous(kind)
-        return self._wrap(row_wise(self._collection, kind, apply))
+        return self._wrap(row_wise(self._collection, kind, apply, unchanged=unchanged))
 
     def _subset(self, subset: str | Sequence[str] | None, kind: str) -> list[str]:
         """Columns that are meant, of the data columns."""
@@ -277,8 +356,12 @@ class PySparkMethods(Frame):
 
         def __getattr__(self, name):
             told = None if name.startswith("_") else hint(name)
+            there = "_collection" in self.__dict__ and name in self.columns
             if told is not None:
-                raise AttributeError(f"a DiffFrame has no {name}: {told}")
+                column = f"; the column is frame[{name!r}]" if there else ""
+                raise AttributeError(f"a DiffFrame has no {name}: {told}{column}")
+            if there:
+                return self._column(name)
             shown = ", ".join(self.columns) if "_collection" in self.__dict__ else ""
             raise AttributeError(
                 f"a DiffFrame has no {name!r}" + (f"; its columns are {shown}" if shown else "")

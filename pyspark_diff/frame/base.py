@@ -39,9 +39,11 @@ class Frame:
         Frame.__init__(frame, collection)
         return frame
 
-    def _derived(self, node: Node, *, resolver: Resolver | None = None) -> Self:
+    def _derived(
+        self, node: Node, *, resolver: Resolver | None = None, same: bool = False
+    ) -> Self:
         """The frame of a node that an operator made of this one: see `Collection.derived`."""
-        return self._wrap(self._collection.derived(node, resolver=resolver))
+        return self._wrap(self._collection.derived(node, resolver=resolver, same=same))
 
     @property
     def columns(self) -> list[str]:

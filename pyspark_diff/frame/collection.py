@@ -4,24 +4,26 @@ columns by.
 A collection is a value. An operator makes another one of it, with `Collection.derived`, which is
 where all that holds for every operator is checked::
 
-    derived(c, node) = c with the node and its columns, not small, and without a key
+    derived(c, node) = c with the node and its columns, not small, without a key, and with handles
+                       of its own
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.names import Resolver
+from pyspark_diff.expressions.handles import Handle, handles_in
+from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.node import Node
+from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
-from pyspark_diff.spark.schema import DIFF, TIME, check_data_names
+from pyspark_diff.spark.schema import DIFF, TIME, check_data_names, without_nullability
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,27 +71,80 @@ class Collection:
             for e in self.resolver.entries
         ])
 
-    def derived(self, node: Node, *, resolver: Resolver | None = None) -> Collection:
+    def __post_init__(self) -> None:
+        if any(entry.lineage is None for entry in self.resolver.entries):  # made from nothing
+            object.__setattr__(self, "resolver", self.resolver.owned(_called(self.node)))
+
+    def derived(
+        self, node: Node, *, resolver: Resolver | None = None, same: bool = False
+    ) -> Collection:
         """The collection of a node that an operator made of this one.
 
         Parameters
         ----------
         node : Node
         resolver : Resolver, optional
-            If not given, the columns are what the node calls them.
+            If not given, the columns are what the node calls them. Columns that have the lineage of
+            others are these, unchanged.
+        same : bool
+            Whether, without a resolver, columns of the same name and type are unchanged.
         """
         if resolver is None:
             self.check_unambiguous(node.kind)
             resolver = Resolver.plain(node.schema.names)
+            if same:
+                resolver = self.unchanged(resolver, node)
         check_data_names(node.schema.names, self.time_name, self.diff_name, node.kind)
         self.check_open()
+        resolver = resolver.owned(_called(node))
         return replace(self, node=node, resolver=resolver, small=False, key=None)
+
+    def unchanged(self, resolver: Resolver, node: Node) -> Resolver:
+        """The columns of a node, of which those with a name and type of ours are ours."""
+        ours, theirs = (n.schema.struct for n in (self.node, node))
+        return Resolver(tuple(
+            entry._replace(lineage=self.resolver.lineage(entry.internal))
+            if entry.internal in ours.names and without_nullability(
+                ours[entry.internal].dataType
+            ) == without_nullability(theirs[entry.internal].dataType)
+            else entry
+            for entry in resolver.entries
+        ))
+
+    def seeing(self, *given: object) -> Collection:
+        """This collection, in which some expressions find what their handles stand for.
+
+        Raises
+        ------
+        SchemaError
+            If one stands for no column of it, or for more than one.
+        """
+        handles = handles_in(given)
+        if not handles:
+            return self
+        found = {handle: self.standing_for(handle) for handle in handles}
+        return replace(self, resolver=self.resolver.binding(found))
+
+    def standing_for(self, handle: Handle) -> Entry:
+        """The column that a handle stands for."""
+        found = self.resolver.standing_for(handle)
+        if len(found) > 1:
+            raise two_of(handle)
+        if not found:
+            raise none_of(handle, [self])
+        return found[0]
 
     def picked(self, kind: str, names: Sequence[tuple[str, str]]) -> Collection:
         """Some columns: pairs of what the user calls one, and its new name."""
         internal = [(self.column_name(old, f"for {kind}"), new) for old, new in names]
-        resolver = Resolver.plain([new for _, new in names])
-        return self.derived(pick(kind, self.node, internal), resolver=resolver)
+        entries = [
+            Entry(
+                None, new, new,
+                self.resolver.lineage(there) if self.named(new) == self.named(old) else None,
+            )
+            for (old, new), (there, _) in zip(names, internal)
+        ]
+        return self.derived(pick(kind, self.node, internal), resolver=Resolver(tuple(entries)))
 
     def template(self) -> DataFrame:
         """A frame without rows in which the user's expressions find this collection's columns."""
@@ -160,3 +215,28 @@ class Collection:
             f"{kind} needs the same columns on both sides; here ({self.node.schema.describe()}), "
             f"there ({other.node.schema.describe()})"
         )
+
+
+def _called(node: Node) -> str:
+    return node.name if isinstance(node, Input) else node.kind
+
+
+def two_of(handle: Handle) -> SchemaError:
+    """The error of a handle that stands for more than one column."""
+    name, owner = handle.name, handle.owner
+    return SchemaError(
+        f"the column {name!r} of {owner} is there more than once, as a collection was joined with "
+        "itself; give each side a name of its own: a, b = edges.alias(\"a\"), edges.alias(\"b\"), "
+        f"then a.join(b, a[{name!r}] == b[...])"
+    )
+
+
+def none_of(handle: Handle, collections: Iterable[Collection]) -> SchemaError:
+    """The error of a handle that stands for no column."""
+    name = handle.name
+    shown = " and ".join(f"{_called(c.node)}[{', '.join(c.columns)}]" for c in collections)
+    return SchemaError(
+        f"the column {name!r} of {handle.owner} is none of {shown}: it is another collection's, or "
+        "was changed, renamed or dropped on the way. Take a column of the collection itself, "
+        f"frame[{name!r}], or join the other one first"
+    )

@@ -17,8 +17,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.conditions import Condition, parse_condition
+from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.collection import Collection, none_of, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
 from pyspark_diff.operators.by_self import over_arrangement
@@ -29,6 +30,12 @@ from pyspark_diff.operators.node import Arranged, Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.schema import without_nullability
+
+
+#: Types of which equal values are the same.
+_EXACT = frozenset(
+    "boolean tinyint smallint int bigint string date timestamp timestamp_ntz".split()
+)
 
 
 def cross_joined(left: Collection, right: Collection) -> Collection:
@@ -44,6 +51,37 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
     theirs = arrange_by_key(replicate(right.node, name), [name])
     columns = [(o.side, o.source, o.internal) for o in resolver.sources]
     return left.derived(join(ours, theirs, columns), resolver=resolver)
+
+
+def seeing_both(
+    left: Collection, right: Collection, on: object
+) -> tuple[Collection, Collection]:
+    """The two sides of a join, in which its condition finds what its handles stand for.
+
+    A side's own handle stands for that side, also where the other comes from it.
+
+    Raises
+    ------
+    SchemaError
+        If one stands for no column of either side, or for more than one.
+    """
+    handles = handles_in([on])
+    if not handles:
+        return left, right
+    resolvers = [left.resolver, right.resolver]
+    both = left.resolver.beside(right.resolver)
+    for handle in handles:
+        found = both.standing_for(handle)
+        if len(found) > 1:
+            raise two_of(handle)
+        if not found:
+            raise none_of(handle, [left, right])
+        origin = next(o for o in both.sources if o.internal == found[0].internal)
+        entry = next(
+            e for e in resolvers[origin.side].entries if e.internal == origin.source
+        )
+        resolvers[origin.side] = resolvers[origin.side].binding({handle: entry})
+    return replace(left, resolver=resolvers[0]), replace(right, resolver=resolvers[1])
 
 
 def _present(count: int) -> int:
@@ -146,11 +184,32 @@ class JoinPlan:
             return left.derived(
                 self._matched(0, anti=self.kind == "anti"), resolver=left.resolver
             )
-        resolver = left.resolver.beside(right.resolver, *self.using)
+        resolver = self._resolver()
         parts: list[Node] = [self._inner(resolver)]
         parts += [self._padded(resolver, 0)] if self.kind in ("left", "full") else []
         parts += [self._padded(resolver, 1)] if self.kind in ("right", "full") else []
         return left.derived(parts[0] if len(parts) == 1 else Concat(parts), resolver=resolver)
+
+    def _resolver(self) -> Resolver:
+        """The columns of the join, of which a key that is there once is that of either side."""
+        left, right = self.sides
+        found = left.resolver.beside(right.resolver, *self.using)
+        entries = list(found.entries)
+        for number, (ours, theirs) in enumerate(zip(*self.using)):
+            lineages = [left.resolver.lineage(ours), right.resolver.lineage(theirs)]
+            kinds = {
+                side.node.schema.struct[name].dataType.simpleString()
+                for side, name in zip(self.sides, (ours, theirs))
+            }
+            # Numbers may be equal and differ, as 0.0 and -0.0.
+            same = len(kinds) == 1 and kinds <= _EXACT
+            told = {
+                "left": lineages[:1], "right": lineages[1:], "full": [],
+                "inner": lineages if same else lineages[:1],
+            }[self.kind]
+            handles = [handle for lineage in told for handle in lineage or ()]
+            entries[number] = entries[number]._replace(lineage=lineage_of(handles))
+        return replace(found, entries=tuple(entries))
 
     def _inner(self, resolver: Resolver) -> Node:
         ours, theirs = (arrange_by_key(node, key) for node, key in zip(self.nodes, self.keys))
@@ -164,7 +223,7 @@ class JoinPlan:
         if self.residual:
             matches = self.sides[0].derived(pairs, resolver=resolver)
             for condition in self.residual:
-                matches = filtered(matches, condition)
+                matches = filtered(replace(matches, resolver=resolver), condition)
             pairs = matches.node
         return pairs
 
@@ -194,7 +253,7 @@ class JoinPlan:
             # Without the columns that were made to find matches by.
             return pick("select", found, [(name, name) for name in whole.node.schema.names])
         # With more to a match than the key, whole records are looked up among those that matched.
-        once = whole.derived(threshold(whole.node, _present), resolver=whole.resolver)
+        once = replace(whole, node=threshold(whole.node, _present), small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
         resolver = left.resolver.beside(right.resolver)
         pairs = JoinPlan(left, right, self.on, "inner")._inner(resolver)

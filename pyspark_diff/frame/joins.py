@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
-from pyspark_diff.frame.join_plan import JoinPlan, cross_joined
+from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, seeing_both
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,8 +44,10 @@ class JoinMethods(Frame):
         on : str, list of str, Column, or list of Column
             Names of columns that are on both sides and come once in the result, or a condition. A
             condition must have at least one equality between the two sides; whatever else it asks
-            is checked on the pairs that this gives. Where a name is on both sides, tell them apart
-            with `alias`: ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``.
+            is checked on the pairs that this gives. Where a name is on both sides, take the columns
+            from their frames, ``a.join(b, a["x"] == b["y"])``, or tell them apart with `alias`:
+            ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``. A collection that is
+            joined with itself needs `alias` for either.
         how : str
             ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
             PySpark's other names for these.
@@ -90,7 +92,8 @@ class JoinMethods(Frame):
             if kind not in ("cross", "inner"):
                 raise SchemaError(f"a {how} join needs `on`: column names or a condition")
             return self.crossJoin(other)
-        return self._wrap(JoinPlan(self._collection, theirs, on, kind).joined())
+        ours, theirs = seeing_both(self._collection, theirs, on)
+        return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
 
     def crossJoin(self, other: Self | Plain) -> Self:  # noqa: N802
         """All pairs of records, as PySpark's `crossJoin`, with a small collection.

@@ -41,22 +41,23 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
     listed = list(by) if isinstance(by, (list, tuple)) else [by]
     if not listed:
         raise SchemaError("an order needs at least one column")
+    source = source.seeing(listed)
     order: list[tuple[str, bool, bool]] = []
     for column in listed:
-        name, down, last = column, False, False
+        internal, down, last = None, False, False
         if isinstance(column, Column):
             ordered = order_of(column)
             if ordered is not None:
                 column, down, last = ordered
-            plain = plain_column(source, column)
-            if plain is None:
+            internal = plain_column(source, column)
+            if internal is None:
                 check_row_wise(source.template().select(column), "an order")
                 raise SchemaError(
                     f"an order is made of columns, not of expressions such as {column}; add "
                     "it as a column with withColumn first"
                 )
-            name = next(e.visible for e in source.resolver.entries if e.internal == plain)
-        internal = source.column_name(str(name), "for the order")
+        else:
+            internal = source.column_name(str(column), "for the order")
         if internal in key or internal in [n for n, _, _ in order]:
             continue  # it decides nothing more
         order.append((internal, down, last))

@@ -14,10 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Resolver
+from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.frame.row_wise import filtered, row_wise
-from pyspark_diff.operators.linear import FlatMap, MapInPandas, pick
+from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
+from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
@@ -48,24 +50,38 @@ class LinearMethods(Frame):
         """
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        source, resolver = self._collection, self._collection.resolver
-        known = [c for c in cols if isinstance(c, str) and resolver.internal(c)]
+        source = self._collection
+        known = [c for c in cols if isinstance(c, str) and source.resolver.internal(c)]
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
+        given = [one for c in cols for one in self._without_star(c)]
+        source = source.seeing(*given)
         selected: list[str | Column] = []
-        outputs: list[str | Column] = []
-        for c in cols:
-            if isinstance(c, str) and (c == "*" or c in resolver.ambiguous):
+        unchanged: list[str | None] = []
+        for c in given:
+            if isinstance(c, str) and c in source.resolver.ambiguous:
                 source.check_unambiguous("select")
-            if isinstance(c, str) and c == "*":
-                selected.extend(map(column, self.columns))
-                outputs.extend(self.columns)
-            else:
-                selected.append(column(c) if isinstance(c, str) and c in self.columns else c)
-                outputs.append(c)
+            exact = isinstance(c, str) and c in self.columns
+            selected.append(column(c) if isinstance(c, str) and exact else c)
+            unchanged.append(
+                source.resolver.internal(c) if isinstance(c, str) else plain_column(source, c)
+            )
         return self._wrap(row_wise(
-            source, "select", lambda frame: frame.select(*selected, TIME, DIFF), outputs=outputs
+            source, "select", lambda frame: frame.select(*selected, TIME, DIFF), outputs=given,
+            unchanged=unchanged,
         ))
+
+    def _without_star(self, given: str | Column) -> list[str | Column]:
+        """What is selected, a star being all columns, of this collection or of an earlier one."""
+        if not isinstance(given, (str, Column)):
+            raise SchemaError(
+                f"select takes names and columns, not a {type(given).__name__}: {given!r}"
+            )
+        if str(given) in ("*", "Column<'*'>"):
+            self._collection.check_unambiguous("select")
+            return list(self.columns)
+        stars = [] if isinstance(given, str) else [h for h in handles_in([given]) if h.members]
+        return [one.column() for one in stars[0].members] if stars else [given]
 
     def selectExpr(self, *expr: str) -> Self:  # noqa: N802
         """Expressions of SQL text, as PySpark's `selectExpr`.
@@ -99,7 +115,7 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._wrap(filtered(self._collection, condition))
+        return self._wrap(filtered(self._collection.seeing(condition), condition))
 
     filter = where
 
@@ -113,7 +129,7 @@ class LinearMethods(Frame):
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        source = self._collection
+        source = self._collection.seeing(col)
         replaced = source.named(colName)
         if set(replaced) & set(source.resolver.ambiguous):
             source.check_unambiguous("withColumn")
@@ -143,17 +159,35 @@ class LinearMethods(Frame):
         pairs = [(name, new if name in meant else name) for name in self.columns]
         return self._wrap(self._collection.picked("withColumnRenamed", pairs))
 
-    def drop(self, *cols: str) -> Self:
+    def drop(self, *cols: str | Column) -> Self:
         """The records without some columns, as PySpark's `drop`; absent names are no error.
 
         Records that become equal add up: the result is a multiset.
+
+        Examples
+        --------
+        >>> e = DiffFrame(spark.createDataFrame([(1, 2, 0, 1)], "k int, v int, time int, diff int"))
+        >>> f = e.withColumn("w", F.lit("x"))
+        >>> e.join(f, e["k"] == f["k"]).drop(f["k"], f["v"]).columns
+        ['k', 'v', 'w']
         """
-        resolver = self._collection.resolver
-        gone = {known for name in cols for known in self._collection.named(name)}
-        entries = [entry for entry in resolver.entries if entry.visible not in gone]
-        names = [(entry.internal, entry.internal) for entry in entries]
+        source = self._collection.seeing(*cols)
+        gone: set[str | None] = set()
+        for given in cols:
+            if isinstance(given, Column):
+                gone.add(plain_column(source, given))
+                if None in gone and not isinstance(tree_of(given), Attribute):
+                    raise SchemaError(f"drop takes columns, not expressions such as {given}")
+            else:
+                meant = source.named(given)
+                gone.update(e.internal for e in source.resolver.entries if e.visible in meant)
+        kept = [entry for entry in source.resolver.entries if entry.internal not in gone]
+        # What was there twice may be there once now, and is found by its name.
+        named = Resolver.of([entry.visible for entry in kept]).entries
+        names = [(old.internal, new.internal) for old, new in zip(kept, named)]
+        entries = [old._replace(internal=new.internal) for old, new in zip(kept, named)]
         return self._derived(
-            pick("drop", self._node, names), resolver=resolver.restricted(entries)
+            pick("drop", self._node, names), resolver=source.resolver.restricted(entries)
         )
 
     def transform(self, func: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> Self:
@@ -240,6 +274,34 @@ class LinearMethods(Frame):
     ) -> Self:
         """`map_in_pandas`, by PySpark's name."""
         return self.map_in_pandas(func, schema)
+
+    def mapInArrow(  # noqa: N802
+        self,
+        func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: str | T.StructType,
+    ) -> Self:
+        """A Python function over Arrow batches of update rows, as PySpark's `mapInArrow`.
+
+        Parameters
+        ----------
+        func : callable
+            From an iterator of record batches to an iterator of record batches, which have the time
+            and diff columns; what `map_in_pandas` says of them holds here too.
+        schema : str or StructType
+            Data columns of the result.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(2, 0, 1)], "n int, time int, diff int"))
+        >>> n.mapInArrow(lambda batches: (b for b in batches), "n int").at(0).collect()
+        [Row(n=2)]
+        """
+        source, parsed = self._collection, parse_schema(schema)
+        types = _update_types(parsed, source.node.time_type)
+        stage = MapInArrow(
+            func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
+        )
+        return self._derived(Linear("mapInArrow", source.node, parsed, stage))
 
     def map_in_pandas(
         self,

@@ -44,6 +44,7 @@ def row_wise(
     resolver: Resolver | None = None,
     outputs: Outputs | None = None,
     condition: str | Column | None = None,
+    unchanged: Sequence[str | None] = (),
     keeps_time_and_diff: bool = True,
 ) -> Collection:
     """A linear operator that Spark knows.
@@ -60,6 +61,8 @@ def row_wise(
     outputs, condition : optional
         What ``apply`` does, told again so that it may be done without Spark: the columns that it
         makes, or the condition by which it filters.
+    unchanged : sequence of (str or None), optional
+        For each column of the result the node's column that it is, if it is one.
     keeps_time_and_diff : bool
         Whether ``apply`` leaves these two columns as they are.
     """
@@ -67,19 +70,26 @@ def row_wise(
 
     def run(frame: DataFrame) -> DataFrame:
         result = apply(ours.template(frame))
-        return result if resolver is None else ours.strip(result)
+        if resolver is not None:
+            return ours.strip(result)
+        return result if renamed is None else result.toDF(*renamed, TIME, DIFF)
 
+    renamed: list[str] | None = None
     result = run(_no_rows(source))
     names = resolver
     if names is None:
-        # As in PySpark, what is selected may have a name twice.
-        names = Resolver.of([name for name in result.columns if name not in (TIME, DIFF)])
-        if names.ambiguous:
-            internal = [entry.internal for entry in names.entries]
-            return row_wise(
-                source, kind, lambda frame: apply(frame).toDF(*internal, TIME, DIFF),
-                resolver=names, outputs=outputs, keeps_time_and_diff=keeps_time_and_diff,
-            )
+        # As in PySpark, what is selected may have a name twice, and is named as for plain columns.
+        given = [name for name in result.columns if name not in (TIME, DIFF)]
+        names = Resolver.of([ours.as_named(name) for name in given])
+        internal = [entry.internal for entry in names.entries]
+        if internal != given:
+            renamed = internal
+            result = run(_no_rows(source))
+        if len(unchanged) == len(internal):
+            names = Resolver(tuple(
+                entry if old is None else entry._replace(lineage=ours.lineage(old))
+                for entry, old in zip(names.entries, unchanged)
+            ))
     schema = data_schema(result, source.node.time_type, kind)
     check_row_wise(result, kind)
     node = _linear(
@@ -90,7 +100,7 @@ def row_wise(
 
 
 def filtered(source: Collection, condition: str | Column) -> Collection:
-    """The records for which a condition is true."""
+    """The records for which a condition is true; see `Collection.seeing`."""
     return row_wise(
         source, "where", lambda frame: frame.where(condition), resolver=source.resolver,
         condition=condition,
@@ -163,7 +173,9 @@ def plain_column(source: Collection, expression: Column) -> str | None:
         return None  # also where it has the name of a column, as after alias
     names, aliased = _names_in(source.resolver)
     if tree.qualifier is None:
-        return tree.name if tree.name in names else None
+        found = [tree.name] if tree.name in names else source.named(tree.name)
+        plain = found[0] if len(found) == 1 and found[0] in names else None
+        return source.resolver.bound_to(tree.name) or plain
     if any(", " in name for name in source.node.schema.names):
         return None  # a tree has two parts for such a name
     return aliased.get((tree.qualifier, tree.name))
@@ -213,9 +225,10 @@ def _formulas(
         return None
     names, aliased = _names_in(source.resolver)
     struct = source.node.schema.struct
-    qualified = {name: struct[internal] for name, internal in aliased.items()}
-    if any(", " in name for name in struct.names):
-        qualified = {}  # a tree has two parts for such a name
+    qualified: dict[tuple[str | None, str], T.StructField] = {}
+    if not any(", " in name for name in struct.names):  # a tree has two parts for such a name
+        qualified = {name: struct[internal] for name, internal in aliased.items()}
+        qualified |= {(None, text): struct[there] for text, there in source.resolver.bound}
     visible = T.StructType([field for field in struct.fields if field.name in names])
     ansi = str(source.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
     formulas: list[CompiledExpression] = []

@@ -1,0 +1,180 @@
+"""Columns as a user takes them from a frame: ``df["x"]``, which stands for the column ``x`` of that
+collection and of no other.
+
+Spark knows no collections, so such a column is for it one of a name of its own: ``x#7``, as in its
+plans. Every column of every collection has a *handle*, and a *lineage*: its handle, and those of
+the columns of earlier collections that it is, unchanged::
+
+    h stands for a column of collection c  ⟺  h is in the lineage of that column of c
+
+and whoever evaluates an expression with handles in it has these columns under their own names too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import weakref
+from dataclasses import dataclass, field
+from typing import Collection, Iterable, Iterator
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pyspark_diff.spark.frames import quoted
+from pyspark_diff.spark.jvm import expression_json
+
+#: The name of a handle that stands for all columns.
+STAR = "*"
+
+_numbers = itertools.count(1)
+#: Those that somebody has a column of.
+_taken: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
+
+_NUMBER = re.compile(r"#(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """A collection, as messages call it.
+
+    Parameters
+    ----------
+    kind : str
+        The input, or the operator that it comes from.
+    columns : tuple of str
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{', '.join(self.columns)}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """What one column of one collection is told by.
+
+    Parameters
+    ----------
+    name : str
+        As the user calls it there; a star stands for all columns.
+    owner : Owner
+    members : tuple of Handle
+        What a star stands for.
+    """
+
+    name: str
+    owner: Owner
+    members: tuple["Handle", ...] = ()
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    @property
+    def text(self) -> str:
+        """The name that Spark has for it."""
+        return f"{self.name}#{self.number}"
+
+    def column(self, name: str | None = None, part: str = "") -> Column:
+        """The column that stands for it, in any expression.
+
+        Parameters
+        ----------
+        name : str, optional
+            Its name as the user has written it, which may be in another case.
+        part : str
+            What is taken of it, such as ``.field``.
+        """
+        _taken[self.number] = self
+        return F.col(quoted(f"{name or self.name}#{self.number}") + part)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lineage:
+    """The handles of a column, the newest first.
+
+    Parameters
+    ----------
+    handle : Handle
+    before : Lineage, optional
+        Those of earlier collections.
+    """
+
+    handle: Handle
+    before: "Lineage | None" = None
+
+    def __iter__(self) -> Iterator[Handle]:
+        at: Lineage | None = self
+        while at is not None:
+            yield at.handle
+            at = at.before
+
+    def without(self, gone: Collection[Handle]) -> "Lineage | None":
+        """The same without some handles."""
+        handles = list(self)
+        return lineage_of(h for h in handles if h not in gone) if gone else self
+
+
+def lineage_of(handles: Iterable[Handle]) -> Lineage | None:
+    """The lineage of some handles, the newest first; None if there are none."""
+    found: Lineage | None = None
+    for handle in reversed(list(handles)):
+        found = Lineage(handle, found)
+    return found
+
+
+def handles_in(given: Iterable[object]) -> list[Handle]:
+    """The handles in some columns, and in those that lists and dicts have; other things have none.
+
+    Examples
+    --------
+    >>> x = Handle("x", Owner("edges", ("x", "y")))
+    >>> [str(found.owner) for found in handles_in([x.column() + 1, "y", F.lit("x#1")])]
+    ['edges[x, y]']
+    """
+    found: dict[int, Handle] = {}
+    for thing in given:
+        if isinstance(thing, Column):
+            found.update((handle.number, handle) for handle in _handles_of(thing))
+        elif isinstance(thing, (list, tuple)):
+            found.update((handle.number, handle) for handle in handles_in(thing))
+        elif isinstance(thing, dict):
+            found.update((handle.number, handle) for handle in handles_in(thing.values()))
+    return list(found.values())
+
+
+def _handles_of(column: Column) -> list[Handle]:
+    shown = str(column)
+    found: list[Handle] = []
+    for number in _NUMBER.finditer(shown):
+        handle = _taken.get(int(number.group(1)))
+        if handle is None or handle in found:
+            continue
+        name = handle.name.lower()
+        # Connect shows names in backticks, of which those in them are there twice.
+        if shown[:number.start()].lower().endswith((name, name.replace("`", "``"))):
+            found.append(handle)
+    tree = expression_json(column) if found else None
+    if tree is None:
+        return found
+    # A text may look like a handle.
+    names = [str(node["nameParts"]).lower() for node in json.loads(tree) if "nameParts" in node]
+    return [
+        handle for handle in found
+        if any(name.startswith(f"[{handle.text.lower()}{end}") for name in names for end in "],")
+    ]
+
+
+def as_named(text: str, handles: Iterable[str]) -> str:
+    """The name of a result as it is for plain columns, given the texts of handles.
+
+    Examples
+    --------
+    >>> as_named("(x#7 + y#17)", ["x#7", "y#17"])
+    '(x + y)'
+    """
+    for handle in handles:
+        name, _, number = handle.rpartition("#")
+        text = re.sub(rf"({re.escape(name)})#{number}(?!\d)", r"\1", text, flags=re.IGNORECASE)
+    return text
