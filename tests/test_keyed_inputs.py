@@ -24,6 +24,7 @@ from pyspark_diff import (
     NegativeMultiplicityError,
     SchemaError,
     TimeRegressionError,
+    UnsupportedTypeError,
 )
 
 ROWS = "id long, city string, age int"
@@ -472,6 +473,18 @@ def test_check_refuses_a_negative_multiplicity(flow):
     session.close()
     flow.step()
     assert rows_of(kept.at()) == Counter()
+
+
+def test_an_input_that_was_refused_is_not_there(flow):
+    """Else it would hold all others back, as nobody can advance it."""
+    for more in ({"check": True}, {"key": "n"}, {"key": "m"}):
+        with pytest.raises(UnsupportedTypeError, match="'m'"):
+            flow.input("words", "n int, m map<string,int>", **more)
+    frame, session = flow.input("words", "n int")
+    kept = frame.keep()
+    session.insert([(1,)])
+    stepped(flow, session)
+    assert rows_of(kept.at()) == Counter([(1,)])
 
 
 def test_without_check_nothing_is_refused(flow):
