@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
@@ -113,6 +113,14 @@ def rows_of(frame: Any) -> Counter[Any]:
     return Counter(map(tuple, frame.collect()))
 
 
+REPLACED = [
+    [Call(0, "upsert", ((0, "Rome", 7), (1, "Oslo", 7), (2, None, 7)))],
+    [Call(1, "replace", ((1, "Oslo", 7),)), Call(0, "upsert", ((2, None, None),))],
+    [Call(1, "replace", ()), Call(1, "insert", ((3, None, 7),), True)],
+]
+
+
+@example(REPLACED, 1, False)
 @given(SCRIPTS, st.sampled_from([1, 3]), st.booleans())
 def test_the_collection_is_the_table_at_every_time(spark, script, buckets, history):
     parts, tables = planned(script)
