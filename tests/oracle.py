@@ -290,6 +290,8 @@ def _evaluate(
             "tagged": lambda: mapped(lambda r: [(*r, "z")]),
             "explode": lambda: mapped(lambda r: [(*r, 1), (*r, 2)]),
         }[op.args[0]]()
+    if op.name == "plain":
+        return total([*first.items(), ((None,) * len(names), op.args[0])])
     if op.name == "union":
         return total(pair for collection in of for pair in collection.items())
     if op.name == "concat":

@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 from pyspark_diff import Dataflow, DiffFrame, Loop
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
+from pyspark_diff.spark.schema import arrow_type
 from pyspark_diff.trace import storage
 
 #: How many rows are many: from there on they are treated in another way.
@@ -125,6 +126,10 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
         return iterated(op, of)
     if op.name == "inspect":
         return first.inspect(lambda *_: None)
+    if op.name == "plain":
+        kinds = [(field.name, arrow_type(field.dataType)) for field in first.schema]
+        table = pa.table([pa.nulls(args[0], kind) for _, kind in kinds], schema=pa.schema(kinds))
+        return first.union(table)
     found = apply_op(op, of, made)
     if found is not None:
         return found
@@ -203,7 +208,7 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
             return found
     # The operators with state, those that make cancelling updates, and those that are cheap, often.
     keyed = ["count", "distinct", "threshold", "count", "distinct", "consolidate", "count_total"]
-    sums = ["concat", "union"]
+    sums = ["concat", "union", *(["plain"] if there and not whole else [])]
     linear = ["negate", "negate", "flat_map", "transform"]
     linear += [] if whole else ["inspect", "arrange_by_self"]
     if there:
@@ -242,6 +247,8 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     if name == "transform":
         kinds = ["twice", "negated", *(["explode"] if "part" not in names else [])]
         return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+    if name == "plain":
+        return Op(name, (of,), (draw(st.integers(1, 2)),))
     if name == "threshold":
         return Op(name, (of,), (draw(st.sampled_from(sorted(THRESHOLDS))),))
     if name == "union":

@@ -208,6 +208,9 @@ CHAINED = {
     "count of count": Program(
         (K,), (Op("count", (0,)), Op("drop", (1,), ("k",)), Op("count", (2,))), (3,)
     ),
+    "a plain table": Program(
+        (K, K), (Op("plain", (0,), (2,)), Op("subtract", (2, 1)), Op("count", (2,))), (3, 4)
+    ),
     "distinct of a difference": Program(
         (K, K), (Op("negate", (1,)), Op("concat", (0, 2)), Op("distinct", (3,))), (4,)
     ),

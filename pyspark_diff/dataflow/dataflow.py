@@ -377,10 +377,11 @@ class BaseDataflow:
         with self._lock:
             parsed, begin = self._input_columns(name, schema, start)
             node = Input(parsed, self.time_type, name)
+            found = checked(node) if check else node
             names = self.time_name, self.diff_name
             session = InputSession(node, *names, begin, self._discard)
             self._add_session(node, session)
-        return checked(node) if check else node, session
+        return found, session
 
     def _add_keyed_input(
         self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
