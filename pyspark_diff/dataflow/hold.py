@@ -23,13 +23,11 @@ class Hold:
     >>> from pyspark_diff import Dataflow
     >>> with Dataflow(spark) as flow:
     ...     words, words_in = flow.input("words", "word string")
-    ...     counts = words.count()
+    ...     counts = words.count().keep()
     ...     hold = counts.hold(0)
     ...     for time in range(3):
     ...         words_in.insert([("a",)])
-    ...         words_in.advance_to(time + 1)
-    ...         words_in.flush()
-    ...         _ = flow.step()
+    ...         _ = flow.advance_to(time + 1)
     ...     [counts.at(time).collect()[0]["count"] for time in range(3)]
     [1, 2, 3]
     """

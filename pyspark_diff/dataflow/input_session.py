@@ -139,12 +139,10 @@ class BaseSession:
         >>> from pyspark_diff import Dataflow
         >>> with Dataflow(spark) as flow:
         ...     parts, parts_in = flow.input("parts", "total int, number int")
-        ...     shares = parts.selectExpr("total div number AS share")
+        ...     shares = parts.selectExpr("total div number AS share").keep()
         ...     parts_in.insert([(6, 2), (1, 0)])
-        ...     parts_in.advance_to(1)
-        ...     parts_in.flush()
         ...     try:
-        ...         _ = flow.step()
+        ...         _ = flow.advance_to(1)
         ...     except Exception as error:
         ...         found = "(1, 0) with diff 1" in str(error)
         ...     dropped, = parts_in.discard()
@@ -301,13 +299,11 @@ class InputSession(BaseSession):
     >>> from pyspark_diff import Dataflow
     >>> with Dataflow(spark) as flow:
     ...     edges, edges_in = flow.input("edges", "src long, dst long")
-    ...     degrees = edges.select("src").count()
+    ...     degrees = edges.select("src").count().keep()
     ...     edges_in.insert([(1, 2), (1, 3)])
     ...     edges_in.advance_to(1)
     ...     edges_in.remove([(1, 2)])
-    ...     edges_in.advance_to(2)
-    ...     edges_in.flush()
-    ...     _ = flow.step()
+    ...     _ = flow.advance_to(2)
     ...     degrees.at(1).collect()
     [Row(src=1, count=1)]
     """

@@ -54,6 +54,10 @@ class Dataflow(BaseDataflow):
 
     Notes
     -----
+    Only what is kept, `DiffFrame.keep`, or shown, `DiffFrame.inspect`, is computed, with what it needs.
+    Operators can be added at any time. Those that are added after a step are filled, by the next one,
+    from what is kept; where the past of what they are made of is gone, that is said at once.
+
     Any thread may call any method. Those that feed an input never wait for a step. Those that step,
     add operators, read or close wait while another thread steps; a function that a step calls may
     feed inputs and read, and what it reads is the state after the step. A frame that was read is of
@@ -76,12 +80,10 @@ class Dataflow(BaseDataflow):
     >>> from pyspark_diff import Dataflow
     >>> with Dataflow(spark) as flow:
     ...     edges, edges_in = flow.input("edges", "src long, dst long")
-    ...     degrees = edges.select("src").count()
+    ...     degrees = edges.select("src").count().keep()
     ...     edges_in.insert([(1, 2), (1, 3), (2, 3)])
-    ...     edges_in.advance_to(1)
-    ...     edges_in.flush()
-    ...     _ = flow.step()
-    ...     sorted(tuple(row) for row in degrees.at(0).collect())
+    ...     _ = flow.advance_to(1)
+    ...     sorted(tuple(row) for row in degrees.at().collect())
     [(1, 2), (2, 1)]
     """
 

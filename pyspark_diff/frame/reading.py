@@ -53,9 +53,7 @@ class ReadMethods(Frame):
         ...     words, words_in = flow.input("words", "word string")
         ...     counts = words.count().keep("counts")
         ...     words_in.insert([("a",), ("a",)])
-        ...     words_in.advance_to(1)
-        ...     words_in.flush()
-        ...     _ = flow.step()
+        ...     _ = flow.advance_to(1)
         ...     flow["counts"].at(0).collect()
         [Row(word='a', count=2)]
         """
@@ -121,9 +119,7 @@ class ReadMethods(Frame):
         ...     words, words_in = flow.input("words", "word string")
         ...     counts = words.count().inspect(print)
         ...     words_in.insert([("a",), ("a",)])
-        ...     words_in.advance_to(1)
-        ...     words_in.flush()
-        ...     _ = flow.step()
+        ...     _ = flow.advance_to(1)
         Row(word='a', count=2) 0 1
         """
         source = self._collection
