@@ -54,9 +54,10 @@ class Dataflow(BaseDataflow):
 
     Notes
     -----
-    Only what is kept, `DiffFrame.keep`, or shown, `DiffFrame.inspect`, is computed, with what it needs.
-    Operators can be added at any time. Those that are added after a step are filled, by the next one,
-    from what is kept; where the past of what they are made of is gone, that is said at once.
+    Only what is kept, `DiffFrame.keep`, or shown, `DiffFrame.inspect`, is computed, with what it
+    needs. Operators can be added at any time. Those that are added after a step are filled, by the
+    next one, from what is kept; where the past of what they are made of is gone, that is said at
+    once.
 
     Any thread may call any method. Those that feed an input never wait for a step. Those that step,
     add operators, read or close wait while another thread steps; a function that a step calls may
