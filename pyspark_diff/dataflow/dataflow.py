@@ -49,6 +49,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.jit import interruptible
+from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.checked import checked
 from pyspark_diff.operators.node import Arranged, Constant, Input, Node, Reader
 from pyspark_diff.operators.upsert import changes_input, upsert
@@ -397,6 +398,8 @@ class BaseDataflow:
             found = upsert(node)
             session = KeyedSession(node, *names, begin, self._discard)
             self._add_session(node, session)
+            # Its records are there in any case, for changes to be compared with.
+            self._grow(Output(found))
         return found, session
 
     def _input_columns(
