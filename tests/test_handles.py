@@ -79,6 +79,9 @@ DONE = {
     "join and take": lambda e, p: far(e, p),
     "join and its star": lambda e, p: e.join(p, e.src == p.Id).select(p["*"], e.src),
     "join by name": lambda e, p: e.join(p, "dst").select(e.dst, e.src, p.name),
+    "join by name, left": lambda e, p: e.join(p, "dst", "left").select(e.dst, p.Id),
+    "join by name, right": lambda e, p: e.join(p, "dst", "right").select(p.dst, e.src),
+    "join by name, either": lambda e, p: e.join(p, "dst").select(e.dst, p.dst.alias("other")),
     "expressions of keys": lambda e, p: e.join(p, e.src + 1 == p.Id * 2, "left"),
     "grouped after": lambda e, p: e.join(p, e.src == p.Id).groupBy(p.name).agg(F.sum(e.dst)),
     "unpivot": lambda e, p: e.select("src", "dst").unpivot([e.src], [e.dst], "what", "value"),
@@ -192,6 +195,8 @@ def test_columns_of_other_frames_are_refused(frames):
         lambda: e.groupBy("dst").count().select(e.src),
         lambda: e.select(F.lit("src")).select(e.src),
         lambda: e.select("dst").select(e["*"]),
+        lambda: p.toDF("src", "n", "m").join(e, "src", "left").select(e.src),
+        lambda: e.join(p.toDF("src", "n", "m"), "src", "full").select(e.src),
     ):
         with pytest.raises(SchemaError, match="'src' of .* changed, renamed or dropped"):
             wrong()

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.conditions import Condition, parse_condition
-from pyspark_diff.expressions.handles import handles_in
+from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.collection import Collection, none_of, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
@@ -30,6 +30,12 @@ from pyspark_diff.operators.node import Arranged, Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.schema import without_nullability
+
+
+#: Types of which equal values are the same.
+_EXACT = frozenset(
+    "boolean tinyint smallint int bigint string date timestamp timestamp_ntz".split()
+)
 
 
 def cross_joined(left: Collection, right: Collection) -> Collection:
@@ -59,9 +65,12 @@ def seeing_both(
     SchemaError
         If one stands for no column of either side, or for more than one.
     """
+    handles = handles_in([on])
+    if not handles:
+        return left, right
     resolvers = [left.resolver, right.resolver]
     both = left.resolver.beside(right.resolver)
-    for handle in handles_in([on]):
+    for handle in handles:
         found = both.standing_for(handle)
         if len(found) > 1:
             raise two_of(handle)
@@ -175,11 +184,32 @@ class JoinPlan:
             return left.derived(
                 self._matched(0, anti=self.kind == "anti"), resolver=left.resolver
             )
-        resolver = left.resolver.beside(right.resolver, *self.using)
+        resolver = self._resolver()
         parts: list[Node] = [self._inner(resolver)]
         parts += [self._padded(resolver, 0)] if self.kind in ("left", "full") else []
         parts += [self._padded(resolver, 1)] if self.kind in ("right", "full") else []
         return left.derived(parts[0] if len(parts) == 1 else Concat(parts), resolver=resolver)
+
+    def _resolver(self) -> Resolver:
+        """The columns of the join, of which a key that is there once is that of either side."""
+        left, right = self.sides
+        found = left.resolver.beside(right.resolver, *self.using)
+        entries = list(found.entries)
+        for number, (ours, theirs) in enumerate(zip(*self.using)):
+            lineages = [left.resolver.lineage(ours), right.resolver.lineage(theirs)]
+            kinds = {
+                side.node.schema.struct[name].dataType.simpleString()
+                for side, name in zip(self.sides, (ours, theirs))
+            }
+            # Numbers may be equal and differ, as 0.0 and -0.0.
+            same = len(kinds) == 1 and kinds <= _EXACT
+            told = {
+                "left": lineages[:1], "right": lineages[1:], "full": [],
+                "inner": lineages if same else lineages[:1],
+            }[self.kind]
+            handles = [handle for lineage in told for handle in lineage or ()]
+            entries[number] = entries[number]._replace(lineage=lineage_of(handles))
+        return replace(found, entries=tuple(entries))
 
     def _inner(self, resolver: Resolver) -> Node:
         ours, theirs = (arrange_by_key(node, key) for node, key in zip(self.nodes, self.keys))
