@@ -666,6 +666,7 @@ FRAME_CALLS = {
     "where": lambda c: c.where("n > 0"),
     "dropna": lambda c: c.dropna(),
     "fillna": lambda c: c.fillna(1),
+    "mapInArrow": lambda c: c.mapInArrow(lambda batches: batches, ONE),
     "mapInPandas": lambda c: c.mapInPandas(lambda frames: frames, ONE),
     "melt": lambda c: c.melt([], ["n"], "what", "value"),
     "replace": lambda c: c.replace(1, 2),

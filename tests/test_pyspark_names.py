@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -57,6 +58,12 @@ def test_an_unknown_name_tells_the_columns(ours):
         ours._nosuch  # noqa: B018
 
 
+def _twice(batches):
+    for batch in batches:
+        yield batch
+        yield batch.filter(pa.array([k == 3 for k in batch["Id"].to_pylist()]))
+
+
 #: What is done to a frame, ours or PySpark's.
 DONE = {
     "withColumns": lambda df: df.withColumns({"n": F.upper("name"), "name": F.lit("x")}),
@@ -82,6 +89,29 @@ DONE = {
     "unpivot": lambda df: df.select("Id", "a b").unpivot("Id", "a b", "what", "value"),
     "unpivot the others": lambda df: df.select("name", "Id").melt("name", None, "what", "value"),
     "unionAll": lambda df: df.unionAll(df),
+    "union that widens": lambda df: df.select("Id", F.lit("7"), "a b").union(
+        df.select("a b", F.col("Id"), F.lit("2.5"))
+    ),
+    "union that widens to long and decimal": lambda df: df.select("Id", F.lit(1).alias("n")).union(
+        df.select(F.col("Id").cast("long"), F.lit("1.25").cast("decimal(4,2)"))
+    ),
+    "union with another date": lambda df: df.select(F.lit("2024-01-02").cast("date")).union(
+        df.select(F.lit("2024-01-02").cast("timestamp"))
+    ),
+    "union with nulls": lambda df: df.select("Id", "name").union(df.select(F.lit(None), "name")),
+    "exceptAll that widens": lambda df: df.select("Id").exceptAll(
+        df.where("Id < 3").select(F.col("Id").cast("double"))
+    ),
+    "intersect that widens": lambda df: df.select(F.col("Id").cast("short")).intersect(
+        df.select("Id")
+    ),
+    "unionByName that widens": lambda df: df.unionByName(
+        df.select(F.col("Id").cast("long").alias("a b"), "name", F.col("a b").alias("iD"))
+    ),
+    "unionByName with missing ones that widens": lambda df: df.select("Id", "name").unionByName(
+        df.select(F.col("Id").cast("long").alias("ID"), "a b"), allowMissingColumns=True
+    ),
+    "mapInArrow": lambda df: df.drop("a b").mapInArrow(_twice, "Id int, name string"),
     "unionByName": lambda df: df.unionByName(df.select("a b", "name", "Id")),
     "unionByName in another case": lambda df: df.unionByName(
         df.select("a b", "name", F.col("Id").alias("ID"))
@@ -144,9 +174,25 @@ def test_columns_that_are_not_there_are_named(ours):
     with pytest.raises(SchemaError, match="unionByName needs the same columns"):
         ours.unionByName(ours.drop("name"))
     with pytest.raises(SchemaError, match="unionByName needs the same columns"):
+        ours.unionByName(ours.drop("name", "Id").withColumn("more", F.lit(1)))
+    with pytest.raises(SchemaError, match="union needs the same columns"):
         ours.unionByName(
-            ours.withColumn("Id", F.col("Id").cast("long")), allowMissingColumns=True
+            ours.withColumn("Id", F.array("Id")).drop("name"), allowMissingColumns=True
         )
+
+
+def test_what_a_function_of_batches_may_not_give(ours):
+    for wrong, message in (
+        (lambda it: (b.drop_columns(["time"]) for b in it), "without time"),
+        (lambda it: (b.drop_columns(["Id"]) for b in it), "without Id"),
+        (lambda it: (b.set_column(0, "Id", pa.array(["x"] * len(b))) for b in it), "'Id' that is"),
+        (
+            lambda it: (b.set_column(3, "time", pa.nulls(len(b), pa.int32())) for b in it),
+            "with a null time",
+        ),
+    ):
+        with pytest.raises(Exception, match=f"mapInArrow's function returned .*{message}"):
+            ours.mapInArrow(wrong, "Id int").at(0)
 
 
 def test_they_are_kept_up_to_date(spark):

@@ -57,7 +57,6 @@ _OTHERS = {
     "cube": "take a union of groupBy(...).agg(...), one for each set of columns",
     "rollup": "take a union of groupBy(...).agg(...), one for each set of columns",
     "groupingSets": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "mapInArrow": "mapInPandas(func, schema) takes the same rows as pandas frames",
     "lateralJoin": "join(...), or flat_map(...) for rows that are made of one",
     "dropDuplicatesWithinWatermark": "dropDuplicates(...) is kept up to date for all times",
     "coalesce": _SHUFFLE,

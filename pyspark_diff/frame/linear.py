@@ -19,7 +19,7 @@ from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
-from pyspark_diff.operators.linear import FlatMap, MapInPandas, pick
+from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
@@ -274,6 +274,34 @@ class LinearMethods(Frame):
     ) -> Self:
         """`map_in_pandas`, by PySpark's name."""
         return self.map_in_pandas(func, schema)
+
+    def mapInArrow(  # noqa: N802
+        self,
+        func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: str | T.StructType,
+    ) -> Self:
+        """A Python function over Arrow batches of update rows, as PySpark's `mapInArrow`.
+
+        Parameters
+        ----------
+        func : callable
+            From an iterator of record batches to an iterator of record batches, which have the time
+            and diff columns; what `map_in_pandas` says of them holds here too.
+        schema : str or StructType
+            Data columns of the result.
+
+        Examples
+        --------
+        >>> n = DiffFrame(spark.createDataFrame([(2, 0, 1)], "n int, time int, diff int"))
+        >>> n.mapInArrow(lambda batches: (b for b in batches), "n int").at(0).collect()
+        [Row(n=2)]
+        """
+        source, parsed = self._collection, parse_schema(schema)
+        types = _update_types(parsed, source.node.time_type)
+        stage = MapInArrow(
+            func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
+        )
+        return self._derived(Linear("mapInArrow", source.node, parsed, stage))
 
     def map_in_pandas(
         self,

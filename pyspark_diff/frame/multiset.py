@@ -6,15 +6,18 @@ threshold is any function of the multiplicity that maps zero to zero.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Sequence
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.names import unused
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.keys import key_columns
+from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.kernels.results import WeightSum
 from pyspark_diff.operators.aggregate import aggregate
 from pyspark_diff.operators.consolidate import consolidate
@@ -24,6 +27,8 @@ from pyspark_diff.operators.linear import Negate, multiply_diff, pick
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import without_nullability
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,20 +111,24 @@ class MultisetMethods(Frame):
     def union(self, other: Self) -> Self:
         """The records of both, columns matched by position, as PySpark's `union`.
 
-        A multiset union: multiplicities add up. See `concat` for columns matched by name.
+        A multiset union: multiplicities add up. Columns of two types get the type that Spark's
+        union gives them, such as long for int and long. See `concat` for columns matched by name.
 
         Raises
         ------
         SchemaError
-            If numbers or types of columns differ, or the two belong to different dataflows.
+            If numbers of columns differ, or types have none in common, or the two belong to
+            different dataflows.
+
+        Examples
+        --------
+        >>> a = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
+        >>> b = DiffFrame(spark.createDataFrame([(2**40, 0, 1)], "m long, time int, diff int"))
+        >>> a.union(b).dtypes
+        [('n', 'bigint')]
         """
-        source, theirs = self._collection, self._peer(other)
-        if len(theirs.columns) != len(source.columns):
-            raise source.mismatch("union", theirs)
-        renamed = theirs.picked("union", list(zip(theirs.columns, source.columns))).node
-        if not source.node.schema.same_types(renamed.schema):
-            raise source.mismatch("union", theirs)
-        return self._derived(Concat([source.node, renamed]), same=True)
+        ours, theirs = self._widened(self._peer(other), "union")
+        return self._derived(Concat([ours, theirs]), same=True)
 
     unionAll = union  # noqa: N815
 
@@ -137,7 +146,8 @@ class MultisetMethods(Frame):
         Raises
         ------
         SchemaError
-            If names or types of columns differ, or the two belong to different dataflows.
+            If names of columns differ, or types have none in common, or the two belong to different
+            dataflows.
 
         Examples
         --------
@@ -157,21 +167,26 @@ class MultisetMethods(Frame):
             if len(pairs) != len(ours.columns) or len(pairs) != len(theirs.columns):
                 raise ours.mismatch("unionByName", theirs)
             return self.union(self._wrap(theirs.picked("unionByName", pairs)))
-        types, others = ours.node.schema.struct, theirs.node.schema.struct
-        left: list[tuple[str | None, T.StructField]] = []
-        right: list[tuple[str | None, T.StructField]] = []
-        for name in ours.columns:
-            found = next(iter(theirs.named(name)), None)
-            if found is not None and others[found].dataType != types[name].dataType:
-                raise ours.mismatch("unionByName", theirs)
-            nulls = found is None or types[name].nullable or others[found].nullable
-            left.append((name, T.StructField(name, types[name].dataType, nulls)))
-            right.append((found, left[-1][1]))
-        for name in theirs.columns:
-            if not ours.named(name):
-                left.append((None, T.StructField(name, others[name].dataType)))
-                right.append((name, left[-1][1]))
-        return self._derived(Concat([pad(ours.node, left), pad(theirs.node, right)]))
+        mine = [(name, theirs.named(name)) for name in ours.columns]
+        rest = [name for name in theirs.columns if not ours.named(name)]
+        left = self._padded(ours, [(name, name) for name, _ in mine], rest, theirs)
+        right = self._padded(theirs, [
+            (found[0] if found else None, name) for name, found in mine
+        ] + [(name, name) for name in rest], [], ours)
+        return self._wrap(left).union(self._wrap(right))
+
+    def _padded(
+        self, source: Collection, names: Sequence[tuple[str | None, str]], rest: Sequence[str],
+        other: Collection,
+    ) -> Collection:
+        """Columns by their new names, with nulls of the other's types where there is none."""
+        struct, others = source.node.schema.struct, other.node.schema.struct
+        fields: list[tuple[str | None, T.StructField]] = []
+        for old, new in [*names, *((None, name) for name in rest)]:
+            field = struct[old] if old is not None else others[other.named(new)[0]]
+            nulls = old is None or field.nullable
+            fields.append((old, T.StructField(new, field.dataType, nulls)))
+        return source.derived(pad(source.node, fields), same=True)
 
     def concat(self, *others: Self) -> Self:
         """The sum of several collections, columns matched by name.
@@ -202,19 +217,20 @@ class MultisetMethods(Frame):
 
     def exceptAll(self, other: Self) -> Self:  # noqa: N802
         """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
-        theirs = self._with_our_names(other, "exceptAll")
-        more = threshold(Concat([self._node, _negated(theirs)]), _positive)
+        ours, theirs = self._widened(self._peer(other), "exceptAll")
+        more = threshold(Concat([ours, _negated(theirs)]), _positive)
         return self._derived(more, same=True)
 
     def intersectAll(self, other: Self) -> Self:  # noqa: N802
         """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
-        more = self.exceptAll(other)._node
-        return self._derived(Concat([self._node, _negated(more)]), same=True)
+        ours, theirs = self._widened(self._peer(other), "intersectAll")
+        more = threshold(Concat([ours, _negated(theirs)]), _positive)
+        return self._derived(Concat([ours, _negated(more)]), same=True)
 
     def subtract(self, other: Self) -> Self:
         """The distinct records that the other does not have, as PySpark's `subtract`."""
-        ours = threshold(self._node, None)
-        theirs = threshold(self._with_our_names(other, "subtract"), None)
+        both = self._widened(self._peer(other), "subtract")
+        ours, theirs = (threshold(node, None) for node in both)
         return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both), same=True)
 
     def intersect(self, other: Self) -> Self:
@@ -230,8 +246,8 @@ class MultisetMethods(Frame):
         >>> a.exceptAll(b).count().at(0).orderBy("k").collect()
         [Row(k=1, count=1), Row(k=2, count=2)]
         """
-        ours = threshold(self._node, None)
-        theirs = threshold(self._with_our_names(other, "intersect"), None)
+        both = self._widened(self._peer(other), "intersect")
+        ours, theirs = (threshold(node, None) for node in both)
         return self._derived(threshold(Concat([ours, theirs]), _both), same=True)
 
     def weighted(self, *cols: str) -> Self:
@@ -276,17 +292,36 @@ class MultisetMethods(Frame):
         ]
         return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))
 
-    def _with_our_names(self, other: Self, kind: str) -> Node:
-        """The other collection with columns of the same names, matched by position."""
-        ours, theirs = self._collection, self._peer(other)
+    def _widened(self, theirs: Collection, kind: str) -> tuple[Node, Node]:
+        """Both collections with our names, matched by position, and the types of Spark's union."""
+        ours = self._collection
         for collection in (ours, theirs):
             collection.check_unambiguous(kind)
         if len(theirs.columns) != len(ours.columns):
             raise ours.mismatch(kind, theirs)
-        renamed = pick(kind, theirs.node, list(zip(theirs.node.schema.names, ours.columns)))
-        if not ours.node.schema.same_types(renamed.schema):
-            raise ours.mismatch(kind, theirs)
-        return renamed
+        names = list(zip(theirs.node.schema.names, ours.columns))
+        renamed = theirs.derived(
+            pick(kind, theirs.node, names), resolver=Resolver.plain(ours.columns)
+        )
+        if ours.node.schema.same_types(renamed.node.schema):
+            return ours.node, renamed.node
+        try:
+            kinds = ours.template().union(renamed.template()).schema
+        except AnalysisException as error:
+            raise ours.mismatch(kind, theirs) from error
+        left, right = (_cast(collection, kind, kinds) for collection in (ours, renamed))
+        return left, right
+
+
+def _cast(source: Collection, kind: str, wanted: T.StructType) -> Node:
+    """The columns in other types."""
+    made = {
+        new.name: column(new.name).cast(without_nullability(new.dataType))
+        for new, old in zip(wanted, source.node.schema.struct)
+        if without_nullability(new.dataType) != without_nullability(old.dataType)
+    }
+    columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
+    return computed(source, kind, columns, outputs=made) if made else source.node
 
 
 def _negated(source: Node) -> Linear:

@@ -327,6 +327,75 @@ class MapInPandas(Stage):
             yield pa.table(arrays, schema=self.schema)
 
 
+@dataclass(frozen=True)
+class MapInArrow(Stage):
+    """A Python function over Arrow batches of update rows, time and diff included.
+
+    Parameters
+    ----------
+    function : callable
+        From an iterator of record batches to an iterator of record batches.
+    time, diff : str
+        The user's names for the two columns.
+    inputs : pyarrow.Schema
+        Data columns of the input.
+    struct : StructType
+        Spark schema of the output rows, with ``__time`` and ``__diff``.
+    schema : pyarrow.Schema
+        The same for Arrow.
+    """
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    time: str
+    diff: str
+    inputs: pa.Schema
+    struct: T.StructType
+    schema: pa.Schema
+    keeps_time_and_diff = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with errors_to_text():
+                yield from self._batches(batches)
+
+        return map_in_arrow(frame, run, self.struct)
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        return pa.Table.from_batches(self._batches(iter(table.to_batches())), self.schema)
+
+    def _batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = {TIME: self.time, DIFF: self.diff}
+        fields = [*self.inputs, self.schema.field(TIME), self.schema.field(DIFF)]
+        given = pa.schema([(names.get(field.name, field.name), field.type) for field in fields])
+        expected = [names.get(name, name) for name in self.schema.names]
+        shown = (
+            pa.RecordBatch.from_arrays(
+                [batch.column(f.name).cast(f.type) for f in fields], schema=given
+            )
+            for batch in batches
+        )
+        for batch in self.function(shown):
+            missing = [name for name in expected if name not in batch.schema.names]
+            if missing:
+                raise SchemaError(
+                    f"mapInArrow's function returned a batch without {', '.join(missing)}; its "
+                    f"columns are {', '.join(batch.schema.names)}"
+                )
+            for name, error in ((self.time, InvalidTimeError), (self.diff, InvalidDiffError)):
+                if batch.column(name).null_count:
+                    raise error(f"mapInArrow's function returned rows with a null {name}")
+            arrays = []
+            for name, field in zip(expected, self.schema):
+                try:
+                    arrays.append(batch.column(name).cast(field.type))
+                except pa.ArrowException as wrong:
+                    raise SchemaError(
+                        f"mapInArrow's function returned a column {name!r} that is not of type "
+                        f"{field.type}: {wrong}"
+                    ) from wrong
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
 def _from_pandas(column: pd.Series, kind: pa.DataType) -> pa.Array:
     if column.dtype != object or pa.types.is_string(kind):
         return pa.Array.from_pandas(column, type=kind)
