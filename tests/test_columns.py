@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.expressions.aggregates import parse_aggregates
 from pyspark_diff.expressions.conditions import parse_condition
-from pyspark_diff.spark.jvm import call_of
+from pyspark_diff.spark.jvm import call_of, with_calls_replaced
 
 SCHEMA = "k string, x int, y long, d decimal(10,2), b boolean, `a.b` double, arr array<int>"
 
@@ -151,7 +151,32 @@ AGGREGATES = [
     (lambda: F.expr("collect_list(DISTINCT x)"), "collect_list", True),
     (lambda: F.count_if(F.col("x") > 1), "count_if", False),
     (lambda: F.expr("avg(x) AS `the mean`"), "avg", False),
+    (lambda: F.median("x"), "median", False),
+    (lambda: F.mode("x"), "mode", False),
+    (lambda: F.percentile("d", [0.5, 0.75]), "percentile", False),
+    (lambda: F.expr("percentile(DISTINCT x, 0.5)"), "percentile", True),
+    (lambda: F.percentile_approx("x", 0.5), "percentile_approx", False),
 ]
+
+
+def replaced(call, whole):
+    return F.col("s") if call.name == "sum" else None
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: F.sum("x"), "s"),
+        (lambda: F.sum("x") / F.count("y"), "(s, count(y))"),
+        (lambda: F.expr("1 + sum(x) FILTER (WHERE b)"), "(1 + s)"),
+        (lambda: F.when(F.sum("x") > 1, F.sum("y")).otherwise(0).alias("z"), "s"),
+        (lambda: F.count("x") + 1, "+(count(x), 1)"),
+        (lambda: F.sum("x").cast("string"), "s"),
+    ],
+)
+def test_calls_are_replaced(spark, make, expected):
+    found = shown([with_calls_replaced(make(), replaced)])[0]
+    assert expected in found and "sum(" not in found
 
 
 def same_as_spark(found, frame, n_keys):
@@ -221,17 +246,9 @@ REFUSED = [
     (lambda: F.last("x", ignorenulls=True), "last.*F.max_by"),
     (lambda: F.any_value("x"), "any_value.*F.min_by"),
     (lambda: F.approx_count_distinct("x"), "approx_count_distinct.*F.count_distinct"),
-    (lambda: F.median("x"), "median.*collect_list"),
-    (lambda: F.mode("x"), "mode.*collect_list"),
-    (lambda: F.percentile("x", 0.5), "percentile.*collect_list"),
-    (lambda: F.percentile_approx("x", 0.5), "percentile_approx.*collect_list"),
     (lambda: F.skewness("x"), "skewness.*not supported; the aggregates are avg, bool_and"),
     (lambda: F.lower("k"), "lower.*not supported"),
-    (lambda: F.sum("x") / F.count("*"), "give each aggregate a name.*withColumn"),
-    (lambda: F.round(F.sum("x") / 2), "give each aggregate a name.*withColumn"),
-    (lambda: F.sum("x").cast("int"), "give each aggregate a name.*withColumn"),
-    (lambda: F.expr("sum(x) / 2"), "give each aggregate a name.*withColumn"),
-    (lambda: F.expr("sum(x) FILTER (WHERE b)"), "not a plain call"),
+    (lambda: F.expr("percentile_cont(0.5) WITHIN GROUP (ORDER BY x)"), "not a plain call"),
     (lambda: F.col("x"), "not a plain call"),
     (lambda: F.call_function("min_by", F.col("k"), F.col("x"), F.lit(2)), "min_by with 3 arg"),
     (lambda: F.count_distinct("*"), "name the columns one by one"),

@@ -15,7 +15,8 @@ operators `distinct` and `top_k`, and a group of none but these is to them an em
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Sequence
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import UnsupportedTypeError
+from pyspark_diff.errors import SchemaError, UnsupportedTypeError
 from pyspark_diff.kernels import results
 from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
 from pyspark_diff.spark.schema import arrow_type
@@ -72,8 +73,16 @@ class AggregateFunction:
     arity: ClassVar[int | None] = 1
     #: Whether the result may be another one if equal arguments count once.
     can_be_distinct: ClassVar[bool] = True
+    #: How many constants there may be after these.
+    constants: ClassVar[int] = 0
     #: The result over no values.
     empty: ClassVar[Any] = None
+    #: The argument by which records do not count: where it is null.
+    decisive: ClassVar[int] = 0
+
+    def given(self, *constants: Any) -> AggregateFunction:
+        """The function with its constants."""
+        return self
 
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
@@ -146,7 +155,7 @@ class OrderedFunction(AggregateFunction):
 class CollectedFunction(AggregateFunction):
     """A function of all values that are not null, which are kept for each group."""
 
-    def collect(self, values: Sequence[tuple[Any, int]]) -> list[Any]:
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
         """The result over some values and how often each is there, in ascending order."""
         raise NotImplementedError
 
@@ -286,6 +295,7 @@ class ExtremeBy(OrderedFunction):
     """The value where another is the least or the greatest; of several, the least value."""
 
     arity = 2
+    decisive = 1
 
     @property
     def order(self) -> tuple[tuple[int, bool], ...]:
@@ -316,6 +326,122 @@ class CollectSet(CollectedFunction):
         return [value for value, _ in values]
 
 
+@dataclass(frozen=True)
+class Percentile(CollectedFunction):
+    """A value below which a part of all values lies, with what is between two taken in proportion.
+
+    Parameters
+    ----------
+    parts : float or tuple of float
+        One part or several, from 0 to 1.
+    times : int
+        How often each value counts.
+    """
+
+    name: str = "percentile"
+    parts: float | tuple[float, ...] = 0.5
+    times: int = 1
+    constants = 2
+
+    def given(self, *constants: Any) -> AggregateFunction:
+        times = constants[1] if len(constants) > 1 else 1
+        return replace(self, parts=_parts(self.name, constants[0]), times=_times(times))
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        # Text is taken for a number, as Spark does.
+        return [
+            argument if isinstance(kind, T.NumericType) else argument.cast("double")
+            for argument, kind in zip(arguments, types)
+        ]
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
+        if not values:
+            return None
+        if isinstance(self.parts, tuple):
+            return [self._one(values, part) for part in self.parts]
+        return self._one(values, self.parts)
+
+    def _one(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
+        position = (sum(count for _, count in values) * self.times - 1) * part
+        below, above = math.floor(position), math.ceil(position)
+        low, high = _at(values, below // self.times), _at(values, above // self.times)
+        if low == high or below == above or low != low and high != high:
+            return float(low)
+        return (above - position) * float(low) + (position - below) * float(high)
+
+
+@dataclass(frozen=True)
+class Median(Percentile):
+    """The value in the middle, or the mean of both."""
+
+    name: str = "median"
+    constants = 0
+
+
+@dataclass(frozen=True)
+class PercentileApprox(Percentile):
+    """The first value of which at least a part of all are not greater: exact, and never between.
+
+    Spark's function of this name may be off by some places.
+    """
+
+    name: str = "percentile_approx"
+    synonyms: tuple[str, ...] = ("approx_percentile",)
+
+    def given(self, *constants: Any) -> AggregateFunction:
+        return replace(self, parts=_parts(self.name, constants[0]))
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        return list(arguments)
+
+    def _one(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
+        place = math.ceil(part * sum(count for _, count in values))
+        return _at(values, max(place, 1) - 1)
+
+
+@dataclass(frozen=True)
+class Mode(CollectedFunction):
+    """The value that is there most often; of several, the least."""
+
+    name: str = "mode"
+    can_be_distinct = False
+    constants = 1
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
+        # The first of the greatest ones.
+        return max(values, key=lambda value: value[1])[0] if values else None
+
+
+def _at(values: Sequence[tuple[Any, int]], place: int) -> Any:
+    """The value at a place, all being in a row, each as often as it is there."""
+    for value, count in values:
+        place -= count
+        if place < 0:
+            return value
+    raise IndexError("there are fewer values")
+
+
+def _parts(name: str, given: Any) -> float | tuple[float, ...]:
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    if not listed or not all(part is not None and 0 <= part <= 1 for part in listed):
+        raise SchemaError(f"{name} takes parts from 0 to 1, not {given!r}")
+    parts = tuple(map(float, listed))
+    return parts if isinstance(given, (list, tuple)) else parts[0]
+
+
+def _times(given: Any) -> int:
+    if not isinstance(given, int) or given < 1:
+        raise SchemaError(
+            f"the frequency of percentile is one positive number for all records, not {given!r}; "
+            "for that of a column, move it into the diff: weighted(...)"
+        )
+    return given
+
+
 #: All of them. To add one, write a class of one of the three forms, and put it here.
 _ALL: tuple[AggregateFunction, ...] = (
     Count(),
@@ -334,6 +460,10 @@ _ALL: tuple[AggregateFunction, ...] = (
     ExtremeBy("max_by", greatest=True),
     CollectList(),
     CollectSet(),
+    Percentile(),
+    PercentileApprox(),
+    Median(),
+    Mode(),
 )
 
 #: By their names and synonyms.

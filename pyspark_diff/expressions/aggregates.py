@@ -1,22 +1,36 @@
 """What the columns in `agg` ask for, found without running anything.
 
     the aggregates of f, in order   ≡  the columns that groupBy(keys).agg(f) adds, names and types
+
+Where something is computed from aggregates, as in ``sum(x) / count(y)``, these are the columns of a
+row-wise expression over the groups::
+
+    agg(e(a1, a2, ...))  ≡  agg(a1, a2, ...).select(keys, e)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
 from pyspark_diff.expressions.check import check_deterministic
-from pyspark_diff.spark.jvm import ColumnCall, call_of
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.spark.frames import column as column_of
+from pyspark_diff.spark.jvm import (
+    ColumnCall,
+    Replacement,
+    call_of,
+    expression_json,
+    with_calls_replaced,
+)
 
 #: Names that PySpark knows only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}
@@ -24,17 +38,11 @@ _DICT_SYNONYMS = {"average": "avg", "size": "count"}
 _NO_ORDER = (
     "without an order its result depends on chance; use F.min_by(x, order) or F.max_by(x, order)"
 )
-_ORDERED = "it is not supported; collect the values with F.collect_list and compute it from them"
 _ADVICE = {
     **dict.fromkeys(["first", "first_value", "last", "last_value", "any_value"], _NO_ORDER),
-    **dict.fromkeys(
-        "median mode percentile percentile_approx approx_percentile percentile_cont "
-        "percentile_disc".split(),
-        _ORDERED,
-    ),
+    **dict.fromkeys(["percentile_cont", "percentile_disc"], "use F.percentile or F.median"),
     "approx_count_distinct": "use F.count_distinct, which is exact here",
 }
-_COMBINE = "give each aggregate a name in agg, and combine them with withColumn"
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def parse_aggregates(
         # PySpark hands the dict to the JVM, which puts it into an order of its own.
         order = _last(grouped.agg(dict(entries)), len(calls)).names
         fields = [_last(grouped.agg(dict([entry])), 1)[0] for entry in entries.items()]
-        found = [_aggregate(call, field) for call, field in zip(calls, fields)]
+        found = [_aggregate(template, call, field) for call, field in zip(calls, fields)]
         return sorted(found, key=lambda aggregate: order.index(aggregate.name))
     columns = [expr for expr in given if isinstance(expr, Column)]
     if not columns or len(columns) < len(given):
@@ -120,7 +128,119 @@ def parse_aggregates(
     calls = [_supported(column) for column in columns]
     _check_arguments(template, calls)
     fields = list(_last(grouped.agg(*columns), len(calls)))
-    return [_aggregate(call, field) for call, field in zip(calls, fields)]
+    return [_aggregate(template, call, field) for call, field in zip(calls, fields)]
+
+
+@dataclass
+class Combined:
+    """Aggregates, and what is computed from them, being put together.
+
+    Parameters
+    ----------
+    template : DataFrame
+        An empty frame with the columns of the input.
+    keys : sequence of Column or str
+        As `groupBy` takes them.
+    names : sequence of str
+        Names that no aggregate may have.
+    """
+
+    template: DataFrame
+    keys: Sequence[Column | str]
+    names: Sequence[str]
+    _calls: dict[object, tuple[str, ColumnCall, Column]] = field(default_factory=dict)
+
+    def part(self, call: ColumnCall, whole: Column, within: Column | None = None) -> Column:
+        """The column of the groups that an aggregate is.
+
+        Parameters
+        ----------
+        call : ColumnCall
+        whole : Column
+            The same as a column.
+        within : Column, optional
+            A condition of the records that it is over.
+        """
+        given = [condition for condition in (call.filter, within) if condition is not None]
+        for condition in given:
+            call = _filtered(call, condition)
+        same = (call.name, call.distinct, *map(identity, call.arguments))
+        if same not in self._calls:
+            name = unused("aggregate", [*self.names, *(n for n, _, _ in self._calls.values())])
+            self._calls[same] = (name, call, whole)
+        return column_of(self._calls[same][0])
+
+    def over(
+        self, column: Column, within: Column | None = None, besides: Replacement | None = None
+    ) -> Column:
+        """An expression of aggregates, as one over the columns of the groups.
+
+        Parameters
+        ----------
+        column : Column
+        within : Column, optional
+            See `part`.
+        besides : callable, optional
+            What stands for calls of other functions.
+        """
+
+        def replacement(call: ColumnCall, whole: Column) -> Column | None:
+            if call.name in FUNCTIONS:
+                _check_arity(call, whole)
+                return self.part(call, whole, within)
+            if call.name in _ADVICE:
+                raise SchemaError(f"agg found {call.name} in {column}: {_ADVICE[call.name]}")
+            return None if besides is None else besides(call, whole)
+
+        return with_calls_replaced(column, replacement)
+
+    def aggregates(self) -> list[Aggregate]:
+        """The aggregates that are to be computed, under names of their own."""
+        if not self._calls:
+            # A group is there also where nothing is computed of its records.
+            count = F.count("*")
+            self.part(ColumnCall("count", (), False, None), count)
+        made = list(self._calls.values())
+        calls = [call for _, call, _ in made]
+        _check_arguments(self.template, calls)
+        grouped = self.template.groupBy(*self.keys)
+        fields = _last(grouped.agg(*[whole.alias(name) for name, _, whole in made]), len(made))
+        return [_aggregate(self.template, call, f) for call, f in zip(calls, fields)]
+
+
+def is_plain(column: object) -> bool:
+    """Whether a column is one aggregate, with nothing computed from it, or none at all."""
+    call = call_of(column) if isinstance(column, Column) else None
+    return call is not None and call.name in FUNCTIONS
+
+
+def fields_of(grouped: GroupedData, columns: Sequence[Column], keys: int) -> list[T.StructField]:
+    """Names and types of what `agg` adds to columns of a group; PySpark finds what is wrong."""
+    try:
+        frame = grouped.agg(*columns)
+        kept = len(frame.columns) - keys
+        found = frame.schema.fields
+    except AnalysisException as error:
+        if error.getCondition() != "UNRESOLVED_ROUTINE":
+            raise
+        raise SchemaError(f"agg found a function that Spark does not know: {error}") from error
+    return found[-kept:] if kept else []
+
+
+def identity(column: Column) -> str:
+    """What is the same for the same expression, and for no other."""
+    # Columns show as texts do.
+    return expression_json(column) or str(column)
+
+
+def _filtered(call: ColumnCall, condition: Column) -> ColumnCall:
+    """The aggregate of the records for which a condition is true: nulls do not count."""
+    if not call.arguments:
+        return ColumnCall("count_if", (condition,), False, call.alias)
+    place = FUNCTIONS[call.name].decisive
+    arguments = list(call.arguments)
+    arguments[place] = F.when(condition, arguments[place])
+    return replace(call, arguments=tuple(arguments), filter=None)
 
 
 def _dict_column(name: str, function: str) -> Column:
@@ -133,10 +253,25 @@ def _last(frame: DataFrame, n: int) -> T.StructType:
     return T.StructType(frame.schema.fields[-n:])
 
 
-def _aggregate(call: ColumnCall, field: T.StructField) -> Aggregate:
-    function = FUNCTIONS[call.name]
+def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> Aggregate:
+    function, arguments = FUNCTIONS[call.name], call.arguments
+    if function.constants and function.arity is not None:
+        constants = arguments[function.arity:]
+        if constants:
+            function = function.given(*_values(template, call.name, constants))
+        arguments = arguments[:function.arity]
     distinct = call.distinct and function.can_be_distinct
-    return Aggregate(function, call.arguments, distinct, field.name, field.dataType)
+    return Aggregate(function, arguments, distinct, field.name, field.dataType)
+
+
+def _values(template: DataFrame, name: str, constants: Sequence[Column]) -> list[object]:
+    """What constants are; no job runs for it."""
+    one = template.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
+    try:
+        return list(one.select(*constants).collect()[0])
+    except AnalysisException as error:
+        shown = ", ".join(map(str, constants))
+        raise SchemaError(f"{name} takes constants after its first argument: {shown}") from error
 
 
 def _supported(column: Column) -> ColumnCall:
@@ -144,33 +279,32 @@ def _supported(column: Column) -> ColumnCall:
     call = call_of(column)
     if call is None:
         raise SchemaError(
-            f"{column} is not a plain call of an aggregate function; {_COMBINE}, where "
-            "casts may be too; on Spark Connect, write F.sum('x') and not F.expr('sum(x)'); "
-            f"{_known()}"
+            f"{column} is not a plain call of an aggregate function; on Spark Connect, write "
+            f"F.sum('x') and not F.expr('sum(x)'); {known()}"
         )
-    function = FUNCTIONS.get(call.name)
-    if function is None:
-        advice = _COMBINE if _has_aggregate(call) else _ADVICE.get(call.name, "it is not supported")
-        raise SchemaError(f"agg found {call.name} in {column}: {advice}; {_known()}")
-    if function.arity is not None and len(call.arguments) > function.arity:
-        raise SchemaError(
-            f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
-            f"{function.arity}; collect the values with F.collect_list and select from them"
-        )
+    if call.name not in FUNCTIONS:
+        advice = _ADVICE.get(call.name, "it is not supported")
+        raise SchemaError(f"agg found {call.name} in {column}: {advice}; {known()}")
+    _check_arity(call, column)
     return call
 
 
-def _known() -> str:
+def _check_arity(call: ColumnCall, column: Column) -> None:
+    function = FUNCTIONS[call.name]
+    if function.arity is None:
+        return
+    most = function.arity + function.constants
+    if len(call.arguments) > most:
+        raise SchemaError(
+            f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
+            f"{most}; collect the values with F.collect_list and select from them"
+        )
+
+
+def known() -> str:
+    """What there is, for messages."""
     names = sorted({function.name for function in FUNCTIONS.values()})
     return f"the aggregates are {', '.join(names)}"
-
-
-def _has_aggregate(call: ColumnCall) -> bool:
-    inner = [found for found in map(call_of, call.arguments) if found is not None]
-    return any(
-        found.name in FUNCTIONS or found.name in _ADVICE or _has_aggregate(found)
-        for found in inner
-    )
 
 
 def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:

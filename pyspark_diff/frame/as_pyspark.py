@@ -54,9 +54,6 @@ _WRITE = (
     "by_table=True) each step's"
 )
 _OTHERS = {
-    "cube": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "rollup": "take a union of groupBy(...).agg(...), one for each set of columns",
-    "groupingSets": "take a union of groupBy(...).agg(...), one for each set of columns",
     "lateralJoin": "join(...), or flat_map(...) for rows that are made of one",
     "dropDuplicatesWithinWatermark": "dropDuplicates(...) is kept up to date for all times",
     "coalesce": _SHUFFLE,

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Callable, Generic, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Callable, Generic, Sequence
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.aggregates import Aggregate, parse_aggregates
-from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.expressions.aggregates import (
+    Aggregate,
+    Combined,
+    fields_of,
+    identity,
+    is_plain,
+    known,
+    parse_aggregates,
+)
+from pyspark_diff.expressions.handles import handles_in
+from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.frame.base import FrameT
 from pyspark_diff.frame.collection import Collection
@@ -19,14 +29,40 @@ from pyspark_diff.frame.keys import reduced
 from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
-from pyspark_diff.operators.join import semijoin
+from pyspark_diff.operators.join import pad, semijoin
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.jvm import ColumnCall, Replacement
 from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 _NUMBERS = (T.NumericType,)
+#: Types of results that Spark moves to columns of a pivot; for others it has another plan.
+_PIVOTED = (T.NumericType, T.BooleanType)
+
+_REDUCED = (
+    "reduce(func, schema, form={form}) calls a function with the records of each group whose "
+    "records have changed"
+)
+_HINTS = {
+    "applyInPandas": _REDUCED.format(form="'pandas'"),
+    "apply": _REDUCED.format(form="'pandas'"),
+    "applyInArrow": _REDUCED.format(form="'arrow'"),
+    "cogroup": "join(...) both on the key, or union(...) them with a column that tells which it is",
+    **dict.fromkeys(
+        ["applyInPandasWithState", "transformWithState", "transformWithStateInPandas"],
+        "what is kept of a group is up to the operators: agg(...) or reduce(func, schema)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Pivot:
+    """A column, and the values of it that become columns."""
+
+    column: str
+    values: tuple[Any, ...]
 
 
 class GroupedDiff(Generic[FrameT]):
@@ -36,9 +72,15 @@ class GroupedDiff(Generic[FrameT]):
     group has a row while its records do not add up to none; null is a group like any other.
     """
 
-    def __init__(self, frame: FrameT, cols: Sequence[str | Column]):
+    def __init__(
+        self, frame: FrameT, cols: Sequence[str | Column],
+        sets: Sequence[Sequence[int]] | None = None, pivot: _Pivot | None = None,
+    ):
         self._frame = frame
         self._cols = tuple(cols)
+        #: For `rollup` and the like the groupings, each by some of the columns.
+        self._sets = sets
+        self._pivot = pivot
 
     def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> FrameT:
         """Aggregates of each group, as PySpark's `agg`, kept up to date.
@@ -48,9 +90,11 @@ class GroupedDiff(Generic[FrameT]):
         *exprs : Column or dict
             ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
             ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
-            ``collect_list`` and ``collect_set`` (both sorted), over any expressions; or one dict
-            from column to function name. The first or last value by an order is `min_by` or
-            `max_by`.
+            ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
+            several), ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
+            a ``FILTER`` in SQL text, and what is computed from them row by row, such as
+            ``F.sum("a") / F.count("b")``; or one dict from column to function name. The first or
+            last value by an order is `min_by` or `max_by`.
         empty : bool
             For all records as one group: whether there is a row for an empty collection.
         exact : bool
@@ -71,7 +115,7 @@ class GroupedDiff(Generic[FrameT]):
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
         million costs what a change in a small group costs. Lists are kept whole: a change in a
-        group costs as much as the group has distinct values.
+        group costs as much as the group has distinct values; so do medians, percentiles and modes.
 
         A record that was removed more often than it was inserted counts against the others where
         records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
@@ -85,41 +129,147 @@ class GroupedDiff(Generic[FrameT]):
         >>> found = DiffFrame(frame).groupBy("k").agg(F.count("x").alias("n"), F.avg("x"))
         >>> sorted(found.at(0).collect())
         [Row(k='a', n=2, avg(x)=1.0), Row(k='b', n=0, avg(x)=None)]
+        >>> share = F.sum("x") / F.count("*")
+        >>> sorted(DiffFrame(frame).groupBy("k").agg(share.alias("share")).at(0).collect())
+        [Row(k='a', share=1.0), Row(k='b', share=None)]
         """
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
-        collection = self._frame._collection.seeing(*self._cols, *exprs)
-        rows = collection.template()
+        source = self._frame._collection.seeing(*self._cols, *exprs)
+        cols = [_by_name(source, c) for c in self._cols]
+        if self._pivot is not None:
+            return self._frame._wrap(self._pivoted(source, cols, self._pivot, exprs, exact))
+        if self._sets is None:
+            return self._frame._wrap(self._one(source, cols, exprs, empty, exact))
+        return self._frame._wrap(self._several(source, cols, self._sets, exprs, exact))
+
+    def _one(
+        self, source: Collection, cols: Sequence[str | Column], exprs: Any, empty: bool,
+        exact: bool, outputs: Sequence[tuple[str, Column]] = (), combined: Combined | None = None,
+    ) -> Collection:
+        """The aggregates of one grouping.
+
+        Parameters
+        ----------
+        outputs, combined : optional
+            What is computed from aggregates, and these, if that is known already.
+        """
+        rows, named = source.template(), source.resolver.as_named
+        names = self._names(source, cols)
         given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
-        found = [
-            replace(one, name=collection.resolver.as_named(one.name))
-            for one in parse_aggregates(rows, self._cols, given)
-        ]
-        shown = rows.groupBy(*self._cols).agg(F.count("*")).columns[:-1]
-        names = [collection.resolver.as_named(name) for name in shown]
-        check_names([*names, *(one.name for one in found)])
-        source, arguments = self._evaluated(collection, names, found)
-        plan = Aggregation(source, tuple(names), exact)
+        if combined is None and not isinstance(given, dict) and all(
+            isinstance(one, Column) for one in given
+        ) and not all(map(is_plain, given)):
+            known_as = [*cols, *_by_handle(source, cols)]
+            fields = fields_of(rows.groupBy(*known_as), given, len(known_as))
+            combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
+            outputs = [(named(f.name), combined.over(e)) for f, e in zip(fields, given)]
+        if combined is None:
+            found = parse_aggregates(rows, cols, given)
+        else:
+            found = combined.aggregates()
+        found = [replace(one, name=named(one.name)) for one in found]
+        results = [one.name for one in found] if combined is None else [n for n, _ in outputs]
+        check_names([*names, *results])
+        node, arguments = self._evaluated(source, cols, names, found)
+        plan = Aggregation(node, tuple(names), exact)
         for one, columns in zip(found, arguments):
             plan.add(one, columns)
         node = plan.node()
         if empty:
             node = _with_default(node, found)
-        keys = Resolver.plain(names)
-        lineages = [collection.resolver.lineage(_plain(collection, c) or "") for c in self._cols]
-        entries = [
-            entry._replace(lineage=lineage) for entry, lineage in zip(keys.entries, lineages)
+        keys = [
+            entry._replace(lineage=source.resolver.lineage(_plain(source, key) or ""))
+            for entry, key in zip(Resolver.plain(names).entries, cols)
         ]
         others = Resolver.plain(node.schema.names[len(names):]).entries
-        return self._frame._derived(node, resolver=Resolver((*entries, *others)))
+        groups = source.derived(node, resolver=Resolver((*keys, *others)))
+        return groups if combined is None else _computed(groups, keys, outputs)
+
+    def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
+        """Names of the columns of the group."""
+        frame = source.template().groupBy(*cols).agg(F.count("*"))
+        return [source.resolver.as_named(name) for name in frame.columns[:-1]]
+
+    def _several(
+        self, source: Collection, keys: Sequence[str | Column], sets: Sequence[Sequence[int]],
+        exprs: Any, exact: bool,
+    ) -> Collection:
+        """The aggregates of several groupings, nulls standing for what one is not grouped by."""
+        given = [exprs[0]] if len(exprs) == 1 and isinstance(exprs[0], dict) else list(exprs)
+        columns = [one for one in given if isinstance(one, Column)]
+        names = self._names(source, keys)
+        rows = source.template()
+        kinds = rows.groupBy(*keys).agg(F.count("*")).schema.fields
+        known_as = [*keys, *_by_handle(source, keys)]
+        fields = fields_of(rows.rollup(*known_as), columns, len(known_as)) if columns else []
+        shown = [source.resolver.as_named(field.name) for field in fields]
+        nodes: list[Node] = []
+        for chosen in sets:
+            cols = [keys[number] for number in chosen]
+            if columns and not all(map(is_plain, columns)):
+                combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
+                grouping = _grouping(source, keys, chosen)
+                outputs = [
+                    (name, combined.over(column, besides=grouping).cast(field.dataType))
+                    for name, column, field in zip(shown, columns, fields)
+                ]
+                one = self._one(source, cols, (), False, exact, outputs, combined)
+            else:
+                one = self._one(source, cols, exprs, False, exact)
+            others = one.node.schema.struct.fields[len(chosen):]
+            padded = [
+                (names[number] if number in chosen else None,
+                 T.StructField(names[number], without_nullability(kinds[number].dataType)))
+                for number in range(len(names))
+            ]
+            nodes.append(pad(one.node, [*padded, *((f.name, f) for f in others)]))
+        return source.derived(nodes[0] if len(nodes) == 1 else Concat(nodes), resolver=Resolver(
+            Resolver.plain(nodes[0].schema.names).entries
+        ))
+
+    def _pivoted(
+        self, source: Collection, keys: Sequence[str | Column], pivot: _Pivot, exprs: Any,
+        exact: bool,
+    ) -> Collection:
+        """The aggregates of each value's records, side by side."""
+        given = list(exprs)
+        if len(given) == 1 and isinstance(given[0], dict):
+            given = [F.call_function(f, F.col(name)) for name, f in given[0].items()]
+        if not given or not all(isinstance(one, Column) for one in given):
+            raise SchemaError("agg takes columns such as F.sum('x') after pivot, or one dict")
+        rows, named = source.template(), source.resolver.as_named
+        names = self._names(source, keys)
+        asked = rows.groupBy(*keys).pivot(pivot.column, list(pivot.values))
+        fields = fields_of(asked, given, len(names))
+        value = column(pivot.column) if pivot.column in source.columns else F.col(pivot.column)
+        kind = rows.select(value).schema.fields[0].dataType
+        kinds = [f.dataType for f in fields_of(rows.groupBy(*keys), given, len(names))]
+        # Where Spark can, it takes the results of groups by the value too: null where there is no
+        # such group. Else it aggregates nulls in the place of what others have.
+        by_group = all(isinstance(kind, _PIVOTED) for kind in kinds)
+        combined = Combined(rows, keys, [*names, source.time_name, source.diff_name])
+        outputs: list[tuple[str, Column]] = []
+        for number, wanted in enumerate(pivot.values):
+            within = value.eqNullSafe(F.lit(wanted).cast(kind))
+            count = combined.part(
+                ColumnCall("count", (), False, None), F.count("*"), within
+            )
+            for place, expression in enumerate(given):
+                found = combined.over(expression, within)
+                if by_group:
+                    found = F.when(count != 0, found)
+                outputs.append((named(fields[number * len(given) + place].name), found))
+        return self._one(source, keys, (), False, exact, outputs, combined)
 
     def _evaluated(
-        self, collection: Collection, names: Sequence[str], found: Sequence[Aggregate]
+        self, collection: Collection, cols: Sequence[str | Column], names: Sequence[str],
+        found: Sequence[Aggregate],
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         rows = collection.template()
         keys = [F.col(c) if isinstance(c, str) and c not in collection.columns else
-                column(c) if isinstance(c, str) else c for c in self._cols]
+                column(c) if isinstance(c, str) else c for c in cols]
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
         known: dict[str, str] = {}
         arguments: list[list[str]] = []
@@ -127,7 +277,7 @@ class GroupedDiff(Generic[FrameT]):
             kinds = [rows.select(a).schema.fields[0].dataType for a in one.arguments]
             named = []
             for argument in one.function.evaluated(one.arguments, kinds, one.distinct):
-                shown = str(argument)
+                shown = identity(argument)
                 if shown not in known:
                     taken = [*names, *known.values()]
                     known[shown] = unused("argument", taken)
@@ -143,7 +293,7 @@ class GroupedDiff(Generic[FrameT]):
 
     def count(self) -> FrameT:
         """The number of records of each group, in a column ``count``."""
-        return self.agg(F.count("*").alias("count"))
+        return self.agg(F.count(F.lit(1)).alias("count"))
 
     def sum(self, *cols: str) -> FrameT:
         """Sums of columns, all numbers if none is named, as PySpark's `sum`."""
@@ -163,6 +313,44 @@ class GroupedDiff(Generic[FrameT]):
         """Maxima of columns, all numbers if none is named, as PySpark's `max`."""
         return self._each(F.max, cols)
 
+    def pivot(
+        self, pivot_col: str, values: Sequence[Any] | None = None
+    ) -> GroupedDiff[FrameT]:
+        """The aggregates of each of some values of a column, side by side, as PySpark's `pivot`.
+
+        Parameters
+        ----------
+        pivot_col : str
+        values : list
+            Their values, which have to be given: the columns of a collection do not change.
+
+        Examples
+        --------
+        >>> rows = [("a", "x", 1, 0, 1), ("a", "y", 2, 0, 1), ("b", "x", 3, 0, 1)]
+        >>> sales = DiffFrame(spark.createDataFrame(
+        ...     rows, "shop string, what string, n int, time int, diff int"))
+        >>> sorted(sales.groupBy("shop").pivot("what", ["x", "y"]).sum("n").at(0).collect())
+        [Row(shop='a', x=1, y=2), Row(shop='b', x=3, y=None)]
+        """
+        if values is None:
+            raise SchemaError(
+                "pivot needs its values, as in pivot('what', ['x', 'y']): the columns of a "
+                "collection do not change with its records"
+            )
+        if self._pivot is not None or self._sets is not None:
+            raise SchemaError("pivot is for groupBy(...), once")
+        if not isinstance(pivot_col, str) or not list(values):
+            raise SchemaError(f"pivot takes a column's name and values, not {pivot_col!r}")
+        return GroupedDiff(self._frame, self._cols, pivot=_Pivot(pivot_col, tuple(values)))
+
+    if not TYPE_CHECKING:  # so that a type checker knows what there is
+
+        def __getattr__(self, name):
+            told = _HINTS.get(name)
+            if told is None:
+                raise AttributeError(f"groups have no {name!r}")
+            raise AttributeError(f"groups have no {name}: {told}")
+
     def reduce(
         self,
         func: Callable[..., Any],
@@ -173,6 +361,8 @@ class GroupedDiff(Generic[FrameT]):
         check: bool = False,
     ) -> FrameT:
         """A Python function of each group's values: see `DiffFrame.reduce`."""
+        if self._sets is not None or self._pivot is not None:
+            raise SchemaError("reduce is for groupBy(...), without rollup, cube or pivot")
         names = [str(c) for c in self._cols if isinstance(c, str)]
         if len(names) < len(self._cols):
             raise SchemaError("reduce groups by columns; add expressions with withColumn first")
@@ -190,6 +380,65 @@ class GroupedDiff(Generic[FrameT]):
                 if isinstance(f.dataType, _NUMBERS) and f.name not in named
             ]
         return self.agg(*[function(column(name)) for name in cols])
+
+
+def _computed(
+    groups: Collection, keys: Sequence[Entry], outputs: Sequence[tuple[str, Column]]
+) -> Collection:
+    """What is computed from aggregates, beside the columns of the group."""
+    source = groups.seeing([expression for _, expression in outputs])
+    kept = [(key.internal, column(key.internal)) for key in keys]
+    try:
+        node = computed(source, "agg", [*kept, *outputs])
+    except AnalysisException as error:
+        raise SchemaError(
+            "what agg computes is made of aggregates and columns of the group, and of these it is "
+            f"not: {error}; {known()}"
+        ) from error
+    names = Resolver.plain([name for name, _ in outputs]).entries
+    entries = groups.resolver.entries[:len(keys)]
+    return groups.derived(node, resolver=Resolver((*entries, *names)))
+
+
+def _grouping(
+    source: Collection, keys: Sequence[str | Column], chosen: Sequence[int]
+) -> Replacement:
+    """What ``grouping`` and ``grouping_id`` are in one of several groupings."""
+
+    def number_of(column: Column) -> int:
+        wanted = _plain(source, column) or identity(column)
+        for number, key in enumerate(keys):
+            mine = F.col(key) if isinstance(key, str) else key
+            if wanted in (_plain(source, mine), identity(mine)):
+                return number
+        raise SchemaError(f"grouping is of a column of the group, not of {column}")
+
+    def replacement(call: ColumnCall, _: Column) -> Column | None:
+        if call.name == "grouping":
+            (column,) = call.arguments
+            return F.lit(0 if number_of(column) in chosen else 1)
+        if call.name == "grouping_id":
+            asked = [number_of(c) for c in call.arguments] or list(range(len(keys)))
+            bits = ["0" if number in chosen else "1" for number in asked]
+            return F.lit(int("".join(bits), 2))
+        return None
+
+    return replacement
+
+
+def _by_name(source: Collection, key: str | Column) -> str | Column:
+    """A key by its name, where a handle stands for a column that has one."""
+    plain = _plain(source, key) if handles_in([key]) else None
+    if plain is None:
+        return key
+    name = next(e.visible for e in source.resolver.entries if e.internal == plain)
+    return column(name) if source.resolver.internal(name) == plain else key
+
+
+def _by_handle(source: Collection, keys: Sequence[str | Column]) -> list[Column]:
+    """The handles of an expression that stand for keys, which it may use outside of aggregates."""
+    plain = {_plain(source, key) for key in keys}
+    return [column(text) for text, internal in source.resolver.bound if internal in plain]
 
 
 def _plain(source: Collection, key: str | Column) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
@@ -36,11 +38,56 @@ class KeyedMethods(Frame):
         >>> totals.at(0).collect(), totals.at(2).collect()
         ([Row(shop='a', total=6, max(price)=5)], [Row(shop='a', total=1, max(price)=1)])
         """
-        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
-            cols = tuple(cols[0])
-        return GroupedDiff(self, cols)
+        return GroupedDiff(self, _listed(cols))
 
     groupby = groupBy
+
+    def rollup(self, *cols: str | Column) -> GroupedDiff[Self]:
+        """Groups by all columns, by all but the last, and so on to none, as PySpark's `rollup`.
+
+        Examples
+        --------
+        >>> rows = [("a", "x", 1, 0, 1), ("a", "y", 2, 0, 1)]
+        >>> sales = DiffFrame(spark.createDataFrame(
+        ...     rows, "shop string, what string, n int, time int, diff int"))
+        >>> for row in sorted(sales.rollup("shop", "what").sum("n").at(0).collect(), key=str):
+        ...     print(*row)
+        a x 1
+        a y 2
+        a None 3
+        None None 3
+        """
+        cols = _listed(cols)
+        sets = [tuple(range(n)) for n in range(len(cols), -1, -1)]
+        return GroupedDiff(self, cols, sets)
+
+    def cube(self, *cols: str | Column) -> GroupedDiff[Self]:
+        """Groups by each choice of columns, as PySpark's `cube`."""
+        cols = _listed(cols)
+        sets = [
+            chosen for n in range(len(cols), -1, -1) for chosen in combinations(range(len(cols)), n)
+        ]
+        return GroupedDiff(self, cols, sets)
+
+    def groupingSets(  # noqa: N802
+        self, groupingSets: Sequence[Sequence[str | Column]], *cols: str | Column  # noqa: N803
+    ) -> GroupedDiff[Self]:
+        """Groups by each of some choices of columns, as PySpark's `groupingSets`."""
+        cols = _listed(cols)
+        shown = [str(F.col(c) if isinstance(c, str) else c) for c in cols]
+        sets: list[tuple[int, ...]] = []
+        for chosen in groupingSets:
+            texts = [str(F.col(c) if isinstance(c, str) else c) for c in chosen]
+            missing = [text for text in texts if text not in shown]
+            if missing:
+                raise SchemaError(
+                    f"groupingSets has {', '.join(missing)}, which is none of its columns: "
+                    f"{', '.join(shown)}"
+                )
+            sets.append(tuple(sorted(shown.index(text) for text in texts)))
+        if not sets:
+            raise SchemaError("groupingSets takes at least one set of columns")
+        return GroupedDiff(self, cols, sets)
 
     def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> Self:
         """Aggregates over all records, as PySpark's `agg`, kept up to date.
@@ -221,12 +268,16 @@ class KeyedMethods(Frame):
         >>> kept.reduce(lambda key, values: [(len(values),)], "many int").at(0).collect()
         [Row(k=1, many=1)]
         """
-        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
-            cols = tuple(cols[0])
         source = self._collection
-        names = key_columns(source, list(cols), "arrange_by_key")
+        names = key_columns(source, list(_listed(cols)), "arrange_by_key")
         arranged = arrange_by_key(source.node, names)
         same = source.derived(source.node, resolver=source.resolver)
         if source.flow is not None and source.node.loop is None:
             source.flow._keep(source.node, arranged=arranged)
         return self._wrap(replace(same, key=tuple(names)))
+
+
+def _listed(cols: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+        return tuple(cols[0])
+    return cols

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -96,12 +97,15 @@ class ColumnCall:
         Whether the function sees each of its arguments once, as in ``count(DISTINCT x)``.
     alias : str or None
         The outermost name that was given to the result.
+    filter : Column or None
+        The condition of a FILTER clause.
     """
 
     name: str
     arguments: tuple[Column, ...]
     distinct: bool
     alias: str | None
+    filter: Column | None = None
 
 
 def call_of(column: Column) -> ColumnCall | None:
@@ -122,7 +126,7 @@ def call_of(column: Column) -> ColumnCall | None:
     Examples
     --------
     >>> call_of(F.sum("price").alias("total"))
-    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total')
+    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total', filter=None)
     >>> call_of(F.count_distinct("src", "dst")).distinct
     True
     >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
@@ -131,6 +135,77 @@ def call_of(column: Column) -> ColumnCall | None:
     if hasattr(column, "_jc"):
         return _classic_call(column._jc.node(), type(column))  # type: ignore[operator]
     return _connect_call(column._expr, type(column))
+
+
+#: What is to stand in the place of a call, which is given as a column too; None to look inside.
+Replacement = Callable[[ColumnCall, Column], Column | None]
+
+
+def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
+    """A column expression in which others stand in the place of calls; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect. SQL text (`F.expr`) is understood on classic only.
+    replacement : callable
+        Asked for each call that is not in one that was replaced, also for those with a FILTER.
+
+    Examples
+    --------
+    >>> with_calls_replaced(
+    ...     F.abs(F.sum("x")), lambda call, _: F.col("s") if call.name == "sum" else None)
+    Column<'abs(s)'>
+    """
+    make: Any = type(column)
+    if hasattr(column, "_jc"):
+        found = _classic_replaced(_expression(column), make, replacement)
+        return column if found is None else make(_sql().classic.ExpressionUtils.column(found))
+    found = _connect_replaced(column._expr, make, replacement)
+    return column if found is None else make(found)
+
+
+def _classic_replaced(node: Any, make: Any, replacement: Replacement) -> Any:
+    """The expression with calls replaced; None if there was none."""
+    if _kind(node) == "UnresolvedFunction":
+        call = _parsed_call(node, make, None, filtered=True)
+        whole = make(_sql().classic.ExpressionUtils.column(node))
+        found = None if call is None else replacement(call, whole)
+        if found is not None:
+            return _expression(found)
+    children = _items(node.children())
+    made = [_classic_replaced(child, make, replacement) for child in children]
+    if all(child is None for child in made):
+        return None
+    both = [old if new is None else new for old, new in zip(children, made)]
+    context: Any = get_active_spark_context()
+    return node.withNewChildren(context._jvm.PythonUtils.toSeq(both))
+
+
+def _connect_replaced(node: Any, make: Any, replacement: Replacement) -> Any:
+    if type(node).__name__ in ("UnresolvedFunction", "CallFunction"):
+        call = _connect_call(node, make)
+        found = None if call is None else replacement(call, make(node))
+        if found is not None:
+            return found._expr
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            made = [changed(one) for one in value]
+            kept = [old if new is None else new for old, new in zip(value, made)]
+            return None if all(one is None for one in made) else type(value)(kept)
+        # The classes themselves cannot be imported where Connect is not installed.
+        known = any(kind.__name__ == "Expression" for kind in type(value).__mro__)
+        return _connect_replaced(value, make, replacement) if known else None
+
+    made = {name: changed(value) for name, value in vars(node).items()}
+    if all(value is None for value in made.values()):
+        return None
+    result = copy(node)
+    for name, value in made.items():
+        if value is not None:
+            setattr(result, name, value)
+    return result
 
 
 def order_of(column: Column) -> tuple[Column, bool, bool] | None:
@@ -182,12 +257,16 @@ def expression_json(column: Column) -> str | None:
     if column._jc.toString().upper().count("CASE") > _MOST_CASES:  # type: ignore[operator]
         return None
     try:
-        converter = getattr(_sql().classic, "ColumnNodeToExpressionConverter$")
-        node = column._jc.node()  # type: ignore[operator]
-        return getattr(converter, "MODULE$").apply(node).toJSON()
+        return _expression(column).toJSON()
     except (Py4JError, TypeError):
         # An object of this name is no part of Spark's public interface.
         return None
+
+
+def _expression(column: Column) -> Any:
+    """A classic column as Spark's own expression, not yet analysed; SQL text is parsed."""
+    converter = getattr(_sql().classic, "ColumnNodeToExpressionConverter$")
+    return getattr(converter, "MODULE$").apply(column._jc.node())  # type: ignore[operator]
 
 
 def _connect_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
@@ -236,8 +315,11 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
     return ColumnCall(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
 
 
-def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> ColumnCall | None:
+def _parsed_call(
+    top: Any, make: Callable[[Any], Column], alias: str | None, *, filtered: bool = False
+) -> ColumnCall | None:
     """The same for an expression of the SQL parser, which has classes of its own."""
+    condition = None
     while _kind(top) == "Alias":
         alias = alias or top.name()
         top = top.child()
@@ -246,17 +328,27 @@ def _parsed_call(top: Any, make: Callable[[Any], Column], alias: str | None) -> 
     if _kind(top) == "UnresolvedFunction":
         # Nulls are a flag in Spark 4.1 and an option later.
         nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
-        plain = nulls_as_usual and top.filter().isEmpty() and top.orderingWithinGroup().isEmpty()
+        plain = nulls_as_usual and top.orderingWithinGroup().isEmpty()
+        plain = plain and (filtered or top.filter().isEmpty())
+        condition = None if top.filter().isEmpty() else top.filter().get()
         name = ".".join(_items(top.nameParts())).lower() if plain else None
         arguments, distinct = _items(top.arguments()), top.isDistinct()
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:
         # The parser has made a 1 of a star.
-        if _kind(arguments[0]) == "Literal" and arguments[0].value() is not None:
+        counted = arguments[0]
+        star = _kind(counted) == "UnresolvedStar" and counted.target().isEmpty()
+        if star or _kind(counted) == "Literal" and counted.value() is not None:
             arguments = []
     column = _sql().classic.ExpressionUtils.column
-    return ColumnCall(name, tuple(make(column(node)) for node in arguments), distinct, alias)
+    return ColumnCall(
+        _CLASSIC_OPERATORS.get(name, name),
+        tuple(make(column(node)) for node in arguments),
+        distinct,
+        alias,
+        None if condition is None else make(column(condition)),
+    )
 
 
 def _sql() -> Any:

@@ -1,0 +1,218 @@
+"""What is computed from aggregates, and groupings beside `groupBy`, are what PySpark makes of them.
+
+    f(collection) at t  ==  f(table at t), names and types included, for every t
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import GroupedData
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, DiffFrame, SchemaError
+from pyspark_diff.frame.grouped import GroupedDiff
+
+NAN = float("nan")
+SCHEMA = "k string, p string, x int, y double, d decimal(10,2), b boolean"
+#: Rows, their times and diffs.
+UPDATES = [
+    (("a", "u", 1, 0.5, Decimal("1.25"), True), 0, 1),
+    (("a", "u", 3, 1.5, Decimal("2.50"), False), 0, 2),
+    (("a", "v", 4, -1.0, None, None), 0, 1),
+    (("b", "v", 7, None, Decimal("7.75"), True), 0, 1),
+    (("b", None, None, 2.0, Decimal("0.10"), False), 0, 1),
+    ((None, "u", 9, 9.5, Decimal("-3.00"), True), 0, 1),
+    (("c", "w", 5, NAN, Decimal("5.00"), None), 0, 1),
+    (("a", "u", 3, 1.5, Decimal("2.50"), False), 1, -2),
+    (("c", "w", 5, NAN, Decimal("5.00"), None), 1, -1),
+    (("b", "u", 2, 3.5, Decimal("0.30"), False), 1, 3),
+    (("d", "v", 2, 0.0, None, True), 1, 2),
+    (("a", "v", 4, -1.0, None, None), 2, 1),
+]
+TIMES = (0, 1, 2)
+
+
+def quotient():
+    return (F.sum("x") / F.count("y")).alias("r")
+
+
+#: What is done to a table, ours or PySpark's.
+DONE = {
+    "arithmetic": lambda t: t.groupBy("k").agg(
+        quotient(), F.sum("x") + 1, F.round(F.avg("y"), 2), F.coalesce(F.sum("x"), F.lit(0)),
+        -F.max("x"), F.sum("d") / F.count("*"), F.sum("x").cast("string"), F.sum("x"),
+        F.when(F.count("*") > 2, F.max("p")).otherwise(F.lit("few")), F.lit(1).alias("one"),
+    ),
+    "keys in it": lambda t: t.groupBy("k", (F.col("x") % 2).alias("odd")).agg(
+        F.concat(F.col("k"), F.count("*").cast("string")).alias("told"), F.sum("x") * F.col("odd"),
+    ),
+    "of its columns": lambda t: t.groupBy(t.k).agg(
+        F.sum(t.x) / F.count(t["y"]), F.max(t.p), F.upper(t.k), F.sum(F.when(t.b, t.x)) + 1,
+    ),
+    "all records": lambda t: t.where("x is not null").agg(
+        quotient(), F.max("x") - F.min("x"), F.expr("sum(x) / count(*) AS mean"),
+    ),
+    "filter": lambda t: t.groupBy("k").agg(
+        F.expr("sum(x) FILTER (WHERE y > 0)"), F.expr("count(*) FILTER (WHERE b) AS n"),
+        F.expr("count(DISTINCT x) FILTER (WHERE p = 'u')"), F.expr("max(p) FILTER (WHERE x > 2)"),
+        F.expr("max_by(p, x) FILTER (WHERE b IS NOT NULL)"),
+        F.expr("avg(y) FILTER (WHERE x > 1) + sum(x)"), F.sum(F.when(F.col("y") > 0, F.col("x"))),
+        F.expr("bool_or(b) FILTER (WHERE x < 5)"), F.count_if(F.col("x") > 2),
+        F.expr("count(x, y) FILTER (WHERE x > 1)"),
+    ),
+    "middle": lambda t: t.groupBy("k").agg(
+        F.median("x"), F.median("y").alias("m"), F.median("d"), F.percentile("x", 0.3),
+        F.percentile("x", [0.1, 0.75]), F.percentile("d", 0.9, F.lit(2)),
+        F.percentile_approx("x", 0.5), F.expr("approx_percentile(d, array(0.2, 1.0), 100)"),
+        F.expr("median(x) FILTER (WHERE b)"), F.mode("p", True), F.mode("x", True) + 1,
+        F.expr("percentile(DISTINCT x, 0.5)"),
+    ),
+    "same text, other column": lambda t: t.groupBy("k").agg(
+        F.max("p"), F.max(F.lit("p")).alias("text"), F.max(F.lit("p")) == F.max("p"),
+    ),
+    "rollup": lambda t: t.rollup("k", "p").agg(F.sum("x"), F.count("*").alias("n"), F.max("k")),
+    "rollup of expressions": lambda t: t.rollup(t.k, F.upper("p").alias("P2")).agg(
+        F.grouping_id().alias("g"), F.grouping("k"), (F.sum("x") / F.count("*")).alias("r"),
+    ),
+    "rollup count": lambda t: t.rollup("k").count(),
+    "rollup dict": lambda t: t.rollup("p").agg({"x": "sum", "y": "max"}),
+    "cube": lambda t: t.cube("K", "p").sum("x"),
+    "cube with its number": lambda t: t.cube("k", "b").agg(
+        F.grouping_id("k", "b").alias("g"), F.sum("x") + F.grouping("b"), F.countDistinct("p"),
+    ),
+    "groupingSets": lambda t: t.groupingSets([("k",), ("p", "k"), ()], "k", "p").agg(F.sum("x")),
+    "pivot sum": lambda t: t.groupBy("k").pivot("p", ["u", "v", "nosuch"]).sum("x"),
+    "pivot count": lambda t: t.groupBy("k").pivot("p", ["u", "v"]).count(),
+    "pivot several": lambda t: t.groupBy("k", "b").pivot("x", [3, 4]).agg(
+        F.sum("y"), F.count(F.lit(1)).alias("n"), (F.max("x") / F.count(F.lit(1))).alias("r")
+    ),
+    "pivot text": lambda t: t.groupBy("k").pivot("p", ["u", "w"]).agg(
+        F.max("p"), F.count(F.lit(1)).alias("n"), F.sum("x").alias("s"), F.max_by("p", "x")
+    ),
+    "pivot all": lambda t: t.groupBy().pivot("p", ["v"]).agg(F.sum("d")),
+    "pivot dict": lambda t: t.groupBy("k").pivot("P", ["u"]).agg({"x": "max"}),
+    "dict": lambda t: t.groupBy("k").agg({"x": "sum", "*": "count", "y": "median"}),
+    "short ones": lambda t: t.groupBy("k").avg("X", "y"),
+    "short ones, all": lambda t: t.groupBy("k").mean(),
+}
+
+
+@pytest.fixture(scope="module")
+def tables(spark):
+    """The table at each time."""
+    return [
+        spark.createDataFrame(
+            [row for row, n in total(time).items() for _ in range(n)], SCHEMA
+        ).cache()
+        for time in TIMES
+    ]
+
+
+def total(time):
+    rows = Counter()
+    for row, at, diff in UPDATES:
+        if at <= time:
+            rows[row] += diff
+    assert min(rows.values()) >= 0
+    return rows
+
+
+def multiset(frame):
+    return Counter(map(str, frame.collect()))
+
+
+@pytest.mark.parametrize("done", DONE)
+def test_at_each_time_as_pyspark_does(spark, tables, done):
+    rows = [(*row, time, diff) for row, time, diff in UPDATES]
+    updates = spark.createDataFrame(rows, f"{SCHEMA}, time int, diff int")
+    found = DONE[done](DiffFrame(updates))
+    expected = [DONE[done](table) for table in tables]
+    assert found.dtypes == expected[0].dtypes
+    for time, right in zip(TIMES, expected):
+        assert multiset(found.at(time)) == multiset(right), f"at {time}"
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_kept_up_to_date(spark, tables, runner):
+    done = [DONE[name] for name in ("arithmetic", "filter", "middle", "rollup", "pivot several")]
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows, session = flow.input("rows", SCHEMA)
+        found = [one(rows).keep() for one in done]
+        for time in TIMES:
+            for row, at, diff in UPDATES:
+                if at == time:
+                    (session.insert if diff > 0 else session.remove)([row] * abs(diff))
+            session.advance_to(time + 1)
+            session.flush()
+            flow.step()
+            for one, ours in zip(done, found):
+                assert multiset(ours.at(time)) == multiset(one(tables[time]))
+
+
+def test_in_a_loop(spark):
+    rows = [("a", 4, 0, 1), ("b", 9, 0, 1), ("b", 7, 1, 1)]
+    start = DiffFrame(spark.createDataFrame(rows, "k string, n long, time int, diff int"))
+    halved = start.iterate(
+        lambda x: x.groupBy("k").agg(
+            F.greatest(F.floor(F.sum("n") / 2), F.lit(1)).cast("long").alias("n")
+        )
+    )
+    assert sorted(halved.at(1).collect()) == [("a", 1), ("b", 1)]
+
+
+def test_no_records(spark):
+    rows = DiffFrame(spark.createDataFrame([], f"{SCHEMA}, time int, diff int"))
+    assert rows.agg(quotient()).at(0).collect() == []
+    total = (F.coalesce(F.sum("x"), F.lit(0)) + F.count("*")).alias("n")
+    assert rows.agg(total, empty=True).at(0).collect() == [(0,)]
+    assert rows.rollup("k").count().at(0).collect() == []
+    assert rows.agg(F.median("x"), empty=True).at(0).collect() == [(None,)]
+
+
+#: An expression that agg refuses, and what the message says.
+REFUSED = [
+    (lambda t: t.agg(F.first("x") + 1), "first.*depends on chance; use F.min_by"),
+    (lambda t: t.agg(F.skewness("x") + 1), "skewness.*the aggregates are avg"),
+    (lambda t: t.agg(F.skewness("x")), "skewness.*the aggregates are avg"),
+    (lambda t: t.groupBy("k").agg(F.skewness("k") / F.count("*")), "of these it is not"),
+    (lambda t: t.agg(F.percentile("x", F.col("y"))), "(?i)percentile"),
+    (lambda t: t.agg(F.percentile("x", 0.5, F.col("x"))), "takes constants after its first"),
+    (lambda t: t.agg(F.sum("x"), "y"), "it got Column, str"),
+    (lambda t: t.groupBy("k").pivot("p"), r"pivot needs its values, as in pivot\('what'"),
+    (lambda t: t.groupBy("k").pivot("p", []), "takes a column's name and values"),
+    (lambda t: t.rollup("k").pivot("p", ["u"]), "pivot is for groupBy"),
+    (lambda t: t.groupBy("k").pivot("p", ["u"]).agg("x"), "columns such as F.sum"),
+    (lambda t: t.cube("k").reduce(list, "n int"), "without rollup, cube or pivot"),
+    (lambda t: t.groupingSets([("x",)], "k"), "groupingSets has .*none of its columns"),
+    (lambda t: t.groupBy("k").agg(F.sum("x") + 1, (F.sum("x") + 2).alias("K")), "more than once"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_refused(spark, case):
+    make, message = REFUSED[case]
+    rows = DiffFrame(spark.createDataFrame([], f"{SCHEMA}, time int, diff int"))
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        make(rows)
+
+
+@pytest.mark.parametrize("name", sorted(n for n in dir(GroupedData) if not n.startswith("_")))
+def test_each_public_name_of_groups_is_there_or_has_a_hint(spark, name):
+    rows = DiffFrame(spark.createDataFrame([], "k int, time int, diff int"))
+    groups = rows.groupBy("k")
+    if hasattr(GroupedDiff, name):
+        return
+    with pytest.raises(AttributeError, match=f"groups have no {name}: ") as caught:
+        getattr(groups, name)
+    assert len(str(caught.value)) > 40
+
+
+def test_an_unknown_name_of_groups(spark):
+    groups = DiffFrame(spark.createDataFrame([], "k int, time int, diff int")).groupBy("k")
+    with pytest.raises(AttributeError, match="groups have no 'nosuch'"):
+        groups.nosuch
+    with pytest.raises(SchemaError, match="agg takes columns"):
+        groups.agg()
