@@ -161,7 +161,8 @@ class GroupedDiff(Generic[FrameT]):
         if combined is None and not isinstance(given, dict) and all(
             isinstance(one, Column) for one in given
         ) and not all(map(is_plain, given)):
-            fields = fields_of(rows.groupBy(*cols), given, len(cols))
+            known_as = [*cols, *_by_handle(source, cols)]
+            fields = fields_of(rows.groupBy(*known_as), given, len(known_as))
             combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
             outputs = [(named(f.name), combined.over(e)) for f, e in zip(fields, given)]
         if combined is None:
@@ -201,7 +202,8 @@ class GroupedDiff(Generic[FrameT]):
         names = self._names(source, keys)
         rows = source.template()
         kinds = rows.groupBy(*keys).agg(F.count("*")).schema.fields
-        fields = fields_of(rows.rollup(*keys), columns, len(names)) if columns else []
+        known_as = [*keys, *_by_handle(source, keys)]
+        fields = fields_of(rows.rollup(*known_as), columns, len(known_as)) if columns else []
         shown = [source.resolver.as_named(field.name) for field in fields]
         nodes: list[Node] = []
         for chosen in sets:
@@ -432,6 +434,12 @@ def _by_name(source: Collection, key: str | Column) -> str | Column:
         return key
     name = next(e.visible for e in source.resolver.entries if e.internal == plain)
     return column(name) if source.resolver.internal(name) == plain else key
+
+
+def _by_handle(source: Collection, keys: Sequence[str | Column]) -> list[Column]:
+    """The handles of an expression that stand for keys, which it may use outside of aggregates."""
+    plain = {_plain(source, key) for key in keys}
+    return [column(text) for text, internal in source.resolver.bound if internal in plain]
 
 
 def _plain(source: Collection, key: str | Column) -> str | None:

@@ -140,7 +140,7 @@ def call_of(column: Column) -> ColumnCall | None:
     Examples
     --------
     >>> call_of(F.sum("price").alias("total"))
-    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total')
+    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total', filter=None)
     >>> call_of(F.count_distinct("src", "dst")).distinct
     True
     >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
@@ -168,8 +168,8 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
     Examples
     --------
     >>> with_calls_replaced(
-    ...     F.sum("x") / F.count("y"), lambda call, _: F.col("s") if call.name == "sum" else None)
-    Column<'/(s, count(y))'>
+    ...     F.abs(F.sum("x")), lambda call, _: F.col("s") if call.name == "sum" else None)
+    Column<'abs(s)'>
     """
     make: Any = type(column)
     if hasattr(column, "_jc"):
