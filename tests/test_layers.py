@@ -25,10 +25,10 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression buffers consolidate coordinates diff_vectors double_word "
-        "equality grouping hashing history into_diff ipc jit join key_ranges layout lookup "
-        "memory merge merge_sort murmur3 quotients ranking replay results split sums tallies "
-        "top_k updates warm_up xxhash64".split()
+        "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
+        "double_word equality grouping hashing history into_diff ipc jit join key_ranges "
+        "layout lookup memory merge merge_sort murmur3 quotients ranking replay results split "
+        "sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset("frames jobs jvm schema session values".split()),
     "expressions": frozenset(
@@ -57,6 +57,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "triangles".split()
     ),
     "__init__": frozenset(),
+    "__main__": frozenset(),
 }
 #: Rooms that stand on one level.
 LEVELS = {room: max(number - 1, 0) for number, room in enumerate(ROOMS)}
