@@ -30,7 +30,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "layout lookup memory merge merge_sort murmur3 quotients ranking replay results split "
         "sums tallies top_k updates warm_up xxhash64".split()
     ),
-    "spark": frozenset("frames jobs jvm schema session values".split()),
+    "spark": frozenset("frames jobs jvm schema session values version".split()),
     "expressions": frozenset(
         "aggregate_functions aggregates check compiled conditions names tree".split()
     ),
@@ -41,15 +41,15 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph loop lowering oscillation program state step "
-        "subgraph".split()
+        "compaction context demand evaluation graph loop lowering oscillation program progress "
+        "state step subgraph".split()
     ),
     "dataflow": frozenset(
         "blame catalog coercion dataflow hold input_session outputs probe".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection dataflow diffframe grouped join_plan joins keyed "
-        "keys linear loops multiset reading row_wise".split()
+        "aggregation as_pyspark base collection dataflow diffframe grouped html join_plan joins "
+        "keyed keys linear loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
