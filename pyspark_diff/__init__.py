@@ -121,7 +121,17 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{home}")
+    try:
+        module = import_module(f"{__name__}.{home}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyspark":
+            raise
+        # Spark is an extra: a cluster brings its own.
+        raise ImportError(
+            f"pyspark_diff.{name} needs PySpark, which is not installed here: "
+            'pip install "pyspark_diff[spark]", or use the Python that your cluster\'s Spark uses',
+            name="pyspark",
+        ) from error
     value = module if name == "graphs" else getattr(module, name)
     globals()[name] = value
     return value

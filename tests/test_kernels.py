@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba.core.errors import TypingError
 from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
@@ -17,6 +18,7 @@ from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
+from pyspark_diff.kernels.jit import jit, kernel, signature
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
@@ -517,7 +519,7 @@ def test_nothing(layout):
         assert len(ipc.from_bytes(ipc.to_bytes(updates))) == 0
 
 
-def test_every_kernel_that_is_called_is_compiled_beforehand():
+def test_every_kernel_that_is_called_says_its_types():
     from importlib import import_module
     from pkgutil import iter_modules
 
@@ -528,18 +530,55 @@ def test_every_kernel_that_is_called_is_compiled_beforehand():
 
     every: dict[str, set[str]] = {}
     for module in iter_modules(kernels.__path__):
-        for name, kernel in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
-            if isinstance(kernel, Dispatcher) and kernel.__module__.endswith(f".{module.name}"):
-                inner = kernel.py_func.__code__.co_names
+        for name, found in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
+            if isinstance(found, Dispatcher) and found.__module__.endswith(f".{module.name}"):
+                inner = found.py_func.__code__.co_names
                 every[f"{module.name}.{name}"] = {
                     f"{used.__module__.rpartition('.')[2]}.{used.__name__}"
-                    for used in map(kernel.py_func.__globals__.get, inner)
+                    for used in map(found.py_func.__globals__.get, inner)
                     if isinstance(used, Dispatcher)
                 }
-    called = set(every) - set().union(*every.values())
-    assert called == set(warm_up.CALLED)
-    for name, kinds in warm_up.CALLED.items():
-        assert len({warm_up.signature(arguments) for arguments in kinds}) == len(kinds) > 0, name
+    declared = warm_up.called()
+    assert set(every) - set().union(*every.values()) == set(declared)
+    for name, one in declared.items():
+        assert len({signature(text) for text in one.declared}) == len(one.declared) > 0, name
+
+
+def test_one_form_of_a_kernel_serves_all_that_can_be_given_as_its_types():
+    @kernel("int64[:]!-, int64[:], int64")
+    def put(values, out, number):
+        for i in range(out.size):
+            out[i] = values[i] + number
+
+    def given(**flags):
+        values = np.arange(6)[::2] if flags.pop("apart", False) else np.arange(3)
+        values.flags.writeable = not flags.get("read", False)
+        return values
+
+    for values in (given(), given(read=True), given(apart=True), given(apart=True, read=True)):
+        for number in (5, np.int64(5)):
+            out = np.empty(3, np.int64)
+            put(values, out, number)
+            assert out.tolist() == [value + 5 for value in values]
+    assert list(put.overloads) == [signature(*put.declared)]
+    # What was not foreseen is compiled for when it comes.
+    out = np.empty(3, np.float64)
+    put(np.array([0.5, 1.5, 2.5]), out, 5)
+    assert out.tolist() == [5.5, 6.5, 7.5] and len(put.overloads) == 2
+    with pytest.raises(TypingError):
+        put(given(), given(read=True), 5)
+
+
+def test_a_number_in_a_call_is_no_type_of_its_own():
+    @jit
+    def inner(x, by):
+        return x + by
+
+    @kernel("int64")
+    def outer(x):
+        return inner(x, 1) + inner(x, 2) + inner(x, x)
+
+    assert outer(3) == 15 and len(inner.overloads) == 1
 
 
 def test_workers_keep_their_memory():

@@ -25,12 +25,12 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression buffers consolidate coordinates diff_vectors double_word "
-        "equality grouping hashing history into_diff ipc jit join key_ranges layout lookup "
-        "memory merge merge_sort murmur3 quotients ranking replay results split sums tallies "
-        "top_k updates warm_up xxhash64".split()
+        "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
+        "double_word equality grouping hashing history into_diff ipc jit join key_ranges "
+        "layout lookup memory merge merge_sort murmur3 quotients ranking replay results split "
+        "sums tallies top_k updates warm_up xxhash64".split()
     ),
-    "spark": frozenset("frames jobs jvm schema session values".split()),
+    "spark": frozenset("frames jobs jvm schema session values version".split()),
     "expressions": frozenset(
         "aggregate_functions aggregates check compiled conditions handles names tree".split()
     ),
@@ -41,16 +41,16 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph growth loop lowering oscillation program state "
-        "step subgraph".split()
+        "compaction context demand evaluation graph growth loop lowering oscillation program "
+        "progress state step subgraph".split()
     ),
     "dataflow": frozenset(
         "blame catalog coercion dataflow hold input_session keyed_session outputs probe "
         "staleness".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection constants dataflow diffframe grouped join_plan "
-        "joins keyed keys linear loops multiset reading row_wise".split()
+        "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
+        "join_plan joins keyed keys linear loops multiset reading row_wise".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
@@ -58,6 +58,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "triangles".split()
     ),
     "__init__": frozenset(),
+    "__main__": frozenset(),
 }
 #: Rooms that stand on one level.
 LEVELS = {room: max(number - 1, 0) for number, room in enumerate(ROOMS)}

@@ -13,23 +13,29 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, second, third, fourth = blocks("python")
-    scope = {}
-    exec(first, scope)  # noqa: S102 - the point of the test
+    first, usual, second, third, fourth = blocks("python")
+    # Each has a scope of its own, as what is copied alone into a new program.
+    exec(first, {})  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
+    exec(usual, {})  # noqa: S102
+    shown = capsys.readouterr().out.split("+\n|")
+    assert [row for table in shown for row in re.findall(r"(north|south) *\| *(\d+)", table)] == [
+        ("north", "15"), ("south", "7"), ("north", "10"), ("south", "5"), ("north", "1"),
+    ]
+    scope = {}
     exec(second, scope)  # noqa: S102
     assert scope["spark"] is spark
     shown = capsys.readouterr().out
     assert "|  1|    2|   0|   1|" in shown
     assert "|  1|    1|\n" in shown
-    exec(third, scope)  # noqa: S102
+    exec(third, {})  # noqa: S102
     shown = capsys.readouterr().out.splitlines()
     assert shown[:3] == [
         "Row(boss='ada', people=2) 0 1", "Row(boss='ada', people=2) 1 -1",
         "Row(boss='ada', people=1) 1 1",
     ]
     assert shown[3].split()[:4] == ["name", "key", "rows", "batches"]
-    exec(fourth, scope)  # noqa: S102
+    exec(fourth, {})  # noqa: S102
     assert sorted(capsys.readouterr().out.splitlines()) == [
         "Row(start='home', km=0) 0 1", "Row(start='lake', km=4) 0 1",
         "Row(start='lake', km=4) 1 -1", "Row(start='lake', km=9) 1 1",

@@ -15,6 +15,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 import pyspark_diff
+from pyspark_diff.spark import version
 from pyspark_diff.spark.session import ARROW_BATCH_ROWS, configure, session
 
 GIB = 2**30
@@ -49,6 +50,76 @@ def options(*pairs, **arguments):
         builder.config(key, value)
     assert configure(builder, **arguments) is builder
     return builder._options
+
+
+@pytest.mark.parametrize("shell", ["ps1", "ipykernel"])
+def test_where_somebody_looks_on_no_worker_complains_of_being_let_go(no_session, shell):
+    wanted = "spark.python.unix.domain.socket.enabled"
+    assert wanted in options()
+    if shell == "ps1":
+        no_session.setattr(sys, "ps1", ">>> ", raising=False)
+    else:
+        no_session.setitem(sys.modules, "ipykernel", module)
+    assert wanted not in options()
+    assert options((wanted, "true"))[wanted] == "true"
+
+
+def test_versions_of_spark_are_checked_at_once(spark, monkeypatch, caplog):
+    edges = spark.createDataFrame([], "a int, time int, diff int")
+    calls = (
+        session, lambda: pyspark_diff.Dataflow(spark), lambda: pyspark_diff.DiffFrame(edges)
+    )
+
+    def meet(found):
+        monkeypatch.setattr(version.pyspark, "__version__", found)
+        version._checked.clear()
+        version.check.cache_clear()
+
+    for found in ("3.5.4", "4.0.2"):
+        for call in calls:
+            meet(found)
+            with pytest.raises(RuntimeError, match=f"this is Spark {found}; .* 4.1 to 4.3"):
+                call()
+    for found, said in (("4.1.0", 0), ("4.3.7", 0), ("17.3.x-vendor", 1), ("4.4.0", 1)):
+        meet(found)
+        caplog.clear()
+        for call in calls:
+            result = call()
+            if isinstance(result, pyspark_diff.Dataflow):
+                result.close()
+        assert len(caplog.records) == said
+    version._checked.clear()
+    asked = []
+    monkeypatch.setattr(version, "check", asked.append)
+    for _ in range(3):
+        pyspark_diff.DiffFrame(edges)
+    assert len(asked) == 2  # this process, and the session
+
+
+def test_without_pyspark_the_package_says_what_to_install(tmp_path):
+    program = '''
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyspark":
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+sys.meta_path.insert(0, Missing())
+import pyspark_diff
+assert pyspark_diff.SchemaError.__module__ == "pyspark_diff.errors"
+assert not hasattr(pyspark_diff, "DefaultSource")
+try:
+    from pyspark_diff import Dataflow
+except ImportError as error:
+    print(error)
+'''
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert 'pip install "pyspark_diff[spark]"' in ran.stdout, ran.stderr
+
+
+def test_the_package_shows_its_names_and_not_its_rooms():
+    import pyspark_diff.engine.graph  # noqa: F401 - it has been used
+
+    assert dir(pyspark_diff) == sorted([*pyspark_diff.__all__, "__version__"])
 
 
 def test_local_session_is_completed(no_session):

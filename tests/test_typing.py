@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import pyspark_diff
 
@@ -66,17 +69,56 @@ with Dataflow(SparkSession.builder.getOrCreate()) as flow:
 '''
 
 
-def test_type_checker_tells_wrong_programs_from_right(tmp_path):
+#: How pyright calls what mypy calls so.
+PYRIGHT = {
+    "attr-defined": "reportAttributeAccessIssue",
+    "assignment": "reportAssignmentType",
+    "arg-type": "reportArgumentType",
+}
+
+
+@pytest.fixture
+def path(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
+    return path
+
+
+def wanted(names=None):
+    """Lines with an error, and its code."""
+    found = [
+        (number, line.rpartition("# ")[2])
+        for number, line in enumerate(PROGRAM.splitlines(), 1)
+        if "# " in line
+    ]
+    return [(number, (names or {}).get(code, code)) for number, code in found]
+
+
+def test_pyright_tells_wrong_programs_from_right(path):
+    """By basedpyright, whose package brings the Node.js that it needs, with pyright's own rules."""
+    (path.parent / "pyrightconfig.json").write_text(json.dumps({
+        "typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": [path.name],
+    }))
+    result = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable,
+         "--project", str(path.parent)],
+        cwd=path.parent, capture_output=True, text=True,
+    )
+    assert result.stdout.lstrip().startswith("{"), result.stdout + result.stderr
+    told = json.loads(result.stdout)["generalDiagnostics"]
+    found = [
+        (one["range"]["start"]["line"] + 1, one.get("rule")) for one in told
+        if one["severity"] == "error"
+    ]
+    assert sorted(found) == wanted(PYRIGHT), result.stdout
+
+
+def test_mypy_tells_wrong_programs_from_right(path):
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", "setup.cfg", "--hide-error-context",
          "--no-error-summary", str(path)],
         cwd=ROOT, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True,
     )
     found = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
-    wanted = [
-        (str(number), line.rpartition("# ")[2])
-        for number, line in enumerate(PROGRAM.splitlines(), 1) if "# " in line
-    ]
-    assert found == wanted, result.stdout + result.stderr
+    told = [(int(number), code) for number, code in found]
+    assert told == wanted(), result.stdout + result.stderr

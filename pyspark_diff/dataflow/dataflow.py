@@ -66,6 +66,7 @@ from pyspark_diff.spark.schema import (
     parse_time_type,
 )
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
+from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
@@ -116,6 +117,7 @@ class BaseDataflow:
         if buckets is not None and buckets < 1:
             raise ValueError(f"a dataflow has at least one bucket, not {buckets}")
         check_names([time, diff])
+        check_session(spark)
         self.spark = spark
         self.time_type = parse_time_type(time_type)
         self.time_name, self.diff_name = time, diff

@@ -84,6 +84,14 @@ class BaseSession:
         self._lock = threading.Lock()
         self._flow_closed = False
 
+    def __repr__(self) -> str:
+        return f"InputSession({self.name!r}, {self._told()})"
+
+    def _told(self) -> str:
+        """The time of the session, in words."""
+        at = self._content.capability.bound
+        return "closed" if at is None else f"at {self._node.time_type.decode(at)!r}"
+
     @property
     def name(self) -> str:
         """Name of the input."""

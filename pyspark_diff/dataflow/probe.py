@@ -36,6 +36,9 @@ class Probe:
         self._time_type = time_type
         self._read = read
 
+    def __repr__(self) -> str:
+        return "Probe(complete)" if self.done() else f"Probe(at {self.time()!r})"
+
     def less_than(self, time: Any) -> bool:
         """Whether updates at times before ``time`` may still appear."""
         return self._read().less_than(self._time_type.encode(time))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.state import Arrival, Delivery, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.layout import as_int64
@@ -63,7 +64,8 @@ class Step:
         context = self._context
         started = time.perf_counter()
         outbox = [delivery for delivery in context.state.outbox if not delivery.done]
-        outbox.extend(self.process(arrivals, upper))
+        with progress(context, bars=self._on_iteration is None):
+            outbox.extend(self.process(arrivals, upper))
         for node in list(context.traces):
             if isinstance(node, Arranged):
                 context.traces[node] = self._compacted(node, context.traces[node])

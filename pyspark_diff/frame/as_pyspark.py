@@ -408,6 +408,9 @@ class NaMethods:
     def __init__(self, frame: PySparkMethods):
         self._frame = frame
 
+    def __repr__(self) -> str:
+        return f"NaMethods[{self._frame!r}]"
+
     def drop(
         self, how: str = "any", thresh: int | None = None,
         subset: str | Sequence[str] | None = None,

@@ -14,6 +14,7 @@ from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.constants import Setting, constant
 from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.operators.node import Node
 
@@ -73,6 +74,10 @@ class Dataflow(BaseDataflow):
     ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)`` sets another number for dataflows that
     are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
     say, is a TooManyRowsError.
+
+    A step of more than two seconds tells the logger ``pyspark_diff`` how far it is, level INFO, and
+    shows a bar on a terminal or in a notebook if tqdm is installed;
+    ``spark.conf.set("spark.pyspark_diff.progress", "false")`` leaves the bar out.
 
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013.
 
@@ -203,6 +208,27 @@ class Dataflow(BaseDataflow):
         found = self._kept(name)
         assert isinstance(found, DiffFrame)  # what keep gave
         return found
+
+    def __repr__(self) -> str:
+        told = [f"{name} ({columns}) {at}" for name, columns, at in self._inputs_told()]
+        return f"Dataflow[{'; '.join(told) or 'no inputs'}; {self._told()}]"
+
+    def _repr_html_(self) -> str:
+        return as_html(f"Dataflow, {self._told()}", ("input", "columns", "time"),
+                       self._inputs_told())
+
+    def _inputs_told(self) -> list[tuple[str, str, str]]:
+        # Not under the lock: to look at a dataflow must not wait for its step.
+        return [
+            (session.name, node.schema.describe(), session._told())
+            for node, session in list(self._sessions.items())
+        ]
+
+    def _told(self) -> str:
+        if not self._open:
+            return "closed"
+        steps = self._state.epoch
+        return f"{steps} step{'' if steps == 1 else 's'}"
 
     def loop(
         self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None

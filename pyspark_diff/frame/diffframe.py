@@ -10,6 +10,7 @@ from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.as_pyspark import PySparkMethods
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.joins import JoinMethods
 from pyspark_diff.frame.keyed import KeyedMethods
 from pyspark_diff.frame.linear import LinearMethods
@@ -19,6 +20,7 @@ from pyspark_diff.frame.reading import ReadMethods
 from pyspark_diff.operators.node import Input
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names
+from pyspark_diff.spark.version import check_session
 
 
 class DiffFrame(
@@ -74,6 +76,7 @@ class DiffFrame(
                 f"DiffFrame wraps a Spark DataFrame, not a {type(frame).__name__}; make one with "
                 "spark.createDataFrame(...)"
             )
+        check_session(frame.sparkSession)
         check_names(frame.columns)
         check_names([time, diff])
         types = {field.name: field.dataType for field in frame.schema.fields}
@@ -104,3 +107,9 @@ class DiffFrame(
     def __repr__(self) -> str:
         columns = self._node.schema.describe()
         return f"DiffFrame[{columns}; {self._collection.time_name} {self._node.time_type.name}]"
+
+    def _repr_html_(self) -> str:
+        fields = [(field.name, field.dataType.simpleString()) for field in self.schema.fields]
+        title = "DiffFrame: a collection that changes; .at(t).show() for its rows at a time"
+        time = (self._collection.time_name, f"time, {self._node.time_type.name}")
+        return as_html(title, ("column", "type"), [*fields, time])

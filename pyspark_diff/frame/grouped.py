@@ -83,6 +83,9 @@ class GroupedDiff(Generic[FrameT]):
         self._sets = sets
         self._pivot = pivot
 
+    def __repr__(self) -> str:
+        return f"GroupedDiff[by {', '.join(map(str, self._cols)) or 'nothing'}; {self._frame!r}]"
+
     def agg(self, *exprs: Any, empty: bool = False, exact: bool = False) -> FrameT:
         """Aggregates of each group, as PySpark's `agg`, kept up to date.
 

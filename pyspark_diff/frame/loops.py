@@ -94,6 +94,11 @@ class Loop:
         self._scope: LoopScope | None = None
         self._variables: list[Variable] = []
 
+    def __repr__(self) -> str:
+        name = self._name if self._scope is None else self._scope.name
+        count = len(self._variables)
+        return f"Loop({name!r}, {count} variable{'' if count == 1 else 's'})"
+
     def __enter__(self) -> Self:
         if self._scope is not None:
             raise SchemaError("a loop is written down once; make a new one")

@@ -21,7 +21,7 @@ import numpy as np
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.double_word import pair_sum
-from pyspark_diff.kernels.jit import inlined, jit
+from pyspark_diff.kernels.jit import inlined, jit, kernel
 
 Int64 = np.ndarray
 
@@ -261,13 +261,16 @@ def _is_nonzero(values, reals, row, role):  # type: ignore[no-untyped-def]
     return False
 
 
-@jit
+@kernel("int64[:,:]-, float64[:,:]-, int64[:], bool[:]")
 def _nonzero(values, reals, role, found):  # type: ignore[no-untyped-def]
     for i in range(found.size):
         found[i] = _is_nonzero(values, reals, i, role)
 
 
-@jit
+@kernel(
+    "int64[:]-, int64[:], int64[:,:]-, float64[:,:]-, int64[:], int64[:], int64[:,:], "
+    "float64[:,:]"
+)
 def _sum(code, order, values, reals, role, codes, out, out_reals):  # type: ignore[no-untyped-def]
     status, kept, rows, i = 0, 0, code.size, 0
     while i < rows:
@@ -285,7 +288,10 @@ def _sum(code, order, values, reals, role, codes, out, out_reals):  # type: igno
     return kept, status
 
 
-@jit
+@kernel(
+    "int64[:,:]-, float64[:,:]-, int64[:], int64[:]-, int64[:,:]-, int64[:,:], int64[:,:], "
+    "float64[:,:]"
+)
 def _running(  # type: ignore[no-untyped-def]
     values, reals, role, starts, base, before, after, after_reals
 ):
@@ -301,7 +307,7 @@ def _running(  # type: ignore[no-untyped-def]
     return status
 
 
-@jit
+@kernel("int64[:]-, int64[:,:]-, float64[:,:]-, int64[:], int64[:,:], float64[:,:]")
 def _add_at(group, values, reals, role, table, table_reals):  # type: ignore[no-untyped-def]
     status = 0
     for i in range(group.size):

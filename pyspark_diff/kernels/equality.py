@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.buffers import Array, read_only
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 
 
 def rows_equal(
@@ -131,7 +131,10 @@ def _equal_values(column: pa.Array, left: Array, right: Array) -> Array:
     return ours == theirs
 
 
-@jit
+@kernel(
+    "uint8[:]-, int32[:]-, int64[:]-, int64[:]-, bool[:]",
+    "uint8[:]-, int64[:]-, int64[:]-, int64[:]-, bool[:]",
+)
 def _equal_bytes(data, offsets, left, right, result):  # type: ignore[no-untyped-def]
     for k in range(result.size):
         ours, theirs = np.int64(offsets[left[k]]), np.int64(offsets[right[k]])

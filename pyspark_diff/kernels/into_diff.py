@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.accumulators import Accumulator, tally
 from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of, span_of
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.sums import DENSE
 from pyspark_diff.kernels.updates import Int64, Updates
 
@@ -70,7 +70,7 @@ def _number(code: Int64, low: int, span: int) -> tuple[Int64, Int64]:
     return np.flatnonzero(table) + low, group
 
 
-@jit
+@kernel("int64[:], int64, int32[:], int64[:]")
 def _place(code, low, table, group):  # type: ignore[no-untyped-def]
     for i in range(code.size):
         table[code[i] - low] = 1

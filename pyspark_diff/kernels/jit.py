@@ -1,4 +1,11 @@
-"""The one way a kernel is compiled: by numba, without the GIL, kept in a cache on disk.
+"""The one way a kernel is compiled: by numba, without the GIL, for few types, and kept on disk.
+
+A kernel that Python calls says the types of its arguments, so that it is compiled for these only::
+
+    a call whose arguments can be given as these types  =>  the same machine code
+
+`kernels.cache` says where that is kept. Compiling takes seconds where nothing is kept yet, of which
+one line is told by the logger ``pyspark_diff``.
 
 Whoever runs kernels for a user does so within `interruptible`:
 
@@ -12,43 +19,93 @@ filled in, and frees it. So a signal that comes there waits.
 
 from __future__ import annotations
 
+import logging
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import numba
-from numba.core.dispatcher import Dispatcher
+from numba.core import types
 from numba.core.registry import CPUDispatcher
+from numba.core.typeconv import Conversion
+
+from pyspark_diff.kernels.cache import Kept
+
+#: Compiling is told of when it has taken so many seconds of a process.
+PATIENCE = 2.0
+
+_logger = logging.getLogger("pyspark_diff")
+_TYPE = re.compile(r"(\w+)(?:\[([:,]+)\])?(!?)(-?)")
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile `function` with numba on its first call and keep the machine code on disk.
+class Kernel(CPUDispatcher):
+    """A compiled function, with the types that it is compiled for.
 
-    Every Python worker of a Spark executor is a fresh process, so without the cache each of them
-    would compile each kernel again. Where numba finds no place to write (the package is installed
-    read-only or imported from an archive, and there is no home directory), the kernel is compiled
-    once in each process instead: slower to start, the same answers.
+    The call is where signals wait for its end.
+    """
 
-    A cached kernel is compiled again when the file it is written in changes, but not when a
-    function that it calls from *another* file does; so a kernel and its helpers live in one
-    file, or in two that are changed together.
+    #: Types of the arguments, as in `signature`; none for what only other kernels call.
+    declared: tuple[str, ...] = ()
+    _cache: Kept
+
+    def __call__(self, *arguments: Any) -> Any:
+        try:
+            return _call(self, *arguments)
+        finally:
+            if _waiting and threading.current_thread() is threading.main_thread():
+                _outer(_waiting.pop(), None)
+
+    def compile(self, sig: Any) -> Any:
+        # The number 0 in a call is an integer like all others, and not a type of its own.
+        if isinstance(sig, tuple):
+            sig = tuple(map(types.unliteral, sig))
+        with _compiling:
+            return super().compile(sig)
+
+    def compile_declared(self) -> int:
+        """Compile for the declared types; gives for how many of them that was not done before."""
+        for text in self.declared:
+            self.compile(signature(text))
+        return sum(self.stats.cache_misses.values())
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        # numba asks for this when the types of a call are new.
+        given = [self.typeof_pyval(argument) for argument in args]
+        for text in self.declared:
+            wanted = signature(text)
+            ways = [self.typingctx.can_convert(a, b) for a, b in zip(given, wanted)]
+            if None not in ways and Conversion.unsafe not in ways:
+                entry = self.compile(wanted)
+                # From now on numba finds the way itself.
+                self.typingctx.install_possible_conversions(given, wanted)
+                return entry
+        return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
+
+
+def kernel(*declared: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function that Python calls, when it is called first, and keep the machine code.
+
+    Every Python worker of a Spark executor is a fresh process, so without what is kept on disk each
+    of them would compile each kernel again.
 
     Parameters
     ----------
-    function : callable
-        A function that numba can compile in nopython mode.
+    declared : str
+        The types of the arguments, as in `signature`. Others are compiled for when they come.
 
     Returns
     -------
     callable
-        The compiled function, with the same arguments.
+        What turns a function that numba can compile in nopython mode into a compiled one, with the
+        same arguments.
 
     Examples
     --------
-    >>> @jit
+    >>> @kernel("int64")
     ... def triangle(n):
     ...     total = 0
     ...     for i in range(n + 1):
@@ -57,7 +114,12 @@ def jit(function: Callable[..., Any]) -> Any:
     >>> triangle(4)
     10
     """
-    return _compiled(function, inline=False)
+    return lambda function: _compiled(function, declared)
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """As `kernel`, for a function that only kernels call: its types come from there."""
+    return _compiled(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -69,28 +131,88 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compiled(function, inline=True)
 
 
-def _compiled(function: Callable[..., Any], *, inline: bool) -> Any:
-    try:
-        kernel = numba.njit(cache=True, nogil=True, forceinline=inline)(function)
-    except RuntimeError as error:
-        # numba has no class of its own for this; any other RuntimeError is a fault in the kernel.
-        if "no locator available" not in str(error):
-            raise
-        kernel = numba.njit(nogil=True, forceinline=inline)(function)
-    if isinstance(kernel, Dispatcher):  # it is the function itself under NUMBA_DISABLE_JIT
-        kernel.__class__ = _Kernel
-    return kernel
+def _compiled(
+    function: Callable[..., Any], declared: tuple[str, ...] = (), *, inline: bool = False
+) -> Any:
+    options = {"nopython": True, "nogil": True, "boundscheck": None, "forceinline": inline}
+    made = Kernel(function, targetoptions=options)
+    made.declared = declared
+    made._cache = Kept(function, _compiling.begin)
+    return made
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
-    """A kernel as Python calls it; the call is where signals wait for its end."""
+def signature(arguments: str) -> tuple[types.Type, ...]:
+    """The types of arguments, from text.
 
-    def __call__(self, *arguments: Any) -> Any:
-        try:
-            return _call(self, *arguments)
-        finally:
-            if _waiting and threading.current_thread() is threading.main_thread():
-                _outer(_waiting.pop(), None)
+    They are written as numba writes them: ``int64[:]`` is an array, with ``-`` behind it one that
+    is only read (which one that is written to may be, but not the other way round), with ``!`` one
+    whose values need not lie side by side.
+
+    Examples
+    --------
+    >>> signature("int64, bool[:]-")
+    (int64, Array(bool, 1, 'C', True, aligned=True))
+    """
+    found: list[types.Type] = []
+    for text in arguments.split(", "):
+        matched = _TYPE.fullmatch(text)
+        if matched is None:
+            raise ValueError(f"{text!r} is no type of an argument")
+        name, dimensions, loose, read = matched.groups()
+        kind = types.boolean if name == "bool" else getattr(types, name)
+        if dimensions:
+            kind = types.Array(
+                kind, dimensions.count(":"), "A" if loose else "C", readonly=bool(read)
+            )
+        found.append(kind)
+    return tuple(found)
+
+
+class _Compiling:
+    """Tells, once in a process, that kernels are being compiled and how to do it beforehand."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0  # a kernel is compiled within another one, and in several threads
+        self._spent = 0.0
+        self._since: float | None = None
+        self._timer: threading.Timer | None = None
+        self._told = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._since is not None and self._timer is not None and not self._depth:
+                self._timer.cancel()
+                self._spent += time.monotonic() - self._since
+                self._since = self._timer = None
+
+    def begin(self) -> None:
+        """A kernel was not found on disk."""
+        with self._lock:
+            if self._since is None and not self._told:
+                self._since = time.monotonic()
+                self._timer = threading.Timer(max(PATIENCE - self._spent, 0), self._tell)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _tell(self) -> None:
+        with self._lock:
+            if self._since is None or self._told:
+                return
+            self._told = True
+        # A warning, as that is what a program shows that has not set up logging.
+        _logger.warning(
+            "compiling kernels for the first time, once per installation; "
+            "`python -m pyspark_diff warm_up` does it beforehand"
+        )
+
+
+_compiling = _Compiling()
 
 
 _call = CPUDispatcher.__call__
@@ -102,7 +224,7 @@ _outer: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 
 def _take(number: int, frame: FrameType | None) -> None:
     """Hand a signal on, or let it wait if it came within the call of a kernel."""
-    code = _Kernel.__call__.__code__
+    code = Kernel.__call__.__code__
     below = frame
     if frame is not None and frame.f_code is code:
         # The kernel has not begun, or it has returned: here nobody but Python looks.

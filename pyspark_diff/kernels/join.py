@@ -30,7 +30,7 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, pick
 from pyspark_diff.times import Coordinate
 
@@ -355,7 +355,7 @@ def _multiplied(meeting: Meeting) -> Iterator[Matches]:
     yield meeting.placed(Matches(left, right, *rows, time, diff))
 
 
-@jit
+@kernel("int64[:], int64[:], int64[:], int64[:], int64[:], int64[:]")
 def _multiply_out(left, left_counts, right, right_counts, ours, theirs):  # type: ignore
     n = 0
     for run in range(left.size):
@@ -429,7 +429,10 @@ def _in_time_order(updates: Updates, start: int, count: int) -> tuple[Int64, Int
     return value[order], times, diffs, np.flatnonzero(first) + start
 
 
-@jit
+@kernel(
+    "int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], "
+    "int64[:], int64[:], int64[:], int64[:], int64[:,:]"
+)
 def _meet(  # type: ignore[no-untyped-def]
     av, at, ad, a_sum, a_live, a_place, bv, bt, bd, b_sum, b_live, b_place, state, out
 ):
@@ -444,7 +447,7 @@ def _meet(  # type: ignore[no-untyped-def]
         if j == bv.size or (i < av.size and at[i] <= bt[j]):
             while k < b_count:
                 if n == out.shape[1]:
-                    state[:] = i, j, k, a_count, b_count
+                    _save(state, i, j, k, a_count, b_count)
                     return n
                 d = ad[i] * b_sum[b_live[k]]
                 if _wrapped(ad[i], b_sum[b_live[k]], d):
@@ -460,7 +463,7 @@ def _meet(  # type: ignore[no-untyped-def]
         else:
             while k < a_count:
                 if n == out.shape[1]:
-                    state[:] = i, j, k, a_count, b_count
+                    _save(state, i, j, k, a_count, b_count)
                     return n
                 d = bd[j] * a_sum[a_live[k]]
                 if _wrapped(bd[j], a_sum[a_live[k]], d):
@@ -474,8 +477,18 @@ def _meet(  # type: ignore[no-untyped-def]
             b_count = _change(bv[j], bd[j], b_sum, b_live, b_place, b_count)
             j += 1
         k = 0
-    state[:] = i, j, k, a_count, b_count
+    _save(state, i, j, k, a_count, b_count)
     return n
+
+
+@jit
+def _save(state, i, j, k, a_count, b_count):  # type: ignore[no-untyped-def]
+    # One by one: what numba makes of ``state[:] = ...`` takes three times as long to compile.
+    state[0] = i
+    state[1] = j
+    state[2] = k
+    state[3] = a_count
+    state[4] = b_count
 
 
 @jit

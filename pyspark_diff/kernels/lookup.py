@@ -16,7 +16,7 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
@@ -144,7 +144,7 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
     return group, row
 
 
-@jit
+@kernel("int64[:]-, int64[:]-")
 def _ranges(needles, hay):  # type: ignore[no-untyped-def]
     """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
 
@@ -181,7 +181,7 @@ def _ranges(needles, hay):  # type: ignore[no-untyped-def]
     return low, high
 
 
-@jit
+@kernel("int64[:], int64[:], int64[:]")
 def _add_at(sums, group, diffs):  # type: ignore[no-untyped-def]
     for i in range(group.size):
         old = sums[group[i]]

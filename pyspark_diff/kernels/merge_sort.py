@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.updates import Int64
 
 #: Runs of this length are made by insertion, and longer ones by merging them.
@@ -38,7 +38,7 @@ def sort_within(starts: Int64, first: Int64, second: Int64) -> Int64:
     return _sort(starts, np.ascontiguousarray(first), np.ascontiguousarray(second))
 
 
-@jit
+@kernel("int64[:], int64[:], int64[:]")
 def _sort(starts, first, second):  # type: ignore[no-untyped-def]
     order = np.arange(first.size)
     spare = np.empty(first.size, np.int64)

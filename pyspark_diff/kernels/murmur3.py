@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
@@ -71,7 +71,7 @@ def _hash_bytes(data, begin, end, seed):  # type: ignore[no-untyped-def]
     return _finish(state, np.uint32(end - begin))
 
 
-@jit
+@kernel("int32[:]-, bool[:]-, int64[:]-, int64[:]-, uint32[:]")
 def fold_int(values, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold int32 `values` into the uint32 `running`, in place."""
     for i in range(running.size):
@@ -82,7 +82,7 @@ def fold_int(values, valid, starts, stops, running):  # type: ignore[no-untyped-
         running[i] = state
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, uint32[:]")
 def fold_long(values, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold int64 `values` into the uint32 `running`, in place."""
     for i in range(running.size):
@@ -93,7 +93,7 @@ def fold_long(values, valid, starts, stops, running):  # type: ignore[no-untyped
         running[i] = state
 
 
-@jit
+@kernel("uint8[:]-, int64[:]-, int64[:]-, bool[:]-, int64[:]-, int64[:]-, uint32[:]")
 def fold_bytes(data, begins, ends, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold the byte strings `data[begins[p]:ends[p]]` into the uint32 `running`, in place."""
     for i in range(running.size):
@@ -116,7 +116,7 @@ def _pmod(value, divisor, inverse):  # type: ignore[no-untyped-def]
     return np.int32(rest)
 
 
-@jit
+@kernel("int64[:]-, int64, uint32, int32[:]")
 def bucket_int(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
     """Write `pmod(hash(key), divisor)` of each int64 key that Spark holds in 32 bits or less."""
     inverse = 1.0 / divisor
@@ -124,7 +124,7 @@ def bucket_int(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
         buckets[i] = _pmod(np.int32(_hash_int(keys[i], seed)), divisor, inverse)
 
 
-@jit
+@kernel("int64[:]-, int64, uint32, int32[:]")
 def bucket_long(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
     """Write `pmod(hash(key), divisor)` of each int64 key that Spark holds in 64 bits."""
     inverse = 1.0 / divisor
@@ -132,7 +132,7 @@ def bucket_long(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
         buckets[i] = _pmod(np.int32(_hash_long(keys[i], seed)), divisor, inverse)
 
 
-@jit
+@kernel("int32[:]-, int64, int32[:]")
 def bucket_hash(hashes, divisor, buckets):  # type: ignore[no-untyped-def]
     """Write `pmod(hash, divisor)` of each int32 hash."""
     inverse = 1.0 / divisor

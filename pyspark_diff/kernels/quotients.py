@@ -17,7 +17,7 @@ from pyspark_diff.kernels.double_word import (
     quotient_of_pair,
     two_product,
 )
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.tallies import LIMIT, LOW
 
 # Sums as digits: unsigned, of 32 bits each, the lowest first, in 64-bit words; the sign is apart.
@@ -82,7 +82,7 @@ def _divide(digits, by):  # type: ignore[no-untyped-def]
             k += 1
 
 
-@jit
+@kernel("int64[:,:]-, int64, int64, int64[:]!-, bool, int64, uint64, uint64, int64[:,:]")
 def rounded(values, at, limbs, n, divide, tens, low, high, out):  # type: ignore[no-untyped-def]
     """Quotients as 128-bit integers; whether all are below the limit in size."""
     digits = np.empty(limbs + 8, np.uint64)
@@ -156,7 +156,7 @@ def _ratio(digits, by, unit):  # type: ignore[no-untyped-def]
     return math.ldexp(float(np.int64(quotient)), exponent)
 
 
-@jit
+@kernel("int64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
 def quotients(values, at, limbs, n, unit, found):  # type: ignore[no-untyped-def]
     digits = np.empty(limbs + 2, np.uint64)
     for i in range(n.size):
@@ -166,7 +166,7 @@ def quotients(values, at, limbs, n, unit, found):  # type: ignore[no-untyped-def
             found[i] = -ratio if negative else ratio
 
 
-@jit
+@kernel("int64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
 def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
     """(n * sum of squares - square of sum) / (n * (n - ddof)), for counts of less than 32 bits."""
     total, squares = np.empty(4, np.uint64), np.empty(6, np.uint64)
@@ -196,14 +196,14 @@ def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-de
         found[i] = -ratio if negative else ratio
 
 
-@jit
+@kernel("float64[:,:]-, int64, int64[:]!-, float64[:]")
 def float_quotients(reals, at, n, found):  # type: ignore[no-untyped-def]
     for i in range(n.size):
         if n[i] != 0:
             found[i] = quotient_of_pair(reals[i, at], reals[i, at + 1], float(n[i]))
 
 
-@jit
+@kernel("float64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
 def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
     """(sum of squares - square of sum / n) / (n - ddof), so arranged that nothing overflows."""
     for i in range(n.size):

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.kernels import buffers
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.updates import Int64
 
 #: For each column whether it is descending, and whether its nulls come last.
@@ -224,7 +224,10 @@ def _rank(column: pa.Array) -> Int64:
     return place[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
 
 
-@jit
+@kernel(
+    "int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64, "
+    "int64"
+)
 def replay_first(  # type: ignore[no-untyped-def]
     bounds, stops, base, tie, starts, cand, time, diff, k, mode
 ):
@@ -264,7 +267,8 @@ def replay_first(  # type: ignore[no-untyped-def]
             group[c] = groups - 1
             places[groups - 1] += min(max(base[c], 0), k)
         heads[groups] = stops[g]
-        tree[1 : groups + 1] = places[:groups]
+        for i in range(groups):
+            tree[i + 1] = places[i]
         for i in range(1, groups + 1):
             if i + (i & -i) <= groups:
                 tree[i + (i & -i)] += tree[i]
@@ -298,7 +302,9 @@ def replay_first(  # type: ignore[no-untyped-def]
                 kept = held
                 while kept > 0 and top[kept - 1, 0] >= lowest:
                     kept -= 1
-                old_top[kept:held] = top[kept:held]
+                for i in range(kept, held):
+                    for part in range(3):
+                        old_top[i, part] = top[i, part]
                 old_held = held
                 held = _walk(tree, groups, places, before, k, top, kept)
                 out, n = _compare(
@@ -388,7 +394,9 @@ def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: igno
 def _put(out, n, cand, time, diff, number):  # type: ignore[no-untyped-def]
     if n == out.shape[0]:
         more = np.empty((2 * n, 4), np.int64)
-        more[:n] = out
+        for i in range(n):
+            for part in range(4):
+                more[i, part] = out[i, part]
         out = more
     out[n, 0] = cand
     out[n, 1] = time

@@ -13,7 +13,7 @@ from typing import Iterator
 import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 
@@ -68,7 +68,7 @@ def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int
         start = stop
 
 
-@jit
+@kernel("int32[:], int64")
 def _by_bucket(bucket, buckets):  # type: ignore[no-untyped-def]
     stops = np.zeros(buckets, np.int64)
     for i in range(bucket.size):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.updates import Int64, PerRow, spread
 
 #: A table with a slot for each possible code beats sorting while it has at most this many slots a
@@ -166,19 +166,19 @@ def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
     return ordered[starts][kept], sums[kept]
 
 
-@jit
+@kernel("int64[:]-, int64, int32[:]")
 def _tally(code, low, table):  # type: ignore[no-untyped-def]
     for i in range(code.size):
         table[code[i] - low] += 1
 
 
-@jit
+@kernel("int64[:]-, int64, int64[:]-, int64[:]")
 def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
     for i in range(code.size):
         table[code[i] - low] += diff[i]
 
 
-@jit
+@kernel("int64[:]-, int64, int64, int64[:]-, int64, int64, int64[:]-, int64, int64, int64")
 def _partition(  # type: ignore[no-untyped-def]
     key, low, shift, time, first, time_bits, diff, low_diff, diff_bits, parts
 ):
@@ -204,7 +204,7 @@ def _partition(  # type: ignore[no-untyped-def]
     return rows, at  # where each partition ends, now that it is filled
 
 
-@jit
+@kernel("int64[:], int64[:], int64, int64")
 def _sum_runs(rows, stops, diff_bits, low_diff):  # type: ignore[no-untyped-def]
     """How many (key, time) have a sum that is not zero."""
     count = 0
@@ -223,7 +223,9 @@ def _sum_runs(rows, stops, diff_bits, low_diff):  # type: ignore[no-untyped-def]
     return count
 
 
-@jit
+@kernel(
+    "int64[:], int64[:], int64, int64, int64, int64, int64, int64, int64[:], int64[:], int64[:]"
+)
 def _runs(  # type: ignore[no-untyped-def]
     rows, stops, shift, low, time_bits, first, diff_bits, low_diff, codes, times, sums
 ):

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, MULTIPLICITY
 from pyspark_diff.kernels.double_word import add_product, product_of_moderate
-from pyspark_diff.kernels.jit import inlined, jit
+from pyspark_diff.kernels.jit import inlined, kernel
 
 #: Digits of 32 bits from 2**-1074, the smallest double, up to 2**1024.
 DIGITS = 66
@@ -35,7 +35,7 @@ def _add(table, row, at, more):  # type: ignore[no-untyped-def]
     return (old ^ new) & (more ^ new)
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_rows(values, valid, group, diff, step, table, reals, at):  # type: ignore[no-untyped-def]
     wrapped = 0
     for i in range(group.size):
@@ -45,7 +45,7 @@ def tally_rows(values, valid, group, diff, step, table, reals, at):  # type: ign
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_integer(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -60,7 +60,7 @@ def tally_integer(  # type: ignore[no-untyped-def]
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("int64[:,:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_decimal(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -77,7 +77,7 @@ def tally_decimal(  # type: ignore[no-untyped-def]
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_square(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -103,7 +103,7 @@ def tally_square(  # type: ignore[no-untyped-def]
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("float64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_float(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -121,7 +121,7 @@ def tally_float(  # type: ignore[no-untyped-def]
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("float64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_float_square(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
@@ -139,7 +139,7 @@ def tally_float_square(  # type: ignore[no-untyped-def]
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_exact(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):

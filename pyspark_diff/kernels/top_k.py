@@ -20,7 +20,7 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.merge_sort import sort_within
 from pyspark_diff.kernels.ranking import Ordering
 from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, joined, spread
@@ -289,7 +289,7 @@ def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.
     return rows_equal(both, group, np.arange(rows.size) + len(keys))
 
 
-@jit
+@kernel("int64[:]-, int64[:]-")
 def _ranges(needles, hay):  # type: ignore[no-untyped-def]
     """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
 
@@ -328,7 +328,7 @@ def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
     return left
 
 
-@jit
+@kernel("int64[:], int64[:], int64, int64[:]-")
 def _candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
     """Each distinct value once: a row of it, its sum of old diffs, whether it is touched; and which
     one each touched value is (rows from ``old`` on); and whether no sum overflows."""
@@ -356,7 +356,7 @@ def _candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
     return first, base, touched, of_record, True
 
 
-@jit
+@kernel("int64[:], int64[:], bool[:], int64[:], bool[:], int64[:], int64")
 def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-untyped-def]
     """For each key where the candidates that matter end, or -1 where more rows have to be read.
 
@@ -383,7 +383,7 @@ def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-unty
     return stops
 
 
-@jit
+@kernel("int64[:]!, int64")
 def _by_candidate(cand, candidates):  # type: ignore[no-untyped-def]
     """Stable order of rows by candidate."""
     at = np.zeros(candidates + 1, np.int64)

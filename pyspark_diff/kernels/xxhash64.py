@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import jit, kernel
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -95,7 +95,7 @@ def _hash_bytes(data, begin, end, seed):  # type: ignore[no-untyped-def]
     return _finish(state)
 
 
-@jit
+@kernel("int32[:]-, bool[:]-, int64[:]-, int64[:]-, uint64[:]")
 def fold_int(values, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold int32 `values` into the uint64 `running`, in place."""
     for i in range(running.size):
@@ -107,7 +107,7 @@ def fold_int(values, valid, starts, stops, running):  # type: ignore[no-untyped-
         running[i] = state
 
 
-@jit
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, uint64[:]")
 def fold_long(values, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold int64 `values` into the uint64 `running`, in place."""
     for i in range(running.size):
@@ -118,7 +118,7 @@ def fold_long(values, valid, starts, stops, running):  # type: ignore[no-untyped
         running[i] = state
 
 
-@jit
+@kernel("uint8[:]-, int64[:]-, int64[:]-, bool[:]-, int64[:]-, int64[:]-, uint64[:]")
 def fold_bytes(data, begins, ends, valid, starts, stops, running):  # type: ignore[no-untyped-def]
     """Fold the byte strings `data[begins[p]:ends[p]]` into the uint64 `running`, in place."""
     for i in range(running.size):

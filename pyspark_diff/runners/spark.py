@@ -55,6 +55,10 @@ class SparkRunner:
         self.session = spark
         self._time_type = time_type
 
+    @property
+    def spark(self) -> SparkSession:
+        return self.session
+
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """Do a keyed operator's work of one step.
 

@@ -24,6 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import is_remote
 from pyspark.util import is_remote_only
 
+from pyspark_diff.spark.version import check_installed, check_session
+
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the
 #: kernels for every 10,000 rows; a far larger batch no longer fits the caches of a processor.
 ARROW_BATCH_ROWS = 65_536
@@ -58,14 +60,21 @@ def session(
     -------
     SparkSession
 
+    Raises
+    ------
+    RuntimeError
+        If Spark is older than what the library runs on.
+
     Examples
     --------
     >>> spark = session("degrees", master="local[2]")
     >>> session() is spark
     True
     """
+    check_installed()
     running = _running()
     if running is not None:
+        check_session(running)
         return running
     builder = SparkSession.builder
     if app_name is not None:
@@ -195,12 +204,19 @@ def _wanted(given: Mapping[str, str], cores: int | None) -> dict[str, str]:
     wanted["spark.ui.showConsoleProgress"] = "false"
     # Workers are reached over a file instead of the loopback network, which halves the shortest
     # time of a stage in Python. The name of that file has at most 107 bytes, and the working
-    # directory of a YARN container, where it would be, is often longer.
-    if hasattr(socket, "AF_UNIX") and not master.startswith("yarn"):
+    # directory of a YARN container, where it would be, is often longer. A worker that is let go
+    # after a minute without work prints a traceback of a BrokenPipeError then, which nobody wants
+    # to see below a cell of a notebook.
+    if hasattr(socket, "AF_UNIX") and not master.startswith("yarn") and not _interactive():
         wanted["spark.python.unix.domain.socket.enabled"] = "true"
     if master.startswith("local"):
         wanted.update(_wanted_locally(master, given))
     return wanted
+
+
+def _interactive() -> bool:
+    """Whether somebody sits before a prompt or a notebook."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
 
 
 def _wanted_locally(master: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,153 @@
+"""Progress of steps that take long, on a bar where somebody looks on, and in the log.
+
+    a step of less than `PATIENCE` seconds shows nothing, and costs a note in a table
+
+One thread looks at the steps that run, twice a second, and ends when there have been none for a
+while. It only reads: which operator is being worked on, and how many are done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.subgraph import Subgraph
+
+#: After how many seconds a step shows how far it is, and how many there are between lines of log.
+PATIENCE = 2.0
+TOLD_EVERY = 10.0
+#: Seconds between two looks, and after how many without a step nobody looks any more.
+EVERY = 0.5
+IDLE = 30.0
+#: The setting of a Spark session that says whether there are bars.
+PROGRESS = "spark.pyspark_diff.progress"
+
+_logger = logging.getLogger("pyspark_diff")
+
+
+@dataclass(eq=False)
+class _Run:
+    """A step that is being looked at."""
+
+    context: StepContext
+    bars: bool
+    began: float
+    told: float = 0.0
+    bar: Any = None
+
+    def look(self, now: float) -> None:
+        if now - self.began < PATIENCE:
+            return
+        done, doing = self.place()
+        order = self.context.graph.order
+        if not self.told or now - self.told >= TOLD_EVERY:
+            self.told = now
+            _logger.info(
+                "step: %s, %d of %d operators done, %.0f s", doing, done, len(order),
+                now - self.began,
+            )
+        if self.bars and self.bar is None:
+            self.bar = _bar(self.context, len(order))
+            self.bars = self.bar is not None
+        if self.bar is not None:
+            self.bar.set_description_str(doing, refresh=False)
+            self.bar.n = done
+            self.bar.refresh()
+
+    def place(self) -> tuple[int, str]:
+        """How many operators are done, and which is being worked on."""
+        context = self.context
+        doing = context.doing
+        for number, item in enumerate(context.graph.order):
+            if item is doing:
+                if isinstance(item, Subgraph):
+                    return number, item.loop.name
+                return number, context.graph.program.name(item)
+        return 0, "start"
+
+    def end(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if self.told:
+            _logger.info("step: over after %.0f s", time.monotonic() - self.began)
+
+
+class _Watcher:
+    """The thread, and the steps that it looks at."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: list[_Run] = []
+        self._thread: threading.Thread | None = None
+
+    def begin(self, run: _Run) -> None:
+        with self._lock:
+            self._runs.append(run)
+            # A process that was forked has the variable and not the thread.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._look, name="pyspark_diff progress", daemon=True
+                )
+                self._thread.start()
+
+    def end(self, run: _Run) -> None:
+        with self._lock:
+            self._runs = [other for other in self._runs if other is not run]
+            run.end()
+
+    def _look(self) -> None:
+        idle = time.monotonic()
+        while True:
+            time.sleep(EVERY)
+            with self._lock:
+                now = time.monotonic()
+                if self._runs:
+                    idle = now
+                elif now - idle >= IDLE:
+                    self._thread = None
+                    return
+                for run in self._runs:
+                    try:
+                        run.look(now)
+                    except Exception:  # to look on must never harm the step
+                        run.bars = False
+                        _logger.debug("no progress is shown", exc_info=True)
+
+
+_watcher = _Watcher()
+
+
+@contextmanager
+def progress(context: StepContext, bars: bool = True) -> Iterator[None]:
+    """Show how far a step is, while it runs and if it takes long.
+
+    Parameters
+    ----------
+    context : StepContext
+    bars : bool
+        Whether a bar may be shown; it is not where nobody would see it.
+    """
+    run = _Run(context, bars, time.monotonic())
+    try:
+        _watcher.begin(run)
+        yield
+    finally:
+        _watcher.end(run)
+
+
+def _bar(context: StepContext, operators: int) -> Any:
+    """A bar of tqdm, if it is installed and wanted; it is silent but on a terminal or a page."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    spark = context.spark_runner.spark
+    if str(spark.conf.get(PROGRESS, "true")).lower() == "false":
+        return None
+    return tqdm(total=operators, unit=" operators", leave=False, disable=None)

@@ -1,0 +1,176 @@
+"""Where compiled kernels are kept between processes, and when they are compiled again.
+
+The first of these folders that has a kernel gives it; the first that can be written to gets it::
+
+    NUMBA_CACHE_DIR                if it is set, and then no other
+    __pycache__ beside the file    also where it can only be read: a warm-up at install serves all
+    the user's folder of caches
+    a folder of the user's own in the system's folder for temporary files
+
+Where none can be written to, a kernel is compiled in each process: slower to start, the same
+answers. With ``files(k)`` the file of a kernel and those that it imports, however indirectly::
+
+    a kernel is given  =>  files(k) read as they did when it was compiled
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from inspect import getfile
+from pathlib import Path
+from typing import Any
+
+from numba.core import config
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+_IMPORT = re.compile(r"^\s*from pyspark_diff\.kernels\.(\w+) import", re.MULTILINE)
+
+
+class Kept:
+    """The compiled forms of a function, with what numba asks of a cache.
+
+    Parameters
+    ----------
+    function : callable
+    on_miss : callable
+        Called when the function has to be compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any], on_miss: Callable[[], None]):
+        self._function = function
+        self._on_miss = on_miss
+        self._found: list[FunctionCache] | None = None
+
+    @property
+    def cache_path(self) -> str | None:
+        return next((cache.cache_path for cache in self._caches()), None)
+
+    def load_overload(self, types: Any, context: Any) -> Any:
+        """The compiled form for types of arguments, or None."""
+        for cache in self._caches():
+            try:
+                found = cache.load_overload(types, context)
+            except (OSError, EOFError):
+                continue  # a folder that cannot be read, or half a file
+            if found is not None:
+                return found
+        self._on_miss()
+        return None
+
+    def save_overload(self, types: Any, compiled: Any) -> None:
+        """Keep a compiled form, if there is a place for it."""
+        for cache in self._caches():
+            try:
+                cache.save_overload(types, compiled)
+            except OSError:
+                continue
+            return
+
+    def flush(self) -> None:
+        for cache in self._caches():
+            cache.flush()
+
+    def _caches(self) -> list[FunctionCache]:
+        # Made when they are needed: most kernels are never called.
+        if self._found is None:
+            self._found = list(_caches_of(self._function))
+        return self._found
+
+
+def _caches_of(function: Callable[..., Any]) -> Iterator[FunctionCache]:
+    file = getfile(function)
+    if not os.path.exists(file):
+        return  # in an archive, or written at a prompt
+    for folder in folders(file):
+
+        class Implementation(CompileResultCacheImpl):
+            _locator_classes = [_Folder(folder)]  # type: ignore[list-item]
+
+        class Cache(FunctionCache):
+            _impl_class = Implementation
+
+        yield Cache(function)
+
+
+def folders(file: str) -> list[str]:
+    """The folders for the kernels of a file, in the order in which they are asked."""
+    # By its place, since two installations may differ.
+    own = hashlib.sha256(os.path.abspath(file).encode()).hexdigest()[:16]
+    told: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    if told:
+        return [os.path.join(told, f"pyspark_diff-{own}")]
+    found = [os.path.join(os.path.dirname(os.path.abspath(file)), "__pycache__")]
+    roots = [_user_folder(), _temporary_folder()]
+    return found + [os.path.join(root, "pyspark_diff", own) for root in roots if root]
+
+
+def _user_folder() -> str | None:
+    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(default)
+    return folder if os.path.isabs(folder) else None
+
+
+def _temporary_folder() -> str | None:
+    """A folder that nobody else can write to, as what is read from it is run."""
+    folder = os.path.join(tempfile.gettempdir(), f"pyspark_diff-{os.getuid()}")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return folder if own and not found.st_mode & 0o022 else None
+
+
+class _Folder:
+    """A place of numba's: makes a locator for each function that is to be kept in a folder."""
+
+    def __init__(self, folder: str):
+        self._folder = folder
+
+    def from_function(self, function: Callable[..., Any], file: str) -> _Locator:
+        return _Locator(self._folder, file, function.__code__.co_firstlineno)
+
+
+class _Locator:
+    def __init__(self, folder: str, file: str, line: int):
+        self._folder = folder
+        self._py_file = file  # numba asks for it when it warns
+        self._line = line
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return self._folder
+
+    def get_source_stamp(self) -> str:
+        return stamp(self._py_file)
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+@lru_cache(maxsize=None)
+def stamp(file: str) -> str:
+    """A digest of a file and of all modules of this folder that it imports, however indirectly."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    found, done = [Path(file)], set()
+    while found:
+        path = found.pop()
+        if path in done:
+            continue
+        done.add(path)
+        text = path.read_bytes()
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(text).digest())
+        named = (here / f"{name}.py" for name in _IMPORT.findall(text.decode()))
+        found.extend(sorted(other for other in named if other.exists()))
+    return digest.hexdigest()

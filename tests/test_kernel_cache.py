@@ -1,0 +1,155 @@
+"""Compiled kernels are kept, also beside a package that cannot be written to, and never stale."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_diff.kernels import cache, jit
+
+#: A kernel that calls one of another file; run in a copy of the package that holds little else.
+INNER = """
+from pyspark_diff.kernels.jit import jit
+
+@jit
+def plus(x):
+    return x + 1
+"""
+OUTER = """
+from pyspark_diff.kernels.inner import plus
+from pyspark_diff.kernels.jit import kernel
+
+@kernel("int64")
+def twice(x):
+    return 2 * plus(x)
+
+if __name__ == "__main__":
+    from pyspark_diff.kernels import outer
+    answer = outer.twice(3)
+    print(answer, sum(outer.twice.stats.cache_misses.values()))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package with two kernels, in a folder of its own."""
+    ours = Path(cache.__file__).parent.parent
+    copy = tmp_path / "installed/pyspark_diff"
+    (copy / "kernels").mkdir(parents=True)
+    for name in ("__init__.py", "kernels/__init__.py", "kernels/jit.py", "kernels/cache.py"):
+        shutil.copy(ours / name, copy / name)
+    (copy / "kernels/inner.py").write_text(INNER)
+    (copy / "kernels/outer.py").write_text(OUTER)
+    return copy
+
+
+def run(package: Path, home: Path, **more: str) -> list[str]:
+    """The answer of the kernel, and how many forms had to be compiled."""
+    variables = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "PYTHONPATH")}
+    variables.pop("XDG_CACHE_HOME", None)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pyspark_diff.kernels.outer"],
+        env={**variables, "PYTHONPATH": str(package.parent), "HOME": str(home), **more},
+        cwd=home.parent, capture_output=True, text=True, timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
+
+
+def test_a_changed_file_leaves_no_stale_caller(package, tmp_path):
+    home = tmp_path / "home"
+    assert run(package, home) == ["8", "1"]
+    assert run(package, home) == ["8", "0"]
+    # Only the file of what it calls changes.
+    (package / "kernels/inner.py").write_text(INNER.replace("x + 1", "x + 2"))
+    assert run(package, home) == ["10", "1"]
+
+
+def test_what_an_installation_compiled_serves_those_who_cannot_write_there(package, tmp_path):
+    """No folder can be made where a file is; as root, permissions would not stop anybody."""
+    home = tmp_path / "home"
+    assert run(package, home) == ["8", "1"]
+    assert list((package / "kernels/__pycache__").glob("*.nbi"))
+    home.write_text("")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert run(package, home, TMPDIR=str(temporary)) == ["8", "0"]
+    assert not list(temporary.rglob("*.nbi"))
+
+
+def test_a_home_or_a_folder_for_temporary_files_takes_what_the_package_cannot(package, tmp_path):
+    shutil.rmtree(package / "kernels/__pycache__", ignore_errors=True)
+    (package / "kernels/__pycache__").write_text("")
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    temporary.mkdir()
+    told = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    home.write_text("")
+    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "0"]]
+    (kept,) = temporary.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o700
+    # A folder that others can write to is not trusted.
+    kept.chmod(0o777)
+    assert run(package, home, **told) == ["8", "1"]
+    home.unlink()
+    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "0"]]
+
+
+def test_a_kernel_is_compiled_in_each_process_where_nothing_can_be_written(package, tmp_path):
+    shutil.rmtree(package / "kernels/__pycache__", ignore_errors=True)
+    (package / "kernels/__pycache__").write_text("")
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.write_text("")
+    temporary.mkdir()
+    (temporary / f"pyspark_diff-{os.getuid()}").write_text("")
+    told = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "1"]]
+
+
+def test_compiling_is_told_of_once_when_it_takes_long(monkeypatch, caplog):
+    monkeypatch.setattr(jit, "PATIENCE", 0.1)
+    compiling = jit._Compiling()
+    with compiling:
+        time.sleep(0.3)  # all was kept on disk
+    assert not caplog.records
+    with compiling:
+        compiling.begin()
+        with compiling:  # what it calls
+            compiling.begin()
+        time.sleep(0.3)
+    # What short ones take adds up, and is told of once.
+    again = jit._Compiling()
+    again._spent = 60.0
+    for _ in range(2):
+        with again:
+            again.begin()
+            time.sleep(0.1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "python -m pyspark_diff warm_up" in caplog.text
+    assert compiling._timer is None and again._timer is None
+
+
+def test_warm_up_says_what_it_did():
+    def warm() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pyspark_diff", "warm_up", "--processes", "2"],
+            capture_output=True, text=True, timeout=600,
+        )
+
+    assert warm().returncode == 0
+    again = warm()
+    assert again.stdout.startswith("0 of ") and "kept in" in again.stdout
+    assert again.stderr.startswith("compiling")
+
+
+def test_commands_are_checked():
+    from pyspark_diff.__main__ import main
+
+    for wrong in ([], ["nosuch"], ["warm_up", "--processes", "0"]):
+        with pytest.raises(SystemExit):
+            main(wrong)

@@ -1,0 +1,124 @@
+"""Steps that take long say how far they are; short ones cost nothing, and failures end it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import types
+
+import pytest
+
+from pyspark_diff import Dataflow
+from pyspark_diff.engine import progress
+
+
+class Bar:
+    made: list[Bar] = []
+
+    def __init__(self, **options):
+        self.options, self.seen, self.n, self.closed = options, [], 0, False
+        Bar.made.append(self)
+
+    def set_description_str(self, text, refresh):
+        self.seen.append(text)
+
+    def refresh(self):
+        self.seen[-1] += f" {self.n}"
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def quick(monkeypatch, caplog):
+    """A watcher of its own that looks often, and a bar that notes what it is told."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "_watcher", progress._Watcher())
+    Bar.made = []
+    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
+    caplog.set_level(logging.INFO, "pyspark_diff")
+    return monkeypatch
+
+
+@pytest.fixture
+def flow(spark):
+    with Dataflow(spark, runner="local") as flow:
+        numbers, numbers_in = flow.input("numbers", "a long")
+        numbers_in.insert([(1,)])
+        numbers_in.advance_to(1)
+        numbers_in.flush()
+
+        def slow(row):
+            time.sleep(0.6)
+            if row.a < 0:
+                raise ValueError("negative")
+            return [(row.a,)]
+
+        numbers.flat_map(slow, "a long").distinct().inspect(lambda *_: None)
+        yield flow, numbers_in
+
+
+def test_a_long_step_shows_how_far_it_is(quick, flow, caplog):
+    flow[0].step()
+    (bar,) = Bar.made
+    assert bar.closed and bar.options["total"] > 1 and bar.options["disable"] is None
+    assert bar.seen and all(text.rpartition(" ")[0] for text in bar.seen)
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 2 and "operators done" in texts[0] and "over after" in texts[1]
+    assert progress._watcher._runs == []
+
+
+def test_a_short_step_shows_nothing(quick, flow, caplog):
+    quick.setattr(progress, "PATIENCE", 60.0)
+    flow[0].step()
+    assert Bar.made == [] and caplog.records == []
+
+
+def test_bars_can_be_left_out(quick, flow, caplog, spark):
+    spark.conf.set(progress.PROGRESS, "false")
+    try:
+        flow[0].step()
+    finally:
+        spark.conf.unset(progress.PROGRESS)
+    assert Bar.made == [] and len(caplog.records) == 2
+    # Who watches iterations shows what he wants.
+    flow[1].insert([(2,)])
+    flow[1].close()
+    flow[0].step(on_iteration=print)
+    assert Bar.made == [] and len(caplog.records) == 4
+
+
+def test_without_tqdm_there_is_the_log(quick, flow, caplog):
+    quick.setitem(sys.modules, "tqdm.auto", None)
+    flow[0].step()
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("broken", ["step", "bar"])
+def test_failures_end_it_and_do_no_harm(quick, flow, broken):
+    if broken == "bar":
+        quick.setattr(Bar, "refresh", lambda self: 1 / 0)
+        flow[0].step()
+        assert Bar.made[0].closed
+    else:
+        flow[1].insert([(-1,)])
+        flow[1].advance_to(2)
+        flow[1].flush()
+        with pytest.raises(Exception, match="negative"):
+            flow[0].step()
+        assert all(bar.closed for bar in Bar.made)
+    assert progress._watcher._runs == []
+
+
+def test_nobody_looks_when_there_is_nothing_to_see(quick):
+    quick.setattr(progress, "IDLE", 0.05)
+    run = progress._Run(None, False, time.monotonic() + 1000)
+    for _ in range(2):
+        progress._watcher.begin(run)
+        thread = progress._watcher._thread
+        assert thread.daemon and thread.is_alive()
+        progress._watcher.end(run)
+        thread.join(30)
+        assert not thread.is_alive() and progress._watcher._thread is None

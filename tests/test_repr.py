@@ -1,0 +1,108 @@
+"""To look at an object tells what it is, and does nothing: no job, no change, no wait."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from pyspark.sql import functions as F
+
+import pyspark_diff
+from pyspark_diff import (
+    Antichain,
+    Dataflow,
+    DiffFrame,
+    GroupedDiff,
+    Hold,
+    InputSession,
+    Loop,
+    Probe,
+)
+from pyspark_diff.engine.state import IterationReport, Report
+from pyspark_diff.frame.as_pyspark import NaMethods
+
+
+@pytest.fixture
+def objects(spark):
+    """One of each class, with the form of its `repr`, in a dataflow that has not run."""
+    with Dataflow(spark, runner="local") as flow:
+        edges, edges_in = flow.input("edges", "src long, `<b>` string")
+        _, done_in = flow.input("done", "a int")
+        done_in.close()
+        loop = flow.loop(name="two")
+        with loop as inside:
+            nodes = inside.variable(edges.select("src"))
+            nodes.set(nodes.distinct())
+        groups = edges.groupBy("src")
+        degrees = groups.agg(F.count("*").alias("degree"))
+        history = spark.createDataFrame([], "a int, at date, change int")
+        yield flow, edges_in, {
+            flow: "Dataflow[edges (src bigint, <b> string) at 0; done (a int) closed; 0 steps]",
+            edges: "DiffFrame[src bigint, <b> string; time bigint]",
+            degrees: "DiffFrame[src bigint, degree bigint; time bigint]",
+            nodes: "DiffFrame[src bigint; time bigint]",
+            DiffFrame(history, "at", "change"): "DiffFrame[a int; at date]",
+            edges_in: "InputSession('edges', at 0)",
+            done_in: "InputSession('done', closed)",
+            degrees.keep().probe(): "Probe(at 0)",
+            groups: "GroupedDiff[by src; DiffFrame[src bigint, <b> string; time bigint]]",
+            edges.na: "NaMethods[DiffFrame[src bigint, <b> string; time bigint]]",
+            edges.select("src").keep().hold(): "Hold(0)",
+            loop: "Loop('two', 1 variable)",
+            Loop(): "Loop(None, 0 variables)",
+            Antichain([3]): "Antichain([3])",
+        }
+
+
+def test_every_public_class_has_one(objects):
+    classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
+    public = {
+        value for name in pyspark_diff.__all__
+        if isinstance(value := getattr(pyspark_diff, name), type)
+        and not issubclass(value, Exception)
+    }
+    assert public <= classes and NaMethods in classes
+    assert {Dataflow, GroupedDiff, Hold, InputSession, Probe} <= public
+    for found in classes:
+        assert found.__repr__ is not object.__repr__, found
+
+
+def test_looking_runs_nothing_and_changes_nothing(spark, objects, monkeypatch):
+    flow, session, wanted = objects
+
+    def fail(*_, **__):
+        raise AssertionError("a job")
+
+    def look():
+        return [repr(thing) for thing in wanted]
+
+    before = flow._state, dict(flow._sinks), dict(flow._outputs.__dict__), flow._graph
+    with monkeypatch.context() as patch:
+        for name in ("collect", "toArrow", "toPandas", "count", "show"):
+            patch.setattr(type(spark.range(1)), name, fail)
+        patch.setattr(type(flow._spark_runner), "run", fail)
+        assert look() == list(wanted.values())
+        page = flow._repr_html_()
+        assert "<td>edges</td>" in page and "&lt;b&gt;" in page and "<b>" not in page
+        assert re.findall("<td>(.*?)</td>", list(wanted)[1]._repr_html_()) == [
+            "src", "bigint", "&lt;b&gt;", "string", "time", "time, bigint"
+        ]
+    after = flow._state, dict(flow._sinks), dict(flow._outputs.__dict__), flow._graph
+    assert before == after
+    # A program that is looked at can still be written on.
+    list(wanted)[1].distinct().keep()
+    session.insert([(1, "a")])
+    session.close()
+    flow.step()
+    assert repr(flow).endswith("1 step]") and repr(session) == "InputSession('edges', closed)"
+    assert "Probe(complete)" in look()
+    # While another thread steps, and when all is over.
+    with flow._lock:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    flow.close()
+    assert len(look()) == len(wanted)
+    assert repr(flow).endswith("; closed]") and "closed" in flow._repr_html_()
