@@ -63,7 +63,7 @@ def outcome(do):
 REDUCE = START + """
 with Dataflow(spark, runner="local", buckets=1) as flow:
     rows, rows_in = flow.input("rows", "k int, v int")
-    sizes = rows.reduce(slow, "n int", "k")
+    sizes = rows.reduce(slow, "n int", "k").keep()
     rows_in.insert([(1, 1), (1, 2), (2, 1)])
     rows_in.close()
     for turns in 1_000_000, 1_000_000, 1_000_000, 0:
@@ -76,7 +76,7 @@ with Dataflow(spark, runner="local", buckets=1) as flow:
 COUNT = START + """
 def build(flow):
     rows, rows_in = flow.input("rows", "k bigint")
-    counts = rows.join(rows.distinct(), "k").count()
+    counts = rows.join(rows.distinct(), "k").count().keep()
     rows_in.insert(pa.table({"k": np.arange(400_000) % 100_000}))
     rows_in.close()
     return counts

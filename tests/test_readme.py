@@ -18,9 +18,9 @@ def test_examples_run(spark, capsys):
     exec(first, {})  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
     exec(usual, {})  # noqa: S102
-    shown = capsys.readouterr().out.split("+\n|")
-    assert [row for table in shown for row in re.findall(r"(north|south) *\| *(\d+)", table)] == [
-        ("north", "15"), ("south", "7"), ("north", "10"), ("south", "5"), ("north", "1"),
+    shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
+    assert [sorted(shown[:2]), sorted(shown[2:4]), shown[4:]] == [
+        [("north", "15"), ("south", "7")], [("north", "10"), ("south", "5")], [("north", "1")],
     ]
     scope = {}
     exec(second, scope)  # noqa: S102
