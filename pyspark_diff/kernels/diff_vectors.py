@@ -275,7 +275,8 @@ def _sum(code, order, values, reals, role, codes, out, out_reals):  # type: igno
     status, kept, rows, i = 0, 0, code.size, 0
     while i < rows:
         this = code[order[i] if order.size else i]
-        out[kept, :] = 0
+        for k in range(out.shape[1]):
+            out[kept, k] = 0
         while i < rows:
             row = order[i] if order.size else i
             if code[row] != this:

@@ -4,6 +4,8 @@ A kernel that Python calls says the types of its arguments, so that it is compil
 
     a call whose arguments can be given as these types  =>  the same machine code
 
+A number is given as any other type of numbers, as in an assignment; an array never is.
+
 `kernels.cache` says where that is kept. Compiling takes seconds where nothing is kept yet, of which
 one line is told by the logger ``pyspark_diff``.
 
@@ -30,8 +32,8 @@ from types import FrameType
 from typing import Any
 
 from numba.core import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
-from numba.core.typeconv import Conversion
 
 from pyspark_diff.kernels.cache import Kept
 
@@ -51,6 +53,7 @@ class Kernel(CPUDispatcher):
     #: Types of the arguments, as in `signature`; none for what only other kernels call.
     declared: tuple[str, ...] = ()
     _cache: Kept
+    _can_compile: bool
 
     def __call__(self, *arguments: Any) -> Any:
         try:
@@ -68,22 +71,33 @@ class Kernel(CPUDispatcher):
 
     def compile_declared(self) -> int:
         """Compile for the declared types; gives for how many of them that was not done before."""
-        for text in self.declared:
-            self.compile(signature(text))
+        with global_compiler_lock:
+            if self._can_compile:
+                for text in self.declared:
+                    self.compile(signature(text))
+                # From now on numba looks for a way from what is given to what is declared, which it
+                # remembers; else it would take nothing but the very same types.
+                self.disable_compile()
         return sum(self.stats.cache_misses.values())
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
-        # numba asks for this when the types of a call are new.
-        given = [self.typeof_pyval(argument) for argument in args]
-        for text in self.declared:
-            wanted = signature(text)
-            ways = [self.typingctx.can_convert(a, b) for a, b in zip(given, wanted)]
-            if None not in ways and Conversion.unsafe not in ways:
-                entry = self.compile(wanted)
-                # From now on numba finds the way itself.
-                self.typingctx.install_possible_conversions(given, wanted)
-                return entry
-        return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
+        # numba asks for this in the first call.
+        if not self.declared:
+            return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
+        self.compile_declared()
+        return self
+
+    def _search_new_conversions(self, *args: Any, **kws: Any) -> bool:
+        # And for this when it knows no way.
+        if super()._search_new_conversions(*args, **kws):  # type: ignore[misc]
+            return True
+        with global_compiler_lock:
+            self.disable_compile(False)
+            try:
+                self.compile(tuple(map(self.typeof_pyval, args)))
+            finally:
+                self.disable_compile()
+        return True
 
 
 def kernel(*declared: str) -> Callable[[Callable[..., Any]], Any]:

@@ -248,7 +248,9 @@ def replay_first(  # type: ignore[no-untyped-def]
     n = 0
     now = base.copy()  # counts at this time, and just before it
     was = base.copy()
-    most = max(0, (stops - bounds[:-1]).max())
+    most = 0
+    for g in range(stops.size):
+        most = max(most, stops[g] - bounds[g])
     group = np.empty(base.size, np.int64)
     heads = np.empty(most + 1, np.int64)
     places = np.empty(most, np.int64)  # of one group: no count adds more than k, so none overflows
@@ -362,16 +364,26 @@ def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: igno
             b, size_b = new[j, 1], new[j, 2]
             j += 1
         c = heads[group]
+        # There is room before anything is written: one check takes less to compile than six.
+        if mode == _ROWS:
+            most = 1
+        elif mode == _ROW_NUMBER:
+            both = max(0, min(a + size_a, b + size_b) - max(a, b))
+            most = size_a + size_b - 2 * both
+        else:
+            most = cand.size - e + 2 * (heads[group + 1] - heads[group])
+        if n + most > out.shape[0]:
+            out = _grown(out, n, n + most)
         if mode == _ROWS:
             if size_a != size_b:
-                out, n = _put(out, n, c, time, size_b - size_a, 0)
+                n = _put(out, n, c, time, size_b - size_a, 0)
         elif mode == _ROW_NUMBER:
             for place in range(a, a + size_a):
                 if place < b or place >= b + size_b:
-                    out, n = _put(out, n, c, time, -1, place + 1)
+                    n = _put(out, n, c, time, -1, place + 1)
             for place in range(b, b + size_b):
                 if place < a or place >= a + size_a:
-                    out, n = _put(out, n, c, time, 1, place + 1)
+                    n = _put(out, n, c, time, 1, place + 1)
         elif a == b and size_a > 0 and size_b > 0:
             # Of many that tie, only those that change are looked at.
             while e < cand.size and cand[e] < c:
@@ -379,27 +391,30 @@ def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: igno
             while e < cand.size and cand[e] < heads[group + 1]:
                 change = max(now[cand[e]], 0) - max(was[cand[e]], 0)
                 if change != 0:
-                    out, n = _put(out, n, cand[e], time, change, a + 1)
+                    n = _put(out, n, cand[e], time, change, a + 1)
                 e += 1
         else:
             for c in range(heads[group], heads[group + 1]):
                 if size_a > 0 and was[c] > 0:
-                    out, n = _put(out, n, c, time, -was[c], a + 1)
+                    n = _put(out, n, c, time, -was[c], a + 1)
                 if size_b > 0 and now[c] > 0:
-                    out, n = _put(out, n, c, time, now[c], b + 1)
+                    n = _put(out, n, c, time, now[c], b + 1)
     return out, n
 
 
 @jit
+def _grown(out, n, least):  # type: ignore[no-untyped-def]
+    more = np.empty((max(2 * out.shape[0], least), 4), np.int64)
+    for i in range(n):
+        for part in range(4):
+            more[i, part] = out[i, part]
+    return more
+
+
+@jit
 def _put(out, n, cand, time, diff, number):  # type: ignore[no-untyped-def]
-    if n == out.shape[0]:
-        more = np.empty((2 * n, 4), np.int64)
-        for i in range(n):
-            for part in range(4):
-                more[i, part] = out[i, part]
-        out = more
     out[n, 0] = cand
     out[n, 1] = time
     out[n, 2] = diff
     out[n, 3] = number
-    return out, n + 1
+    return n + 1
