@@ -348,7 +348,7 @@ def test_sums_of_doubles_beyond_the_range(spark, runner, exact):
 @pytest.mark.parametrize("wrong", [
     lambda f: f.groupBy("k").agg(), lambda f: f.groupBy("z").count(), lambda f: f.agg(F.col("l")),
     lambda f: f.groupBy("k").agg(F.first("l")), lambda f: f.groupBy("k").agg(F.sum("z")),
-    lambda f: f.groupBy("k").agg(F.sum("l") + 1), lambda f: f.groupBy("k").agg(F.sum("day")),
+    lambda f: f.groupBy("k").agg(F.sum("day")),
     lambda f: f.groupBy("k").agg(F.max("l"), empty=True), lambda f: f.groupBy("k").agg("sum"),
     lambda f: f.top_k(0, "l"), lambda f: f.top_k(2, "z"), lambda f: f.top_k(2, "l", per="z"),
     lambda f: f.top_k(2, "l", number="place"), lambda f: f.top_k(2, []),
@@ -453,14 +453,14 @@ def test_negative_counts_reach_a_reducer_only_if_they_may(spark, runner):
     with Dataflow(spark, runner=runner) as flow:
         frame, rows = flow.input("in", "k int, n int")
         func = F_OF["counts"]
-        frame.reduce(func, "total bigint", ["k"], allow_negative=True).inspect(lambda *_: None)
+        frame.reduce(func, "total bigint", ["k"], allow_negative=True).keep()
         rows.update([(1, 2, 0, -3)])
         rows.advance_to(1)
         rows.flush()
         flow.step()
     with Dataflow(spark, runner=runner) as flow:
         frame, rows = flow.input("in", "k int, n int")
-        sums = frame.reduce(func, "total bigint", ["k"])
+        sums = frame.reduce(func, "total bigint", ["k"]).keep()
         rows.update([(1, 2, 0, -3)])
         rows.advance_to(1)
         rows.flush()

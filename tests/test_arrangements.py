@@ -18,7 +18,7 @@ EDGES = [(1, 2), (2, 3), (2, 4), (3, 1), (4, 4)]
 
 def arranged(flow):
     """The nodes that take a stream in by key."""
-    return [node for node in flow._build().nodes if isinstance(node, Keyed)]
+    return [node for node in flow._build().graph.nodes if isinstance(node, Keyed)]
 
 
 def advance(flow, session, to):
@@ -113,26 +113,25 @@ def test_a_reduce_is_joined_as_it_comes_out(spark, runner):
 
 
 def test_a_collection_written_twice_is_one(spark):
-    """What is read, kept or held of the one is of the other too."""
+    """It is kept once, for all frames that were said to be kept."""
     with Dataflow(spark, runner="local") as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
-        unread, kept, other = (edges.select("src") for _ in range(3))
-        kept.arrange_by_self()
-        counts = edges.select("src").count()
+        kept, other = (edges.select("src").keep() for _ in range(2))
+        counts = edges.select("src").count().keep()
         hold = other.hold(0)
         for time in range(2):
             edges_in.insert(EDGES)
             advance(flow, edges_in, time + 1)
         # The sources by self, which the counts are made from, and the counts.
         assert len(arranged(flow)) == 2
-        assert sorted(row.src for row in unread.at(0).collect()) == [1, 2, 2, 3, 4]
+        assert sorted(row.src for row in other.at(0).collect()) == [1, 2, 2, 3, 4]
         assert kept.at(1).count() == other.at(1).count() == 10
         assert (2, 4) in counts.at(1).collect()
         hold.release()
     with Dataflow(spark, runner="local") as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         sources = edges.select("src")
-        counts = edges.select("src").count()
+        counts = edges.select("src").count().keep()
         edges_in.insert(EDGES)
         advance(flow, edges_in, 1)
         assert counts.at(0).count() == 4
@@ -146,7 +145,7 @@ def test_columns_that_nobody_reads_are_not_kept(spark):
         keys, keys_in = flow.input("keys", "k long")
         wide.join(keys, "k").select("b").inspect(lambda *_: None)
         wide_in.insert([(1, "x", "y", "z")])
-        graph = flow._build()
+        graph = flow._build().graph
         stored = [n.stored(graph.wanted[n]) for n in graph.nodes
                   if isinstance(n, Arranged) and n.keeps]
         assert sorted(stored) == [("k",), ("k", "b")]
@@ -156,7 +155,7 @@ def test_columns_that_nobody_reads_are_not_kept(spark):
 def test_a_hold_keeps_history_until_it_is_released(spark, runner):
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "n long")
-        counts = n.count()
+        counts = n.count().keep()
         hold = counts.hold()
         assert hold.time() == 0
         for time in range(4):

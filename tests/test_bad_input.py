@@ -1027,7 +1027,7 @@ def test_only_collections_that_are_alike_are_added(spark, flow):
         foreign, _ = second.input("rows", TWO)
     cases = [
         (rows, other, ("same columns", "a bigint, b string", "n bigint")),
-        (rows, rows.withColumn("a", F.col("a").cast("int")), ("same columns", "a int, b string")),
+        (rows, rows.withColumn("a", F.array("a")), ("same columns", "a array<bigint>, b string")),
         (rows, rows.drop("a"), ("same columns", "(b string)")),
         (rows, foreign, ("different dataflows",)),
         (rows, whole, ("different dataflows",)),
@@ -1039,8 +1039,6 @@ def test_only_collections_that_are_alike_are_added(spark, flow):
         for add in (one.union, one.concat):
             with refused(SchemaError, *parts):
                 add(two)
-    with refused(SchemaError, "union", "same columns", "a bigint, b string", "b string, a bigint"):
-        rows.union(swapped)
     assert rows.concat(swapped).columns == ["a", "b"]
 
 
@@ -1052,7 +1050,7 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
     ran(flow, session)
     state = flow._state
     for name, call in FRAME_CALLS.items():
-        if name not in KEEPING | {"at", "to_df", "hold"}:
+        if name not in KEEPING | {"at", "to_df", "hold", "leave", "set"}:
             call(rows)
     assert flow._state is state and not flow._build().late
     for keep in (rows.keep, doubled.keep, lambda: rows.inspect(print), rows.arrange_by_self):

@@ -148,8 +148,9 @@ def test_outright(spark):
         assert rows_of(none.at()) == Counter()
         assert rows_of(flow["numbers"].at()) == rows_of(frame.at()) == Counter([(0,), (1,), (2,)])
         assert narrow.schema.simpleString() == "struct<n:int>"
-        with pytest.raises(Exception, match="has run"):
-            flow.constant([(1,)], "n int")
+        late = frame.join(flow.constant([(1,), (7,)], "id int"), "id").keep()
+        flow.step()
+        assert rows_of(late.at()) == Counter([(1,)])
 
 
 def test_beside_a_whole_history_it_is_there_from_its_first_time_on(spark):

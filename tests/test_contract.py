@@ -49,6 +49,7 @@ from pyspark_diff.operators.linear import (
     DropNull,
     Expression,
     FlatMap,
+    MapInArrow,
     MapInPandas,
     MultiplyDiff,
     Negate,
@@ -719,6 +720,13 @@ def twice(row):
     return [(row.k,), (row.w,)] if row.k else []
 
 
+def in_arrow(batches):
+    for batch in batches:
+        yield from pa.Table.from_pandas(
+            next(in_pandas([batch.to_pandas()])), preserve_index=False
+        ).to_batches()
+
+
 def in_pandas(frames):
     for frame in frames:
         yield frame.assign(n=frame.k.fillna(-1).astype("int64"))[["n", "time", "diff"]]
@@ -742,6 +750,7 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     ),
     FlatMap: lambda _: FlatMap(twice, DATA, OUT_STRUCT, OUT),
     MapInPandas: lambda _: MapInPandas(in_pandas, "time", "diff", DATA, OUT_STRUCT, OUT),
+    MapInArrow: lambda _: MapInArrow(in_arrow, "time", "diff", DATA, OUT_STRUCT, OUT),
     Compute: of_frame(lambda f: f.select((F.col("k") + F.col("w")).alias("n"), "s")),
     Filter: of_frame(lambda f: f.where(F.col("k") > F.col("w"))),
     Pad: lambda _: Pad(((None, "n"), ("s", "s")), (T.LongType(), T.StringType())),

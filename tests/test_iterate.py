@@ -316,7 +316,8 @@ def test_compaction_keeps_coordinates(spark):
             history += new
             run.step(new, time + 1)
             assert accumulate(run.updates, time) == expected_distances(history, time)
-        inside = [n for n in run.flow._graph.nodes if n.loop is not None and n.kind != "enter"]
+        nodes = run.flow._state.graph.nodes
+        inside = [n for n in nodes if n.loop is not None and n.kind != "enter"]
         kept = [run.flow._state.traces[n] for n in inside if n in run.flow._state.traces]
         updates = [storage.open_updates(path) for trace in kept for path in trace.paths()]
         coordinates = {int(c) for u in updates for c in np.atleast_1d(u.coordinate)}
@@ -540,7 +541,7 @@ def turned(period):
 def test_a_loop_that_swings_is_refused_as_soon_as_it_is_known(spark, period, runner):
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "n long")
-        n.iterate(turned(period), name="swing").probe()
+        n.iterate(turned(period), name="swing").keep()
         n_in.insert([(0,), (1,)][: period // 2])
         n_in.advance_to(1)
         n_in.flush()
@@ -623,7 +624,7 @@ def test_a_refused_step_can_be_followed_by_others(spark):
         n, n_in = flow.input("n", "n long")
         found = n.iterate(
             lambda x: x.select(F.when(F.col("n") < 5, F.col("n") + 1).otherwise(F.col("n"))
-                               .alias("n")), max_iterations=3)
+                               .alias("n")), max_iterations=3).keep()
         for value in (0, 4):
             n_in.insert([(value,)])
             n_in.advance_to(n_in.time() + 1)

@@ -442,7 +442,7 @@ def test_products_that_are_too_large(spark, runner, one, other):
     with Dataflow(spark, runner=runner) as flow:
         left, left_in = flow.input("left", "k int, x int")
         right, right_in = flow.input("right", "k int")
-        joined = left.join(right, "k").drop("x").count()
+        joined = left.join(right, "k").drop("x").count().keep()
         right_in.update([(1, 0, other[0])])
         right_in.advance_to(1)
         right_in.flush()
@@ -494,7 +494,7 @@ WRONG = {
     "names and columns": lambda a, b: a.join(b, ["k", F.col("a.x") == F.col("b.x")]),
     "a number": lambda a, b: a.join(b, 1),
     "a cross join by a name": lambda a, b: a.join(b, "k", "cross"),
-    "no collection": lambda a, b: a.join(b.at(0), "k"),
+    "no collection": lambda a, b: a.join([(1,)], "k"),
     "types that do not compare": lambda a, b: a.join(
         b.withColumn("k", F.array(F.col("k"))), "k"
     ),

@@ -357,7 +357,7 @@ def test_what_a_killed_task_was_writing_goes_with_its_job(tmp_path):
 def test_a_failed_step_leaves_nothing(spark, tmp_path, runner):
     with Dataflow(spark, root=str(tmp_path), runner=runner, buckets=4) as flow:
         words, session = flow.input("words", "n long")
-        words.count(), words.distinct().count()
+        words.count().keep(), words.distinct().count().keep()
         session.insert(pa.table({"n": range(20_000)}))
         session.advance_to(1)
         session.flush()

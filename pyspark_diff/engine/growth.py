@@ -20,7 +20,7 @@ from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.linear import Expression
+from pyspark_diff.operators.linear import Expression, MapInArrow, MapInPandas
 from pyspark_diff.operators.loop import Leave
 from pyspark_diff.operators.node import (
     Arranged,
@@ -34,6 +34,9 @@ from pyspark_diff.operators.node import (
 )
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.spine import Trace
+
+#: Stages that may look at times.
+_SEEING = (Expression, MapInArrow, MapInPandas)
 
 
 @dataclass(frozen=True)
@@ -173,11 +176,11 @@ def _grown(
     if any(state.traces[base].since != state.traces[base].lower for base in bases):
         stages = [node.stage for node in late if isinstance(node, Linear)]
         stages += [stage for found in pasts.values() for past in found for stage in past.chain]
-        if any(isinstance(s, Expression) and not s.keeps_time_and_diff for s in stages):
+        if any(isinstance(s, _SEEING) and not s.keeps_time_and_diff for s in stages):
             raise NotReadableError(
-                "transform may look at the times of updates, and those of what has been processed "
-                "are no longer known one by one; add it before the first step, or keep all of "
-                "them: Dataflow(keep_history=True)"
+                "transform, mapInPandas and mapInArrow may look at the times of updates, and those "
+                "of what has been processed are no longer known one by one; add it before the "
+                "first step, or keep all of them: Dataflow(keep_history=True)"
             )
     return Growth(graph, late, _since(bases, state), pasts, tuple(bases))
 

@@ -101,13 +101,19 @@ class Collection:
 
     def unchanged(self, resolver: Resolver, node: Node) -> Resolver:
         """The columns of a node, of which those with a name and type of ours are ours."""
-        ours, theirs = (n.schema.struct for n in (self.node, node))
+        # Not asked of the structs, which go through all fields for each name.
+        ours, theirs = (
+            {field.name: field.dataType for field in n.schema.struct.fields}
+            for n in (self.node, node)
+        )
+        same = {
+            name for name, kind in ours.items()
+            if name in theirs and without_nullability(kind) == without_nullability(theirs[name])
+        }
+        lineages = {entry.internal: entry.lineage for entry in self.resolver.entries}
         return Resolver(tuple(
-            entry._replace(lineage=self.resolver.lineage(entry.internal))
-            if entry.internal in ours.names and without_nullability(
-                ours[entry.internal].dataType
-            ) == without_nullability(theirs[entry.internal].dataType)
-            else entry
+            entry._replace(lineage=lineages.get(entry.internal))
+            if entry.internal in same else entry
             for entry in resolver.entries
         ))
 
