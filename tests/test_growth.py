@@ -123,6 +123,7 @@ def test_a_name_is_of_one_collection(flow):
         pairs.distinct().keep("counts")
     with pytest.raises(NotReadableError, match="'nosuch', of these: 'counts'"):
         flow["nosuch"]
+    assert "counts" in flow and "nosuch" not in flow and list(flow) == ["counts"]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -272,6 +273,8 @@ def test_each_step_is_shown_as_a_table(flow, kind):
     pairs.inspect(shown.append, by_table=kind)
     with pytest.raises(ValueError, match="by_table"):
         pairs.inspect(print, by_table="polars")
+    with pytest.raises(TypeError, match="takes a function .* not 'print'"):
+        pairs.inspect("print", by_table=kind)
     for time in range(2):
         pairs_in.insert([(time, 1)] * (time + 1))
         flow.advance_to(time + 1)
