@@ -300,10 +300,10 @@ TWO = "a long, b string"
     [
         ([(1,)], ("(1,)", "(a, b)")),
         ([(1, "x", 2)], ("(1, 'x', 2)", "(a, b)")),
-        ((1, "x"), ("1 is not a row", "(a, b)")),
+        ((1, "x"), ("1 is not a row", "(a, b)", "a single row goes into a list")),
         (["ab"], ("'ab' is not a row", "(a, b)")),
         ("ab", ("iterable of rows", "not str")),
-        ({"a": 1, "b": "x"}, ("iterable of rows", "not dict")),
+        ({"a": 1, "b": "x"}, ("iterable of rows", "not dict", "a single row goes into a list")),
         (None, ("iterable of rows", "not NoneType")),
         (7, ("iterable of rows", "not int")),
         ([{"a": 1, "c": 2}], ("missing b", "unknown c", "given (a, c)", "expected (a, b)")),

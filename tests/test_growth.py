@@ -123,6 +123,7 @@ def test_a_name_is_of_one_collection(flow):
         pairs.distinct().keep("counts")
     with pytest.raises(NotReadableError, match="'nosuch', of these: 'counts'"):
         flow["nosuch"]
+    assert "counts" in flow and "nosuch" not in flow and list(flow) == ["counts"]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -272,6 +273,8 @@ def test_each_step_is_shown_as_a_table(flow, kind):
     pairs.inspect(shown.append, by_table=kind)
     with pytest.raises(ValueError, match="by_table"):
         pairs.inspect(print, by_table="polars")
+    with pytest.raises(TypeError, match="takes a function .* not 'print'"):
+        pairs.inspect("print", by_table=kind)
     for time in range(2):
         pairs_in.insert([(time, 1)] * (time + 1))
         flow.advance_to(time + 1)
@@ -280,3 +283,47 @@ def test_each_step_is_shown_as_a_table(flow, kind):
     assert names == ["k", "v", "time", "diff"]
     count = {"pandas": len, "spark": lambda t: t.count()}.get(kind, lambda t: t.num_rows)
     assert (count(first), count(second)) == (1, 2)
+
+
+LATE = {
+    "join": (lambda a, b: a.join(b, "x"), [(1, 5), (1, 5), (1, 6), (1, 6)]),
+    "cross": (
+        lambda a, b: a.crossJoin(b.toDF("z", "y").hint("broadcast")),
+        [(x, 1, y) for x in (1, 1, 2) for y in (5, 6)],
+    ),
+    "union": (lambda a, b: a.union(b.select("x")).count(), [(1, 4), (2, 1)]),
+    "loop": (
+        lambda a, b: a.iterate(lambda x: x.union(a).union(b.select("x")).distinct()), [(1,), (2,)]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_is_added_waits_for_the_input_that_lags(spark, kind, runner, ahead):
+    with Dataflow(spark, buckets=2, runner=runner) as flow:
+        a, a_in = flow.input("a", "x int")
+        b, b_in = flow.input("b", "x int, y int")
+        a.keep("a")
+        b.keep("b")
+        a_in.insert([(1,), (2,)])
+        b_in.insert([(1, 5)])
+        flow.advance_to(8)
+        rows = ([(1,)], [(1, 6)])
+        first, second = (a_in, b_in) if ahead == 0 else (b_in, a_in)
+        first.insert(rows[ahead])
+        first.advance_to(10)
+        flow.step()
+        program, expected = LATE[kind]
+        late = program(flow["a"], flow["b"]).where("x > 0").keep("late")
+        flow.step()
+        with pytest.raises(NotReadableError, match="holds it back"):
+            late.at()
+        second.insert(rows[1 - ahead])
+        second.advance_to(9)
+        flow.step()
+        with pytest.raises(NotReadableError, match="holds it back"):
+            late.at()
+        flow.advance_to(11)
+        assert sorted(late.at().collect()) == sorted(expected)

@@ -501,3 +501,12 @@ def test_without_check_nothing_is_refused(flow):
     session.remove([("a",)])
     stepped(flow, session)
     assert rows_of(kept.at()) == Counter([("a", -1)])
+
+
+@pytest.mark.parametrize("change", ["upsert", "delete", "replace"])
+def test_an_input_without_a_key_says_how_to_have_one(flow, change):
+    _, plain = flow.input("plain", "k int, v int")
+    with pytest.raises(AttributeError, match=rf"'plain' has no key to {change} .*key=\.\.\."):
+        getattr(plain, change)
+    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
+        plain.nosuch

@@ -5,6 +5,7 @@ What is both does the same: to the records of a collection at a time what PySpar
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 
 import pyarrow as pa
@@ -162,6 +163,13 @@ def test_printed_and_told(ours, table, capsys):
 def test_a_collection_is_no_number_and_no_list(ours, number):
     with pytest.raises(NotReadableError, match=r"changes over time.*\.at\(t\)\."):
         number(ours.count())
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_a_collection_is_not_compared_with_numbers(ours, compare):
+    for pair in ((ours.count(), 0), (0, ours.count())):
+        with pytest.raises(NotReadableError, match=r"not a number; \.at\(t\)\.count\(\)"):
+            compare(*pair)
 
 
 def test_columns_that_are_not_there_are_named(ours):

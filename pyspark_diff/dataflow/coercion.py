@@ -181,6 +181,7 @@ def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
         raise SchemaError(
             f"input {name!r} takes a DataFrame, a pyarrow or pandas table, one of another library "
             f"by the Arrow C stream, or an iterable of rows, not {type(rows).__name__}"
+            + ("; a single row goes into a list" if isinstance(rows, dict) else "")
         )
     expected = Schema(struct).arrow()
     names = struct.names
@@ -195,9 +196,11 @@ def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
             _check_columns(row.__fields__, struct, name)
             row = tuple(row[n] for n in names)
         if not isinstance(row, (tuple, list)) or len(row) != len(names):
+            # One row, handed in as if it were a table of them.
+            alone = isinstance(rows, tuple) and len(rows) == len(names)
             raise SchemaError(
                 f"{row!r} is not a row for input {name!r}, which has the columns "
-                f"({', '.join(names)})"
+                f"({', '.join(names)})" + ("; a single row goes into a list" if alone else "")
             )
         records.append(row)
     arrays = []

@@ -481,6 +481,12 @@ class BaseDataflow:
             if name is not None:
                 self._named[name] = frame
 
+    def _kept_names(self) -> list[str]:
+        """The names under which collections are kept."""
+        with self._lock:
+            self._check_open()
+            return list(self._named)
+
     def _kept(self, name: str) -> object:
         """The frame of a collection that is kept under a name."""
         with self._lock:

@@ -316,6 +316,17 @@ class InputSession(BaseSession):
     [Row(src=1, count=1)]
     """
 
+    if not TYPE_CHECKING:  # so that a type checker knows what there is
+
+        def __getattr__(self, name):
+            if name in ("upsert", "delete", "replace"):
+                raise AttributeError(
+                    f"input {self.name!r} has no key to {name} rows by: make it with one, "
+                    f"flow.input({self.name!r}, schema, key=...), or take whole rows away with "
+                    "remove(rows)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def insert(self, data: Data) -> None:
         """Add records at the session's time.
 

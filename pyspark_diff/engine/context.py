@@ -133,7 +133,9 @@ class StepContext:
         else:
             frame = held.updates(self.spark_runner.session, since)
             source = Source(schema, frame=frame, rows=trace.rows)
-        return Feed(source, until=trace.upper)
+        # Another input may be further than this one is: its past is brought to a time there.
+        until = trace.upper if since is None else trace.upper.join(Antichain([since + 1]))
+        return Feed(source, until=until)
 
     def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
         """The feeds that a node takes in now; what lies beyond its frontier waits."""
@@ -178,11 +180,20 @@ class StepContext:
             stored,
             self._directory(self.graph.program.name(node)),
             self.compaction.needed(node, self.frontiers, upper),
-            self.compaction.since(node, trace, self.state.frontiers, lower).bound,
+            self._settled(node, trace, lower),
             lower.bound,
             upper.bound,
             self.settings.piece_rows,
         )
+
+    def _settled(self, node: Arranged, trace: Trace, upper: Antichain) -> int | None:
+        """The time that old updates are advanced to."""
+        since = self.compaction.since(node, trace, self.state.frontiers, upper).bound
+        if since is None or upper.bound is None:
+            return since
+        # What is added late may know its past only from beyond its own frontier, and within a
+        # step nothing may come to lie there.
+        return min(since, upper.bound - 1)
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
@@ -234,7 +245,7 @@ class StepContext:
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
             self._directory(self.graph.program.name(node)),
             keeps,
-            self.compaction.since(node, trace, self.state.frontiers, upper).bound,
+            self._settled(node, trace, upper),
             lower.bound,
             upper.bound,
             self.settings.piece_rows,

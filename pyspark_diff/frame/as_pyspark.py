@@ -356,6 +356,13 @@ class PySparkMethods(Frame):
 
         def __getattr__(self, name):
             told = None if name.startswith("_") else hint(name)
+            if name == "_jdf":
+                # What an operator of a Spark frame asks its other side for.
+                raise AttributeError(
+                    "a Spark frame cannot take a collection beside it, as it does not change: "
+                    "begin with the collection, as in collection.join(df, ...), or with "
+                    "flow.constant(df).join(collection, ...)"
+                )
             there = "_collection" in self.__dict__ and name in self.columns
             if told is not None:
                 column = f"; the column is frame[{name!r}]" if there else ""
@@ -384,6 +391,11 @@ class PySparkMethods(Frame):
 
     def __len__(self) -> NoReturn:
         self._no_number()
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._no_number()
+
+    __le__ = __gt__ = __ge__ = __lt__
 
     def __iter__(self) -> NoReturn:
         raise NotReadableError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence, overload
+from typing import Any, Iterator, Sequence, overload
 
 from pyspark.sql import types as T
 
@@ -208,6 +208,14 @@ class Dataflow(BaseDataflow):
         found = self._kept(name)
         assert isinstance(found, DiffFrame)  # what keep gave
         return found
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a collection is kept under a name."""
+        return name in self._kept_names()
+
+    def __iter__(self) -> Iterator[str]:
+        """The names under which collections are kept."""
+        return iter(self._kept_names())
 
     def __repr__(self) -> str:
         told = [f"{name} ({columns}) {at}" for name, columns, at in self._inputs_told()]

@@ -352,7 +352,10 @@ class GroupedDiff(Generic[FrameT]):
         def __getattr__(self, name):
             told = _HINTS.get(name)
             if told is None:
-                raise AttributeError(f"groups have no {name!r}")
+                raise AttributeError(
+                    f"groups have no {name!r}: say what is wanted of each first, "
+                    "with agg(...), count() or reduce(func, schema)"
+                )
             raise AttributeError(f"groups have no {name}: {told}")
 
     def reduce(

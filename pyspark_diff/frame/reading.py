@@ -112,6 +112,11 @@ class ReadMethods(Frame):
         by_table : bool or {"arrow", "pandas", "spark"}
             Whether the function takes a table, and of which kind; True is a pyarrow table.
 
+        Raises
+        ------
+        TypeError
+            If ``func`` cannot be called.
+
         Examples
         --------
         >>> from pyspark_diff import Dataflow
@@ -127,6 +132,10 @@ class ReadMethods(Frame):
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection is given as a whole; "
                 "read it with to_df(), or feed it to a Dataflow"
+            )
+        if not callable(func):
+            raise TypeError(
+                f"inspect takes a function of record, time and diff, such as print, not {func!r}"
             )
         show = _shown_as(by_table, func, source.spark)
         node = Inspect(self._node, show, bool(by_table), tuple(self.columns))
