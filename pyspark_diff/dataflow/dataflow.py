@@ -328,11 +328,9 @@ class BaseDataflow:
         >>> from pyspark_diff import Dataflow
         >>> with Dataflow(spark) as flow:
         ...     edges, edges_in = flow.input("edges", "src long, dst long")
-        ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid")
+        ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid").keep()
         ...     edges_in.insert([(1, 2), (2, 3)])
-        ...     edges_in.advance_to(1)
-        ...     edges_in.flush()
-        ...     _ = flow.step()
+        ...     _ = flow.advance_to(1)
         ...     flow.arrangements().select("key", "rows", "upper").where("key = 'mid'").collect()
         [Row(key='mid', rows=2, upper=1), Row(key='mid', rows=2, upper=1)]
         """

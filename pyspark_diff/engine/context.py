@@ -103,7 +103,7 @@ class StepContext:
             early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
             if not early or len(early) == 1 and early[0].description.since == trace.since:
                 continue
-            files = self._merge(node, early, trace.since.bound, every=True)
+            files = self._merge(node, early, _within(trace), every=True)
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
 
@@ -329,7 +329,7 @@ class StepContext:
             batches = trace.batches[first:stop]
             # Beyond a reader's frontier times still tell old updates from new ones.
             settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = trace.since.bound if settled else None
+            until = _within(trace) if settled else None
             reached = trace.since if settled else batches[0].description.since
             trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
         return trace
@@ -362,3 +362,13 @@ class StepContext:
         path = self.storage.directory(name)
         self.directories.append(path)
         return path
+
+
+def _within(trace: Trace) -> int | None:
+    """The time that a trace's updates are advanced to when they are merged.
+
+    What was added late may be known only from beyond what it has processed; updates stay before
+    that, where readers that come later still expect them.
+    """
+    since, upper = trace.since.bound, trace.upper.bound
+    return since if since is None or upper is None else min(since, upper - 1)

@@ -147,7 +147,7 @@ def _bar(context: StepContext, operators: int) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    spark = context.spark_runner.spark
+    spark = context.spark_runner.session
     if str(spark.conf.get(PROGRESS, "true")).lower() == "false":
         return None
     return tqdm(total=operators, unit=" operators", leave=False, disable=None)

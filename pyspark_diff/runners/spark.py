@@ -52,12 +52,9 @@ class SparkRunner:
     """
 
     def __init__(self, spark: SparkSession, time_type: TimeType):
+        #: The session that jobs run in.
         self.session = spark
         self._time_type = time_type
-
-    @property
-    def spark(self) -> SparkSession:
-        return self.session
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """Do a keyed operator's work of one step.
