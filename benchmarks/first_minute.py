@@ -1,8 +1,8 @@
 """The first minute: what a first program costs in a fresh environment, beside Spark's own start.
 
 Each program runs in a process of its own, once with an empty cache of kernels and once again with
-what the first run left there. Told are seconds of processor time, of the driver's Python and of the
-Python workers; Spark's own start and the JVM are not among them::
+what the first run left there. Told are seconds of processor time of the driver's Python; the Python
+workers, Spark's own start and the JVM are not among them::
 
     python benchmarks/first_minute.py
     python benchmarks/first_minute.py --program join

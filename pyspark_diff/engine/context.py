@@ -103,7 +103,9 @@ class StepContext:
             early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
             if not early or len(early) == 1 and early[0].description.since == trace.since:
                 continue
-            files = self._merge(node, early, _within(trace), every=True)
+            files = self._merge(
+                node, early, _within(trace, trace.since, trace.upper), every=True
+            )
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
 
@@ -188,12 +190,8 @@ class StepContext:
 
     def _settled(self, node: Arranged, trace: Trace, upper: Antichain) -> int | None:
         """The time that old updates are advanced to."""
-        since = self.compaction.since(node, trace, self.state.frontiers, upper).bound
-        if since is None or upper.bound is None:
-            return since
-        # What is added late may know its past only from beyond its own frontier, and within a
-        # step nothing may come to lie there.
-        return min(since, upper.bound - 1)
+        since = self.compaction.since(node, trace, self.state.frontiers, upper)
+        return _within(trace, since, upper)
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
@@ -329,7 +327,7 @@ class StepContext:
             batches = trace.batches[first:stop]
             # Beyond a reader's frontier times still tell old updates from new ones.
             settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = _within(trace) if settled else None
+            until = _within(trace, trace.since, trace.upper) if settled else None
             reached = trace.since if settled else batches[0].description.since
             trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
         return trace
@@ -364,11 +362,13 @@ class StepContext:
         return path
 
 
-def _within(trace: Trace) -> int | None:
-    """The time that a trace's updates are advanced to when they are merged.
+def _within(trace: Trace, since: Antichain, upper: Antichain) -> int | None:
+    """The time that a trace's updates are advanced to, when it is processed up to a frontier.
 
-    What was added late may be known only from beyond what it has processed; updates stay before
-    that, where readers that come later still expect them.
+    What was added late may know its past only from beyond its own frontier. Updates stay before
+    that: within a step nothing may come to lie there, and readers that come later expect them.
     """
-    since, upper = trace.since.bound, trace.upper.bound
-    return since if since is None or upper is None else min(since, upper - 1)
+    at, until, begin = since.bound, upper.bound, trace.lower.bound
+    if at is None or until is None or begin is None:
+        return at
+    return min(at, max(until - 1, begin))
