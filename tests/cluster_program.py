@@ -89,9 +89,9 @@ def main(folder):
         root = flow._storage.root
         given, session = flow.input("edges", "src long, dst long")
         wide = given.map_in_pandas(mapped, "src long, dst long")
-        degrees = wide.select("src").count().arrange_by_self()
-        answer = degrees.select("count").count()
-        few = given.select("dst").where("dst < 1000000").threshold(capped)
+        degrees = wide.select("src").count().keep()
+        answer = degrees.select("count").count().keep()
+        few = given.select("dst").where("dst < 1000000").threshold(capped).keep()
 
         session.insert(table(edges))
         session.advance_to(1)
@@ -114,7 +114,7 @@ def loop(spark, folder, edges):
     with Dataflow(spark, runner="spark", root=folder) as flow:
         given, session = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        found = graphs.bfs(given, roots).arrange_by_self()
+        found = graphs.bfs(given, roots).keep()
         roots_in.insert([(int(edges[0, 0]),)])
         roots_in.close()
         for change, left in ((session.insert, edges), (session.remove, edges[100:])):
