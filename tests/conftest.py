@@ -18,7 +18,7 @@ settings.register_profile(
     deadline=None,
     # The same examples in every run, so that a failure is a change and never luck.
     derandomize=True,
-    max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "6")),
+    max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "4")),
     # How to repeat a failure, also from a log.
     print_blob=True,
 )

@@ -135,7 +135,7 @@ def test_at_each_time_as_pyspark_does(spark, tables, done):
         assert multiset(found.at(time)) == multiset(right), f"at {time}"
 
 
-@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_kept_up_to_date(spark, tables, runner):
     done = [DONE[name] for name in ("arithmetic", "filter", "middle", "rollup", "pivot several")]
     with Dataflow(spark, runner=runner, buckets=2) as flow:

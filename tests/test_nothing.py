@@ -97,6 +97,8 @@ def test_nothing_left_by_a_filter_goes_through_everything(
             computed.crossJoin(none.select("x").toDF("z").hint("broadcast")),
             computed.groupBy("c14", "c15").count(),
         ]
+        for frame in kept:
+            frame.keep()
         session.insert([(1, *[None] * (len(struct) - 1))])
         session.advance_to(1)
         session.flush()
@@ -125,6 +127,8 @@ def test_rows_without_columns_are_counted_however_they_come(
             rows.arrange_by_self(), rows.groupBy().count(), rows.count(), rows.distinct(),
             rows.select(F.hash(F.lit(1)).alias("h")),
         ]
+        for frame in frames:
+            frame.keep()
         for data in given:
             session.insert(data)
         session.remove([()] * 2)
@@ -151,7 +155,9 @@ def test_dropping_every_column_leaves_the_rows(
             rows.flat_map(lambda row: [(1,)], "y int"),
             rows.map_in_pandas(lambda frames: (f.assign(y=1) for f in frames), "y int"),
         ]
-        count = rows.groupBy().count()
+        count = rows.groupBy().count().keep()
+        for frame in frames:
+            frame.keep()
         session.insert([(i,) for i in range(10)])
         session.insert(spark.range(5).selectExpr("cast(id as int) AS x"))
         session.advance_to(1)

@@ -313,7 +313,7 @@ def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
             session.insert([(k, i) for k in range(6) for i in range(400)])
             session.close()
         parity = ((F.col("x") + F.col("y")) % 2).alias("p")
-        counts = left.join(right, "k").select("k", parity).count()
+        counts = left.join(right, "k").select("k", parity).count().keep()
         flow.step()
         assert {tuple(row) for row in counts.at().collect()} == {
             (k, p, 80_000) for k in range(6) for p in range(2)
@@ -326,7 +326,7 @@ def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
 def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
     with Dataflow(small, runner="local", buckets=2) as flow:
         rows, session = flow.input("rows", "k long, v long")
-        least = rows.groupBy("k").agg(F.min("v").alias("v"))
+        least = rows.groupBy("k").agg(F.min("v").alias("v")).keep()
         session.insert([(i % 50, i) for i in range(1000)] + [(99, i) for i in range(3000)])
         session.close()
         monkeypatch.setattr(pieces, "_free_memory", lambda: 1 << 10)
@@ -343,7 +343,7 @@ def test_memory_that_gives_out_names_operator_and_keys(small, monkeypatch):
 
     with Dataflow(small, runner="local", buckets=1) as flow:
         words, session = flow.input("words", "word string")
-        counts = words.count()
+        counts = words.count().keep()
         session.insert([("a",), ("b",), ("a",)])
         session.close()
         with monkeypatch.context() as patch:
@@ -357,7 +357,7 @@ def test_memory_that_gives_out_names_operator_and_keys(small, monkeypatch):
 def test_memory_that_gives_out_in_the_lookups_of_a_join_is_told_too(small, monkeypatch):
     flow, pairs, left_in, right_in = exploding(small, "local", 120)
     with flow:
-        counts = pairs.select("x").count()
+        counts = pairs.select("x").count().keep()
         left_in.close()
         right_in.close()
         with monkeypatch.context() as patch:
@@ -398,9 +398,9 @@ def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
     with Dataflow(small, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", "k long, v string")
         frames = [
-            rows.groupBy("k").agg(F.max("v").alias("v"), F.count("*").alias("n")),
-            rows.count(),
-            rows.select("k").distinct(),
+            rows.groupBy("k").agg(F.max("v").alias("v"), F.count("*").alias("n")).keep(),
+            rows.count().keep(),
+            rows.select("k").distinct().keep(),
         ]
         data = [(i % 2500, f"v{i % 7}") for i in range(6000)]
         there = Counter(data)

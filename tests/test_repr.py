@@ -16,6 +16,7 @@ from pyspark_diff import (
     GroupedDiff,
     Hold,
     InputSession,
+    KeyedSession,
     Loop,
     Probe,
 )
@@ -30,6 +31,8 @@ def objects(spark):
         edges, edges_in = flow.input("edges", "src long, `<b>` string")
         _, done_in = flow.input("done", "a int")
         done_in.close()
+        _, people_in = flow.input("people", "id int", key="id")
+        people_in.close()
         loop = flow.loop(name="two")
         with loop as inside:
             nodes = inside.variable(edges.select("src"))
@@ -38,13 +41,15 @@ def objects(spark):
         degrees = groups.agg(F.count("*").alias("degree"))
         history = spark.createDataFrame([], "a int, at date, change int")
         yield flow, edges_in, {
-            flow: "Dataflow[edges (src bigint, <b> string) at 0; done (a int) closed; 0 steps]",
+            flow: "Dataflow[edges (src bigint, <b> string) at 0; done (a int) closed; "
+                  "people (id int) closed; 0 steps]",
             edges: "DiffFrame[src bigint, <b> string; time bigint]",
             degrees: "DiffFrame[src bigint, degree bigint; time bigint]",
             nodes: "DiffFrame[src bigint; time bigint]",
             DiffFrame(history, "at", "change"): "DiffFrame[a int; at date]",
             edges_in: "InputSession('edges', at 0)",
             done_in: "InputSession('done', closed)",
+            people_in: "KeyedSession('people', closed)",
             degrees.keep().probe(): "Probe(at 0)",
             groups: "GroupedDiff[by src; DiffFrame[src bigint, <b> string; time bigint]]",
             edges.na: "NaMethods[DiffFrame[src bigint, <b> string; time bigint]]",

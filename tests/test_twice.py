@@ -47,7 +47,7 @@ NAMED = {
 def run(spark, make, runner):
     with Dataflow(spark, runner=runner) as flow:
         given, session = flow.input("in", "k int, x int")
-        found = make(given)
+        found = make(given).keep()
         session.insert([(7, 1), (7, 2)])
         session.advance_to(1)
         session.flush()

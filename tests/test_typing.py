@@ -74,6 +74,7 @@ PYRIGHT = {
     "attr-defined": "reportAttributeAccessIssue",
     "assignment": "reportAssignmentType",
     "arg-type": "reportArgumentType",
+    "operator": "reportCallIssue",
 }
 
 

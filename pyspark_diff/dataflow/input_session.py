@@ -85,7 +85,7 @@ class BaseSession:
         self._flow_closed = False
 
     def __repr__(self) -> str:
-        return f"InputSession({self.name!r}, {self._told()})"
+        return f"{type(self).__name__}({self.name!r}, {self._told()})"
 
     def _told(self) -> str:
         """The time of the session, in words."""

@@ -22,6 +22,7 @@ from pyspark_diff.expressions.handles import STAR, Handle
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.jvm import JVM_FRAME
 from pyspark_diff.spark.schema import DIFF, TIME, check_names
 
 if TYPE_CHECKING:
@@ -356,7 +357,7 @@ class PySparkMethods(Frame):
 
         def __getattr__(self, name):
             told = None if name.startswith("_") else hint(name)
-            if name == "_jdf":
+            if name == JVM_FRAME:
                 # What an operator of a Spark frame asks its other side for.
                 raise AttributeError(
                     "a Spark frame cannot take a collection beside it, as it does not change: "

@@ -24,6 +24,9 @@ _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
 _MOST_CASES = 8
 
+#: What an operator of a classic frame asks its other side for.
+JVM_FRAME = "_jdf"
+
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
 _SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
