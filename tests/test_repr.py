@@ -16,7 +16,6 @@ from pyspark_diff import (
     GroupedDiff,
     Hold,
     InputSession,
-    KeyedSession,
     Loop,
     Probe,
 )

@@ -17,6 +17,7 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.operators.node import Node
+from pyspark_diff.spark.schema import Schema
 
 
 class Dataflow(BaseDataflow):
@@ -228,8 +229,8 @@ class Dataflow(BaseDataflow):
     def _inputs_told(self) -> list[tuple[str, str, str]]:
         # Not under the lock: to look at a dataflow must not wait for its step.
         return [
-            (session.name, node.schema.describe(), session._told())
-            for node, session in list(self._sessions.items())
+            (session.name, Schema(session.schema).describe(), session._told())
+            for session in list(self._sessions.values())
         ]
 
     def _told(self) -> str:
