@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_diff import graphs
+    from pyspark_diff.dataflow.background import RunningStep
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.keyed_session import KeyedSession
     from pyspark_diff.dataflow.probe import Probe
     from pyspark_diff.dataflow.staleness import StaleWarning
+    from pyspark_diff.engine.progress import Progress
     from pyspark_diff.errors import (
         ClosedError,
         DiffError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         ReservedNameError,
         SchemaError,
         StalledError,
+        StepCancelledError,
         StepError,
         StorageError,
         TimeRegressionError,
@@ -68,10 +71,13 @@ _HOMES = {
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",
     "Probe": "dataflow.probe",
+    "Progress": "engine.progress",
     "ReservedNameError": "errors",
+    "RunningStep": "dataflow.background",
     "SchemaError": "errors",
     "StaleWarning": "dataflow.staleness",
     "StalledError": "errors",
+    "StepCancelledError": "errors",
     "StepError": "errors",
     "StorageError": "errors",
     "TimeRegressionError": "errors",
@@ -102,10 +108,13 @@ __all__ = [
     "NonDeterministicError",
     "NotReadableError",
     "Probe",
+    "Progress",
     "ReservedNameError",
+    "RunningStep",
     "SchemaError",
     "StaleWarning",
     "StalledError",
+    "StepCancelledError",
     "StepError",
     "StorageError",
     "TimeRegressionError",

@@ -144,6 +144,13 @@ class StepError(DiffError, RuntimeError):
     """
 
 
+class StepCancelledError(DiffError, RuntimeError):
+    """A step was ended by `RunningStep.cancel` before it was committed.
+
+    It changed nothing; the next step does all of it again.
+    """
+
+
 class StorageError(DiffError, OSError):
     """State could not be written or read where it is kept.
 

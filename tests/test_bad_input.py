@@ -683,6 +683,8 @@ FLOW_CALLS = {
     "advance_to": lambda f: f.advance_to(9),
     "step": lambda f: f.step(),
     "step_while": lambda f: f.step_while(lambda: False),
+    "step_async": lambda f: f.step_async(),
+    "progress": lambda f: f.progress(),
     "arrangements": lambda f: f.arrangements(),
     "describe": lambda f: f.describe(),
     "iterations": lambda f: f.iterations(),

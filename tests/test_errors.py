@@ -30,6 +30,7 @@ BUILTIN_OF = {
     "FunctionError": RuntimeError,
     "StalledError": RuntimeError,
     "StepError": RuntimeError,
+    "StepCancelledError": RuntimeError,
     "StorageError": OSError,
     "TooManyRowsError": MemoryError,
 }

@@ -39,13 +39,13 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
-    "runners": frozenset("feed local pieces read spark tasks work".split()),
+    "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
         "compaction context demand evaluation graph growth loop lowering oscillation program "
         "progress state step subgraph".split()
     ),
     "dataflow": frozenset(
-        "blame catalog coercion dataflow hold input_session keyed_session outputs probe "
+        "background blame catalog coercion dataflow hold input_session keyed_session outputs probe "
         "staleness".split()
     ),
     "frame": frozenset(

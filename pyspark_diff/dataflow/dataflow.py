@@ -8,6 +8,7 @@ at ``t``.
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog, staleness
+from pyspark_diff.dataflow.background import RunningStep
 from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
@@ -33,6 +35,7 @@ from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.program import written
+from pyspark_diff.engine.progress import Progress, progress_of
 from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.engine.subgraph import Subgraph
@@ -42,6 +45,7 @@ from pyspark_diff.errors import (
     NotReadableError,
     SchemaError,
     StalledError,
+    StepCancelledError,
     StorageError,
     TimeRegressionError,
     from_payload,
@@ -55,6 +59,7 @@ from pyspark_diff.operators.node import Arranged, Constant, Input, Node, Reader
 from pyspark_diff.operators.upsert import changes_input, upsert
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.stop import Stop
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import (
     DIFF,
@@ -138,6 +143,10 @@ class BaseDataflow:
         #: The first frontiers of inputs.
         self._begins: dict[Node, Antichain] = {}
         self._state = State({}, {}, {}, {})
+        #: Up to where everything is done, also by consumers, before the step that runs.
+        self._shown = self._state
+        #: Steps in the background that are not over, or not looked at.
+        self._running: list[RunningStep] = []
         #: The last step that was begun, until its files are in order.
         self._begun: StepContext | None = None
         #: Files that stood before something was discarded; those that nobody needs go.
@@ -192,7 +201,88 @@ class BaseDataflow:
                 session._hand_over()
             return self._step(on_iteration)
 
-    def _step(self, on_iteration: Watch | None) -> bool:
+    def step_async(self, on_iteration: Watch | None = None) -> RunningStep:
+        """As `step`, in a thread of its own, while this one goes on.
+
+        Everything that was given up to this call is processed. Probes and `progress` tell how far
+        it is, and what is read is the state before it, or waits for it, as for any step of another
+        thread. Consumers of `DiffFrame.inspect` are called in its thread.
+
+        Parameters
+        ----------
+        on_iteration : callable, optional
+            As of `step`; called in the thread of the step.
+
+        Returns
+        -------
+        RunningStep
+            To wait for it, or to cancel it. Its errors come when it is waited for.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     probe = words.count().keep().probe()
+        ...     words_in.insert([("a",)])
+        ...     words_in.advance_to(1)
+        ...     running = flow.step_async()
+        ...     while probe.less_than(1):
+        ...         if running.wait(timeout=60):
+        ...             print(flow.progress().frontier)
+        Antichain([1])
+        """
+        self._check_outside("step_async")
+        self._check_open()
+        for session in self._sessions.values():
+            session._hand_over()
+
+        def step(stop: Stop) -> bool:
+            with self._lock:
+                stop.check()
+                return self._step(on_iteration, stop)
+
+        running = RunningStep(self.spark, step)
+        self._running = [r for r in self._running if not r.done() or r._unseen] + [running]
+        return running
+
+    def progress(self) -> Progress:
+        """How far the step that runs is, or the last one if none does. Any thread may ask.
+
+        Returns
+        -------
+        Progress
+            Its ``frontier`` is that of all collections together, as a probe has it.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     _ = words.count().keep()
+        ...     words_in.insert([("a",), ("a",)])
+        ...     _ = flow.advance_to(1)
+        ...     flow.progress().running, flow.progress().frontier, flow.progress().rows
+        (False, Antichain([1]), 2)
+        """
+        self._check_open()
+        begun, shown = self._begun, self._complete()
+        frontier = meet_all(shown.frontiers.get(n, self._begins[n]) for n in self._sessions)
+        if begun is not None:
+            return progress_of(begun, frontier)
+        report = shown.report
+        operators = 0 if shown.graph is None else len(shown.graph.order)
+        return Progress(
+            shown.epoch, False, frontier, "", operators, operators, len(report.iterations),
+            report.rows_in + report.rows_read, report.seconds,
+        )
+
+    def _complete(self) -> State:
+        """The last state of which everything has been handed over."""
+        state = self._state
+        return state if all(delivery.done for delivery in state.outbox) else self._shown
+
+    def _step(self, on_iteration: Watch | None, stop: Stop | None = None) -> bool:
         self._check_open()
         growth = self._build()
         graph = growth.graph
@@ -211,7 +301,7 @@ class BaseDataflow:
                 arrivals[node] = self._constant(node, old)
         moved = any(upper[node] != old.frontiers.get(node) for node in upper)
         if moved or any(arrivals.values()) or growth.late:
-            self._advance(growth, old, arrivals, upper, on_iteration, explain=True)
+            self._advance(growth, old, arrivals, upper, on_iteration, stop, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
             found = staleness.left(self._sessions.values(), self._state)
             if found:
@@ -356,19 +446,33 @@ class BaseDataflow:
         return self.spark.createDataFrame(catalog.iterations(self.report.iterations))
 
     def close(self) -> None:
-        """Remove everything that the dataflow wrote. A second call does nothing."""
+        """Remove everything that the dataflow wrote. A second call does nothing.
+
+        It waits for a step that runs. Use of a ``with`` block that an exception ends cancels it.
+        """
         with self._lock:
             self._open = False
             for session in self._sessions.values():
                 session._flow_closed = True
             self._storage.close()
+        for running in self._running:
+            if running._unseen is not None:
+                warnings.warn(
+                    "a step in the background has failed, and nobody has waited for it: "
+                    f"{running._unseen}", RuntimeWarning, stacklevel=2,
+                )
+        self._running = []
 
     def __enter__(self) -> Self:
         self._check_open()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            for running in self._running if kind is not None else ():
+                running.cancel()
+        finally:
+            self.close()
 
     # What follows is for the layer above.
 
@@ -448,7 +552,7 @@ class BaseDataflow:
         fed = [n for n in inputs if n in self._begins]
 
         def read() -> Antichain:
-            state, growth = self._state, self._growth
+            state, growth = self._complete(), self._growth
             if state.graph is not None:
                 runs = state.graph.lowered.get(node)
                 if runs is not None and runs in state.frontiers:
@@ -579,18 +683,20 @@ class BaseDataflow:
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None = None,
+        stop: Stop | None = None,
         explain: bool = False,
     ) -> None:
         watch = None if on_iteration is None else _Watch(on_iteration)
+        stop = stop or Stop()
         try:
             try:
-                self._commit(growth, old, arrivals, upper, watch)
-            except (StorageError, MemoryError):
+                self._commit(growth, old, arrivals, upper, watch, stop)
+            except (StorageError, MemoryError, StepCancelledError):
                 raise
             except Exception as error:
                 if not explain or watch is not None and watch.raised:
                     raise
-                raise self._explained(error, arrivals, upper) from error
+                raise self._explained(error, arrivals, upper, stop) from error
             self._deliver()
         finally:
             self._tidy()
@@ -603,13 +709,17 @@ class BaseDataflow:
         arrivals: Mapping[Node, tuple[Arrival, ...]],
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
+        stop: Stop,
     ) -> None:
-        self._begun = context = self._context(growth, old, self.runner)
+        self._shown = self._complete()
+        self._begun = context = self._context(growth, old, self.runner, stop)
+        after = Step(context, on_iteration).run(arrivals, upper)
+        stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
-        self._state = Step(context, on_iteration).run(arrivals, upper)
+        self._state = after
 
-    def _context(self, growth: Growth, state: State, runner: str) -> StepContext:
+    def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
             self._outputs.holds(growth.graph),
@@ -619,10 +729,11 @@ class BaseDataflow:
             start = self._start().join(growth.since).bound
             assert start is not None  # constants have a beginning
             again[node] = (constant_arrival(node, start),)
-        return StepContext(growth, state, settings, self._storage, self._spark_runner, again)
+        spark_runner = SparkRunner(self.spark, self.time_type, stop)
+        return StepContext(growth, state, settings, self._storage, spark_runner, again, stop)
 
     def _explained(
-        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain]
+        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain], stop: Stop
     ) -> DiffError:
         """The error of a step, with the updates that are to blame."""
         begun = self._begun
@@ -634,10 +745,12 @@ class BaseDataflow:
 
         def fails(given: Given) -> type[Exception] | None:
             waiting = {n: rest for n, rest in old.waiting.items() if n not in self._sessions}
-            trial = self._context(begun.growth, replace(old, waiting=waiting), runner)
+            trial = self._context(begun.growth, replace(old, waiting=waiting), runner, stop)
             try:
                 with interruptible():
                     Step(trial).process({**others, **given}, upper)
+            except StepCancelledError:
+                raise
             except Exception as found:
                 return type(found)
             finally:

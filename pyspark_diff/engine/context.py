@@ -6,6 +6,7 @@ It is made for one step and dropped after it; nothing of the state before is cha
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field, replace
 from typing import Mapping, Sequence
 
@@ -26,6 +27,7 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Output, Work
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -52,6 +54,8 @@ class StepContext:
     spark_runner : SparkRunner
     constants : mapping of Node to sequence of Arrival
         Constants that new operators are to be given again.
+    stop : Stop
+        What ends the step.
     """
 
     growth: Growth
@@ -60,6 +64,7 @@ class StepContext:
     storage: Storage
     spark_runner: SparkRunner
     constants: Mapping[Node, Sequence[Arrival]] = field(default_factory=dict)
+    stop: Stop = field(default_factory=Stop)
     report: Report = field(default_factory=Report)
 
     @property
@@ -68,11 +73,13 @@ class StepContext:
         return self.growth.graph
 
     def __post_init__(self) -> None:
-        self._local = LocalRunner(self.spark_runner.evaluate)
+        self._local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
-        #: What is being done, for errors.
+        #: What is being done, for errors and for who looks on, and how many are done.
         self.doing: Node | Subgraph | None = None
+        self.done = 0
+        self.began = time.monotonic()
         self.directories: list[str] = []
         self.evaluation = Evaluation(
             self.graph, self.settings, self.spark_runner, self._local, self._directory,

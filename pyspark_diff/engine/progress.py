@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.times import Antichain
 
 #: After how many seconds a step shows how far it is, and how many there are between lines of log.
 PATIENCE = 2.0
@@ -29,6 +30,56 @@ IDLE = 30.0
 PROGRESS = "spark.pyspark_diff.progress"
 
 _logger = logging.getLogger("pyspark_diff")
+
+
+class Progress(NamedTuple):
+    """How far a dataflow is. While a step runs none of its numbers goes back.
+
+    Parameters
+    ----------
+    step : int
+        The number of the step, the first being 1.
+    running : bool
+        Whether it is under way. All else is of the last step if none is.
+    frontier : Antichain
+        Up to where all that is kept is complete and all that is shown was handed over, as `Probe`
+        has it. It moves when a step is committed.
+    operator : str
+        What is being worked on: an operator, or a loop.
+    operators_done, operators : int
+        How many there are, a loop being one.
+    iterations : int
+        Iterations of loops that are over.
+    rows : int
+        Update rows that operators have taken in or looked up.
+    seconds : float
+        Since the step began.
+    """
+
+    step: int
+    running: bool
+    frontier: Antichain
+    operator: str = ""
+    operators_done: int = 0
+    operators: int = 0
+    iterations: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
+    """How far a step is."""
+    graph, report, doing = context.graph, context.report, context.doing
+    name = "start"
+    if isinstance(doing, Subgraph):
+        name = doing.loop.name
+    elif doing is not None:
+        name = graph.program.name(doing)
+    return Progress(
+        context.state.epoch + 1, True, frontier, name, context.done, len(graph.order),
+        len(report.iterations), report.rows_in + report.rows_read,
+        time.monotonic() - context.began,
+    )
 
 
 @dataclass(eq=False)
@@ -44,7 +95,8 @@ class _Run:
     def look(self, now: float) -> None:
         if now - self.began < PATIENCE:
             return
-        done, doing = self.place()
+        at = progress_of(self.context)
+        done, doing = at.operators_done, at.operator
         order = self.context.graph.order
         if not self.told or now - self.told >= TOLD_EVERY:
             self.told = now
@@ -59,17 +111,6 @@ class _Run:
             self.bar.set_description_str(doing, refresh=False)
             self.bar.n = done
             self.bar.refresh()
-
-    def place(self) -> tuple[int, str]:
-        """How many operators are done, and which is being worked on."""
-        context = self.context
-        doing = context.doing
-        for number, item in enumerate(context.graph.order):
-            if item is doing:
-                if isinstance(item, Subgraph):
-                    return number, item.loop.name
-                return number, context.graph.program.name(item)
-        return 0, "start"
 
     def end(self) -> None:
         if self.bar is not None:

@@ -84,8 +84,9 @@ class Step:
         """What `run` does, but for the compaction: returns what consumers are to be given."""
         context = self._context
         context.settle()
-        for item in context.graph.order:
-            context.doing = item
+        for done, item in enumerate(context.graph.order):
+            context.stop.check()
+            context.doing, context.done = item, done
             if isinstance(item, Subgraph):
                 self._loop(item)
             elif isinstance(item, Input):
@@ -94,6 +95,7 @@ class Step:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
                 self._visit(item, before)
+        context.done = len(context.graph.order)
         shown = []
         for inspect, feeds, at in context.shows:
             context.doing = inspect

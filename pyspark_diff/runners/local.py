@@ -19,6 +19,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.pieces import Intake
 from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
@@ -38,10 +39,12 @@ class LocalRunner:
     ----------
     evaluate : callable
         Evaluates a chain of Spark expressions on a table.
+    stop : Stop
+        What ends the step that it runs for.
     """
 
-    def __init__(self, evaluate: Evaluate):
-        self._evaluate = evaluate
+    def __init__(self, evaluate: Evaluate, stop: Stop):
+        self._evaluate, self._stop = evaluate, stop
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
@@ -64,7 +67,7 @@ class LocalRunner:
                 # Not consolidated before: nothing is moved from here to there.
                 for bucket, part in partition(updates, work.layout, work.buckets):
                     intake.add(bucket, part)
-        return _each(
+        return self._each(
             lambda bucket: run_bucket(work, bucket, intake, in_memory=True),
             intake.buckets(),
             sum(intake.rows.values()),
@@ -72,16 +75,21 @@ class LocalRunner:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
-        return _each(lambda bucket: read_bucket(read, bucket, in_memory=True), read.buckets(), rows)
+        return self._each(
+            lambda bucket: read_bucket(read, bucket, in_memory=True), read.buckets(), rows
+        )
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
     ) -> dict[int, tuple[BatchFile, ...]]:
         """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
-        return {
-            bucket: merge_bucket(files[bucket], directory, bucket, since, most, in_memory=True)
-            for bucket in sorted(files)
-        }
+        merged = {}
+        for bucket in sorted(files):
+            self._stop.check()
+            merged[bucket] = merge_bucket(
+                files[bucket], directory, bucket, since, most, in_memory=True
+            )
+        return merged
 
     def tables(self, feed: Feed) -> Iterator[pa.Table]:
         """The update rows of a feed, its chain applied."""
@@ -94,7 +102,25 @@ class LocalRunner:
             tables = chain.from_iterable(rest.tables() for rest in source.rest)
         else:
             tables = map(storage.read_table, source.paths)
-        return (self._staged(table, feed.chain) for table in tables if table.num_rows)
+        for table in tables:
+            self._stop.check()
+            if table.num_rows:
+                yield self._staged(table, feed.chain)
+
+    def _each(
+        self, do: Callable[[int], BucketResult], buckets: Sequence[int], rows: float
+    ) -> list[BucketResult]:
+        """The results of all buckets; many rows are worth a thread each, as kernels let others
+        run."""
+
+        def done(bucket: int) -> BucketResult:
+            self._stop.check()
+            return do(bucket)
+
+        if rows < THREADED or len(buckets) < 2:
+            return list(map(done, buckets))
+        with ThreadPoolExecutor(min(len(buckets), os.cpu_count() or 1)) as pool:
+            return list(pool.map(done, buckets))
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []
@@ -109,16 +135,6 @@ class LocalRunner:
             if stage is not None:
                 table = stage.on_table(table)
         return table
-
-
-def _each(
-    do: Callable[[int], BucketResult], buckets: Sequence[int], rows: float
-) -> list[BucketResult]:
-    """The results of all buckets; many rows are worth a thread each, as kernels let others run."""
-    if rows < THREADED or len(buckets) < 2:
-        return [do(bucket) for bucket in buckets]
-    with ThreadPoolExecutor(min(len(buckets), os.cpu_count() or 1)) as pool:
-        return list(pool.map(do, buckets))
 
 
 def rows_of(feeds: Sequence[Feed]) -> float:

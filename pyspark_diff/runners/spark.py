@@ -9,7 +9,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +23,7 @@ from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
+from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.jobs import run_job
@@ -41,6 +42,8 @@ from pyspark_diff.trace.batch import BatchFile
 #: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
 LOCAL_ROWS = 1000
 
+_T = TypeVar("_T")
+
 
 class SparkRunner:
     """Runs kernels as Spark jobs.
@@ -49,12 +52,15 @@ class SparkRunner:
     ----------
     spark : SparkSession
     time_type : TimeType
+    stop : Stop, optional
+        What ends the step that it runs for.
     """
 
-    def __init__(self, spark: SparkSession, time_type: TimeType):
+    def __init__(self, spark: SparkSession, time_type: TimeType, stop: Stop | None = None):
         #: The session that jobs run in.
         self.session = spark
         self._time_type = time_type
+        self._stop = stop or Stop()
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """Do a keyed operator's work of one step.
@@ -105,10 +111,14 @@ class SparkRunner:
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with errors_from_text():
-            rows = run_job(self.session, results.collect)
+            rows = self._run(results.collect)
         for row in rows:
             tasks.raise_error(row.error)
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
+
+    def _run(self, job: Callable[[], _T]) -> _T:
+        self._stop.check()
+        return run_job(self.session, job, self._stop.check)
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
@@ -119,7 +129,7 @@ class SparkRunner:
         do = tasks.merge_buckets(listed, directory, since, most)
         with errors_from_text(), storage.made(directory):
             merges = self._range(len(listed)).mapInArrow(do, tasks.RESULTS)
-            rows = run_job(self.session, merges.collect)
+            rows = self._run(merges.collect)
         merged = {}
         for row in rows:
             tasks.raise_error(row.error)
@@ -134,13 +144,13 @@ class SparkRunner:
         frame = frame.select(*map(column, schema.names), TIME, DIFF)
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
         with errors_from_text(), storage.made(directory):
-            rows = run_job(self.session, written.collect)
+            rows = self._run(written.collect)
         return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: Source) -> pa.Table:
         """The rows of a user's frame, on the driver."""
         with errors_from_text():
-            return run_job(self.session, self.frame(source).toArrow)
+            return self._run(self.frame(source).toArrow)
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, without any job."""
@@ -154,7 +164,7 @@ class SparkRunner:
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
-            return run_job(self.session, frame.toArrow)
+            return self._run(frame.toArrow)
         rows = frame.collect()
         if not rows:  # the conversion knows no empty table
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()

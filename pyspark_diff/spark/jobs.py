@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Callable, TypeVar
 
@@ -21,11 +21,15 @@ from pyspark.sql import SparkSession, is_remote
 #: Seconds for which a cancelled job is waited for. One that is still being planned has to be
 #: cancelled again.
 PATIENCE, AGAIN = 5.0, 0.1
+#: Seconds between two looks at whether a job is still wanted.
+EVERY = 0.1
 
 T = TypeVar("T")
 
 
-def run_job(spark: SparkSession, job: Callable[[], T]) -> T:
+def run_job(
+    spark: SparkSession, job: Callable[[], T], check: Callable[[], None] = lambda: None
+) -> T:
     """What a function gives that runs Spark jobs; they are cancelled if the wait is cut short.
 
     Parameters
@@ -34,6 +38,8 @@ def run_job(spark: SparkSession, job: Callable[[], T]) -> T:
         Its session. What this thread has set for its jobs, such as a pool, holds for them too.
     job : callable
         Called in a thread of its own.
+    check : callable
+        Called again and again while the job runs; what it raises ends the wait.
 
     Examples
     --------
@@ -53,6 +59,8 @@ def run_job(spark: SparkSession, job: Callable[[], T]) -> T:
     thread = InheritableThread(run, session=spark, daemon=True)
     try:
         thread.start()
+        while wait([answer], EVERY).not_done:
+            check()
         return answer.result()
     except BaseException:
         until = time.monotonic() + PATIENCE
