@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.lookup import replay_on
-from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
+from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import TimeType
 
@@ -25,7 +25,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True)
-class CheckedKernel(ReplayKernel):
+class CheckedKernel(RecordKernel):
     """The updates as they come, each accumulation being looked at.
 
     Parameters
@@ -34,9 +34,6 @@ class CheckedKernel(ReplayKernel):
     """
 
     time_type: TimeType
-
-    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        return []  # the key is the record
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]

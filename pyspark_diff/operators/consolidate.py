@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
+from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 
 
 @dataclass(frozen=True)
-class ConsolidateKernel(ReplayKernel):
+class ConsolidateKernel(RecordKernel):
     """The rows as they come out of the arrange: consolidated."""
 
     stateful = False
-
-    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        return []  # the key is the record
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]

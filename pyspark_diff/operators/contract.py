@@ -200,6 +200,13 @@ class ReplayKernel(Kernel):
         """
 
 
+class RecordKernel(ReplayKernel):
+    """A replay kernel of one collection that is arranged by the whole record: the key is all."""
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return []
+
+
 #: A part of what a bilinear kernel gives, made when it is called: chunks of updates, and where they
 #: belong, packed.
 Part = Callable[[], Iterator[tuple[Changes, PerRow]]]

@@ -16,17 +16,14 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels.lookup import replay_on
 from pyspark_diff.kernels.updates import pick
-from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
+from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import Schema
 
 
 @dataclass(frozen=True)
-class CountKernel(ReplayKernel):
+class CountKernel(RecordKernel):
     """Where the accumulation of a record changes, its old row goes and its new row comes."""
-
-    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        return []  # the key is the record
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Callable, ClassVar, Iterable, Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
@@ -258,13 +259,13 @@ class FlatMap(Stage):
 
 
 @dataclass(frozen=True)
-class MapInPandas(Stage):
-    """A Python function over pandas frames of update rows, time and diff included.
+class _Mapped(Stage, ABC):
+    """A Python function over parts of the update rows, time and diff included.
 
     Parameters
     ----------
     function : callable
-        From an iterator of pandas frames to an iterator of pandas frames.
+        From an iterator of parts to an iterator of parts.
     time, diff : str
         The user's names for the two columns.
     inputs : pyarrow.Schema
@@ -275,127 +276,111 @@ class MapInPandas(Stage):
         The same for Arrow.
     """
 
-    function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]
+    function: Callable[[Iterator[Any]], Iterator[Any]]
     time: str
     diff: str
     inputs: pa.Schema
     struct: T.StructType
     schema: pa.Schema
     keeps_time_and_diff = False
-
-    def on_frame(self, frame: DataFrame) -> DataFrame:
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            tables = (pa.Table.from_batches([batch]) for batch in batches)
-            with errors_to_text():
-                for table in self._tables(tables):
-                    yield from table.to_batches()
-
-        return map_in_arrow(frame, run, self.struct)
-
-    def on_table(self, table: pa.Table) -> pa.Table:
-        tables = list(self._tables(iter([table])))
-        return pa.concat_tables(tables) if tables else self.schema.empty_table()
-
-    def _tables(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        names = {TIME: self.time, DIFF: self.diff}
-        fields = [*self.inputs, self.schema.field(TIME), self.schema.field(DIFF)]
-        given = pa.schema([(field.name, field.type) for field in fields])
-        shown = [names.get(name, name) for name in given.names]
-        frames = (
-            table.select(given.names).cast(given).rename_columns(shown).to_pandas()
-            for table in tables
-        )
-        expected = [names.get(name, name) for name in self.schema.names]
-        for frame in self.function(frames):
-            missing = [name for name in expected if name not in frame.columns]
-            if missing:
-                raise SchemaError(
-                    f"map_in_pandas' function returned a frame without {', '.join(missing)}; its "
-                    f"columns are {', '.join(map(str, frame.columns))}"
-                )
-            if frame[self.time].isna().any():
-                raise InvalidTimeError("map_in_pandas' function returned rows with a null time")
-            if frame[self.diff].isna().any():
-                raise InvalidDiffError("map_in_pandas' function returned rows with a null diff")
-            arrays = []
-            for name, field in zip(expected, self.schema):
-                try:
-                    arrays.append(_from_pandas(frame[name], field.type))
-                except (pa.ArrowException, TypeError) as error:
-                    raise SchemaError(
-                        f"map_in_pandas' function returned a column {name!r} that is not of type "
-                        f"{field.type}: {error}"
-                    ) from error
-            yield pa.table(arrays, schema=self.schema)
-
-
-@dataclass(frozen=True)
-class MapInArrow(Stage):
-    """A Python function over Arrow batches of update rows, time and diff included.
-
-    Parameters
-    ----------
-    function : callable
-        From an iterator of record batches to an iterator of record batches.
-    time, diff : str
-        The user's names for the two columns.
-    inputs : pyarrow.Schema
-        Data columns of the input.
-    struct : StructType
-        Spark schema of the output rows, with ``__time`` and ``__diff``.
-    schema : pyarrow.Schema
-        The same for Arrow.
-    """
-
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    time: str
-    diff: str
-    inputs: pa.Schema
-    struct: T.StructType
-    schema: pa.Schema
-    keeps_time_and_diff = False
+    #: What users call it, and a part.
+    called: ClassVar[str]
+    part: ClassVar[str]
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with errors_to_text():
-                yield from self._batches(batches)
+                yield from self._mapped(batches)
 
         return map_in_arrow(frame, run, self.struct)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        return pa.Table.from_batches(self._batches(iter(table.to_batches())), self.schema)
+        return pa.Table.from_batches(self._mapped(iter(table.to_batches())), self.schema)
 
-    def _batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _mapped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = {TIME: self.time, DIFF: self.diff}
         fields = [*self.inputs, self.schema.field(TIME), self.schema.field(DIFF)]
         given = pa.schema([(names.get(field.name, field.name), field.type) for field in fields])
         expected = [names.get(name, name) for name in self.schema.names]
-        shown = (
-            pa.RecordBatch.from_arrays(
+        parts = (
+            self._shown(pa.RecordBatch.from_arrays(
                 [batch.column(f.name).cast(f.type) for f in fields], schema=given
-            )
+            ))
             for batch in batches
         )
-        for batch in self.function(shown):
-            missing = [name for name in expected if name not in batch.schema.names]
+        for part in self.function(parts):
+            there = self._names(part)
+            missing = [name for name in expected if name not in there]
             if missing:
                 raise SchemaError(
-                    f"mapInArrow's function returned a batch without {', '.join(missing)}; its "
-                    f"columns are {', '.join(batch.schema.names)}"
+                    f"{self.called}'s function returned a {self.part} without "
+                    f"{', '.join(missing)}; its columns are {', '.join(there)}"
                 )
             for name, error in ((self.time, InvalidTimeError), (self.diff, InvalidDiffError)):
-                if batch.column(name).null_count:
-                    raise error(f"mapInArrow's function returned rows with a null {name}")
+                if self._missing(part, name):
+                    raise error(f"{self.called}'s function returned rows with a null {name}")
             arrays = []
             for name, field in zip(expected, self.schema):
                 try:
-                    arrays.append(batch.column(name).cast(field.type))
-                except pa.ArrowException as wrong:
+                    arrays.append(self._taken(part, name, field.type))
+                except (pa.ArrowException, TypeError) as wrong:
                     raise SchemaError(
-                        f"mapInArrow's function returned a column {name!r} that is not of type "
+                        f"{self.called}'s function returned a column {name!r} that is not of type "
                         f"{field.type}: {wrong}"
                     ) from wrong
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    @abstractmethod
+    def _shown(self, batch: pa.RecordBatch) -> Any:
+        """A batch as the function has it."""
+
+    @abstractmethod
+    def _names(self, part: Any) -> list[str]:
+        """The columns of a part that the function gave."""
+
+    @abstractmethod
+    def _missing(self, part: Any, name: str) -> bool:
+        """Whether there is a null in a column."""
+
+    @abstractmethod
+    def _taken(self, part: Any, name: str, kind: pa.DataType) -> pa.Array:
+        """A column of a part that the function gave."""
+
+
+class MapInPandas(_Mapped):
+    """A Python function over pandas frames of update rows, time and diff included."""
+
+    called, part = "map_in_pandas", "frame"
+
+    def _shown(self, batch: pa.RecordBatch) -> pd.DataFrame:
+        return batch.to_pandas()
+
+    def _names(self, part: pd.DataFrame) -> list[str]:
+        return list(map(str, part.columns))
+
+    def _missing(self, part: pd.DataFrame, name: str) -> bool:
+        return bool(part[name].isna().any())
+
+    def _taken(self, part: pd.DataFrame, name: str, kind: pa.DataType) -> pa.Array:
+        return _from_pandas(part[name], kind)
+
+
+class MapInArrow(_Mapped):
+    """A Python function over Arrow batches of update rows, time and diff included."""
+
+    called, part = "mapInArrow", "batch"
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def _names(self, part: pa.RecordBatch) -> list[str]:
+        return list(part.schema.names)
+
+    def _missing(self, part: pa.RecordBatch, name: str) -> bool:
+        return part.column(name).null_count > 0
+
+    def _taken(self, part: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+        return part.column(name).cast(kind)
 
 
 def _from_pandas(column: pd.Series, kind: pa.DataType) -> pa.Array:

@@ -16,12 +16,12 @@ import numpy as np
 from pyspark_diff.errors import DiffOverflowError, InvalidDiffError
 from pyspark_diff.kernels.lookup import replay_on
 from pyspark_diff.kernels.updates import Int64, pick
-from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
+from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 
 
 @dataclass(frozen=True)
-class ThresholdKernel(ReplayKernel):
+class ThresholdKernel(RecordKernel):
     """Where ``f`` of the accumulation changes, the record gains the difference.
 
     Parameters
@@ -31,9 +31,6 @@ class ThresholdKernel(ReplayKernel):
     """
 
     function: Callable[[int], int] | None
-
-    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        return []  # the key is the record
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]

@@ -39,12 +39,12 @@ class LocalRunner:
     ----------
     evaluate : callable
         Evaluates a chain of Spark expressions on a table.
-    stop : Stop
+    stop : Stop, optional
         What ends the step that it runs for.
     """
 
-    def __init__(self, evaluate: Evaluate, stop: Stop):
-        self._evaluate, self._stop = evaluate, stop
+    def __init__(self, evaluate: Evaluate, stop: Stop | None = None):
+        self._evaluate, self._stop = evaluate, stop or Stop()
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
