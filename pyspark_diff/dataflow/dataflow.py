@@ -268,7 +268,7 @@ class BaseDataflow:
         self._check_open()
         begun, shown = self._begun, self._complete()
         frontier = meet_all(shown.frontiers.get(n, self._begins[n]) for n in self._sessions)
-        if begun is not None:
+        if begun is not None and shown.epoch <= begun.state.epoch:
             return progress_of(begun, frontier)
         report = shown.report
         operators = 0 if shown.graph is None else len(shown.graph.order)
