@@ -35,9 +35,6 @@ final class Antichain private (val elements: Vector[Time]) {
   def join(that: Antichain): Antichain =
     Antichain(for (f <- elements; g <- that.elements) yield f.join(g))
 
-  /** Outside of all loops but the outermost `width` coordinates: never ahead of this one. */
-  def take(width: Int): Antichain = Antichain(elements.map(_.take(width)))
-
   override def equals(other: Any): Boolean = other match {
     case that: Antichain => elements == that.elements
     case _ => false

@@ -21,7 +21,7 @@ final class Counts {
   *   done ≤ started ≤ all                         of tasks; and done = all once no job runs
   *   rows, bytes   =  Σ over partitions of stages of the most that any attempt told
   *   milliseconds  =  Σ over attempts of the time they ran, those that run included
-  *   frontier ≤ committed                         by `begin` and `end`, not by events
+  *   frontier ≤ committed                         by `begin` and `end`, whatever jobs run
   *   memory        =  O(running stages and their tasks + operators of registered dataflows)
   * }}}
   *
@@ -40,9 +40,10 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     val operators = mutable.LinkedHashMap.empty[String, Counts]
     val labels = mutable.LinkedHashMap.empty[String, Counts]
     val running = mutable.LinkedHashMap.empty[Int, Job]
+    // What the last commit and the step that runs hold; nothing does before the first step.
     var committed: Option[Antichain] = None
-    var inStep = false
-    val holds = mutable.HashMap.empty[Int, OutstandingTimes]
+    var lower = Antichain.empty
+    val outstanding = new OutstandingTimes
 
     /** The accounts that a job counts in; those of labels are kept for the latest ones only. */
     def accounts(label: Label): Seq[Counts] = {
@@ -52,20 +53,18 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
       Seq(total, operators.getOrElseUpdate(label.escapedOperator, new Counts), latest)
     }
 
-    def hold(times: Iterable[Time], change: Long): Unit =
-      for (t <- times) holds.getOrElseUpdate(t.width, new OutstandingTimes).update(Seq(t -> change))
-
-    def commit(frontier: Antichain): Unit = {
+    def hold(frontier: Antichain, step: Antichain): Unit = {
+      val before = committed.getOrElse(Antichain.empty).elements ++ lower.elements
+      val after = frontier.elements ++ step.elements
+      outstanding.update(before.map(_ -> -1L) ++ after.map(_ -> 1L))
       committed = Some(frontier)
-      holds.clear()
-      hold(frontier.elements, 1)
+      lower = step
     }
   }
 
   private final class Job(val id: Int, val label: Label, val flow: Flow) {
     val accounts = flow.accounts(label)
     val stages = mutable.LinkedHashMap.empty[Int, Stage]
-    var held: Option[Time] = None
 
     def add(change: Counts => Unit): Unit = accounts.foreach(change)
   }
@@ -103,27 +102,18 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     for (flow <- flows.get(dataflow)) {
       // Spark may have dropped the event that ended a job, and steps follow one another.
       flow.running.keys.toVector.foreach(jobEnded)
-      flow.commit(flow.committed.getOrElse(lower))
-      flow.hold(lower.elements, 1)
-      flow.inStep = true
+      flow.hold(flow.committed.getOrElse(lower), lower)
     }
   }
 
   /** A step ended, in a commit or not: updates may yet come at the times beyond `frontier`. */
   def end(dataflow: String, frontier: Antichain): Unit = synchronized {
-    for (flow <- flows.get(dataflow)) {
-      flow.inStep = false
-      flow.running.values.foreach(_.held = None)
-      flow.commit(frontier)
-    }
+    flows.get(dataflow).foreach(_.hold(frontier, Antichain.empty))
   }
 
-  /** The times that are outstanding, without coordinates of loops; None while that is not known. */
+  /** The least times at which updates may yet come; None while no step has begun. */
   def frontier(dataflow: String): Option[Antichain] = synchronized {
-    for (flow <- flows.get(dataflow); committed <- flow.committed) yield {
-      val width = flow.holds.keys.minOption.getOrElse(0)
-      flow.holds.values.map(_.frontier.take(width)).foldLeft(committed)(_ meet _)
-    }
+    flows.get(dataflow).filter(_.committed.nonEmpty).map(_.outstanding.frontier)
   }
 
   // Events
@@ -145,10 +135,6 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
         c.stages += job.stages.size
         c.tasks += job.stages.values.map(_.tasks.toLong).sum
       }
-      for (t <- label.time if flow.inStep && flow.committed.exists(holdable(_, t))) {
-        job.held = Some(t)
-        flow.hold(Some(t), 1)
-      }
     }
   }
 
@@ -160,7 +146,6 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
         stages.remove(stageId)
       }
       job.flow.running.remove(id)
-      job.flow.hold(job.held, -1)
       job.add(_.jobsDone += 1)
     }
   }
@@ -276,7 +261,4 @@ object JobBook {
 
   /** How many labels a dataflow has accounts for: the latest. */
   val MostLabels = 256
-
-  private def holdable(committed: Antichain, t: Time): Boolean =
-    committed.elements.forall(_.width == 1) && committed.lessEqual(t.take(1))
 }

@@ -16,9 +16,6 @@ final case class Label(
     lower: Option[Long],
     upper: Option[Long])(val text: String) {
 
-  /** The least time that the job may give updates at, with its loop coordinates. */
-  def time: Option[Time] = lower.map(t => Time(t +: iteration))
-
   /** The operator as it stands in the text. */
   def escapedOperator: String = text.split('|')(1)
 

@@ -32,9 +32,6 @@ final case class Time(coordinates: Vector[Long]) {
   /** This time after the feedback edge of its innermost loop: one iteration on. */
   def step: Time = Time(coordinates.init :+ Math.addExact(coordinates.last, 1L))
 
-  /** This time outside of all loops but the outermost `width` coordinates. */
-  def take(width: Int): Time = Time(coordinates.take(width))
-
   override def toString: String = coordinates.mkString(",")
 
   private def paired(that: Time): Vector[(Long, Long)] = {
