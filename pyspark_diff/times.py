@@ -13,7 +13,8 @@ never defined to mean the partial order, and on tuples Python's own `<` is the l
 
 The notions are those of timely-dataflow order.rs and progress/frontier.rs, and of
 differential-dataflow lattice.rs and trace/description.rs. The rules that are applied to many times
-at once are in the kernels: coordinates.py, and history.py for the join closure.
+at once are in the kernels: coordinates.py, and history.py for the join closure; those that Spark's
+own progress follows are in Scala, scala-bridge/. All run the cases of tests/algebra_cases.json.
 """
 
 from __future__ import annotations
@@ -266,6 +267,49 @@ def meet_all(frontiers: Iterable[Antichain]) -> Antichain:
     (Antichain([3]), Antichain([]))
     """
     return reduce(Antichain.meet, frontiers, Antichain())
+
+
+class OutstandingTimes:
+    """How often each time is outstanding, and the frontier of those times. It changes, as it says.
+
+        net(t)    =  Σ changes of t                        of either sign, and in any order
+        frontier  =  the minimal t with net(t) > 0
+        frontier before, and what `update` returns  =  frontier after
+
+    A net that is negative for a while, as when a release comes before its hold, holds nothing.
+    (timely-dataflow progress/frontier.rs, `MutableAntichain`.)
+
+    Examples
+    --------
+    >>> outstanding = OutstandingTimes()
+    >>> outstanding.update([(5, 1), (3, 1)])
+    [(3, 1)]
+    >>> outstanding.update([(3, -1)]), outstanding.frontier
+    ([(3, -1), (5, 1)], Antichain([5]))
+    """
+
+    def __init__(self) -> None:
+        self._net: dict[Time, int] = {}
+        self._frontier = Antichain()
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minimal times that are outstanding."""
+        return self._frontier
+
+    def update(self, changes: Iterable[tuple[Time, int]]) -> list[tuple[Time, int]]:
+        """Apply changes, and tell those of the frontier: first times that went, then that came."""
+        for t, change in changes:
+            t = as_time(t)
+            net = self._net.get(t, 0) + change
+            if net:
+                self._net[t] = net
+            else:
+                self._net.pop(t, None)
+        before = self._frontier
+        self._frontier = Antichain(t for t, net in self._net.items() if net > 0)
+        gone = [(t, -1) for t in before if t not in self._frontier.elements]
+        return gone + [(t, 1) for t in self._frontier if t not in before.elements]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "layout lookup memory merge merge_sort murmur3 quotients ranking replay results split "
         "sums tallies top_k updates warm_up xxhash64".split()
     ),
-    "spark": frozenset("frames jobs jvm schema session values version".split()),
+    "spark": frozenset("bridge frames jobs jvm schema session values version".split()),
     "expressions": frozenset(
         "aggregate_functions aggregates check compiled conditions handles names tree".split()
     ),

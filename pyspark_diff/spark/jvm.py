@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.utils import get_active_spark_context
 
@@ -366,6 +368,42 @@ def _parsed_call(
         alias,
         None if condition is None else make(column(condition)),
     )
+
+
+def is_running(context: SparkContext) -> bool:
+    """Whether a context was not stopped."""
+    return context._jsc is not None  # type: ignore[attr-defined]
+
+
+def scala_version(context: SparkContext) -> str:
+    """The version of Scala that Spark runs on, such as ``2.13.18``."""
+    return context._jvm.scala.util.Properties.versionNumberString()  # type: ignore[union-attr]
+
+
+def instance(context: SparkContext, name: str, jar: Path) -> Any:
+    """A new object of a class that takes a SparkContext; None if the class is nowhere.
+
+    Parameters
+    ----------
+    context : SparkContext
+    name : str
+        Of the class. One on the class path is taken; else the one in the jar.
+    jar : Path
+        Need not exist. It stays open for as long as the object is used.
+    """
+    java: Any = context._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        found = loader.loadClass(name)
+    except Py4JJavaError:
+        if not jar.is_file():
+            return None
+        urls = context._gateway.new_array(java.java.net.URL, 1)  # type: ignore[union-attr]
+        urls[0] = java.java.io.File(str(jar)).toURI().toURL()
+        found = java.java.net.URLClassLoader(urls, loader).loadClass(name)
+    given = context._gateway.new_array(java.java.lang.Object, 1)  # type: ignore[union-attr]
+    given[0] = context._jsc.sc()  # type: ignore[attr-defined]
+    return found.getConstructors()[0].newInstance(given)
 
 
 def _sql() -> Any:
