@@ -56,7 +56,7 @@ def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
             time.sleep(LOOK)
         running.wait()
         took = time.monotonic() - began
-        start = looks[0][1].frontier
+        start = looks[0][1].frontier  # nothing is complete before the commit
         # What is seen of the step while it runs: all its numbers, but not the clock.
         live = [(at, seen._replace(seconds=0.0)) for at, seen in looks if seen.running]
         moves = [0.0, *(at for (_, old), (at, new) in zip(live, live[1:]) if old != new), took]
@@ -70,7 +70,7 @@ def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
             "moves_per_second": round((len(moves) - 2) / took, 1),
             "longest_rest_seconds": round(max(np.diff(moves)), 2),
             "times_back": back,
-            "frontier_ahead": sum(seen.running and seen.frontier != start for _, seen in looks[:-1]),
+            "frontier_ahead": sum(seen.frontier != start for _, seen in live),
         }
 
 

@@ -34,6 +34,7 @@ from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth, grown
+from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.progress import Progress, progress_of
 from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
@@ -143,6 +144,8 @@ class BaseDataflow:
         #: The first frontiers of inputs.
         self._begins: dict[Node, Antichain] = {}
         self._state = State({}, {}, {}, {})
+        #: What Spark does for steps.
+        self._live = Live(spark)
         #: Up to where everything is done, also by consumers, before the step that runs.
         self._shown = self._state
         #: Steps in the background that are not over, or not looked at.
@@ -267,15 +270,21 @@ class BaseDataflow:
         """
         self._check_open()
         begun, shown = self._begun, self._complete()
-        frontier = meet_all(shown.frontiers.get(n, self._begins[n]) for n in self._sessions)
+        frontier, jobs = self._frontier(), self._live.counts()
         if begun is not None and shown.epoch <= begun.state.epoch:
-            return progress_of(begun, frontier)
+            return progress_of(begun, frontier, jobs)
         report = shown.report
         operators = 0 if shown.graph is None else len(shown.graph.order)
         return Progress(
             shown.epoch, False, frontier, "", operators, operators, len(report.iterations),
-            report.rows_in + report.rows_read, report.seconds,
+            report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done, jobs.tasks,
+            jobs.tasks_done, jobs.rows, jobs.bytes, report.seconds,
         )
+
+    def _frontier(self) -> Antichain:
+        """Up to where everything is complete."""
+        shown = self._complete()
+        return meet_all(shown.frontiers.get(n, self._begins[n]) for n in self._sessions)
 
     def _complete(self) -> State:
         """The last state of which everything has been handed over."""
@@ -454,6 +463,7 @@ class BaseDataflow:
             self._open = False
             for session in self._sessions.values():
                 session._flow_closed = True
+            self._live.close()
             self._storage.close()
         for running in self._running:
             if running._unseen is not None:
@@ -688,6 +698,8 @@ class BaseDataflow:
     ) -> None:
         watch = None if on_iteration is None else _Watch(on_iteration)
         stop = stop or Stop()
+        self._shown = self._complete()
+        self._live.begin(self._frontier())
         try:
             try:
                 self._commit(growth, old, arrivals, upper, watch, stop)
@@ -699,6 +711,7 @@ class BaseDataflow:
                 raise self._explained(error, arrivals, upper, stop) from error
             self._deliver()
         finally:
+            self._live.end(self._frontier())
             self._tidy()
 
     @interruptible()
@@ -711,7 +724,6 @@ class BaseDataflow:
         on_iteration: Watch | None,
         stop: Stop,
     ) -> None:
-        self._shown = self._complete()
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration).run(arrivals, upper)
         stop.pass_by()
@@ -729,8 +741,10 @@ class BaseDataflow:
             start = self._start().join(growth.since).bound
             assert start is not None  # constants have a beginning
             again[node] = (constant_arrival(node, start),)
-        spark_runner = SparkRunner(self.spark, self.time_type, stop)
-        return StepContext(growth, state, settings, self._storage, spark_runner, again, stop)
+        runs = SparkRunner(self.spark, self.time_type, stop)
+        context = StepContext(growth, state, settings, self._storage, runs, again, stop)
+        runs.around = lambda: self._live.job(context.label)
+        return context
 
     def _explained(
         self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain], stop: Stop

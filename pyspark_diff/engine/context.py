@@ -29,6 +29,7 @@ from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Output, Work
+from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.arrangement import Arrangement
@@ -76,8 +77,10 @@ class StepContext:
         self._local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
-        #: What is being done, for errors and for who looks on, and how many are done.
+        #: What is being done, for errors and for who looks on, and how many are done. In a loop
+        #: also the node and the iteration.
         self.doing: Node | Subgraph | None = None
+        self.inside: tuple[Node, Coordinate] | None = None
         self.done = 0
         self.began = time.monotonic()
         self.directories: list[str] = []
@@ -95,6 +98,17 @@ class StepContext:
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
+
+    def label(self, dataflow: str) -> JobLabel:
+        """What a Spark job of the step is for."""
+        frontiers = self.state.frontiers
+        node, at = self.inside or (self.doing, ())
+        if node is None or isinstance(node, Subgraph):
+            return JobLabel(dataflow, "start")
+        lower = frontiers[node].bound if node in frontiers else None
+        return JobLabel(
+            dataflow, self.graph.program.name(node), at, lower, self.frontiers[node].bound
+        )
 
     def share(self, node: Shared, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""

@@ -159,6 +159,7 @@ class Iteration:
     def _visit(self, node: Node, at: Coordinate) -> None:
         step = self._step
         step.stop.check()
+        step.inside = node, at
         if isinstance(node, Enter):
             if not any(at):
                 reached = self._graph.feeds(node.inputs[0], step.emitted)

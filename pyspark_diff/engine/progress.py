@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.live import NOTHING
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.spark.bridge import JobCounts
 from pyspark_diff.times import Antichain
 
 #: After how many seconds a step shows how far it is, and how many there are between lines of log.
@@ -52,6 +54,13 @@ class Progress(NamedTuple):
         Iterations of loops that are over.
     rows : int
         Update rows that operators have taken in or looked up.
+    jobs, jobs_done : int
+        Spark jobs.
+    tasks, tasks_done : int
+        Tasks of the jobs so far. These and the next two are known where there is a bridge into
+        Spark: not over Spark Connect.
+    task_rows, task_bytes : int
+        What tasks have moved, those that run included.
     seconds : float
         Since the step began.
     """
@@ -64,10 +73,18 @@ class Progress(NamedTuple):
     operators: int = 0
     iterations: int = 0
     rows: int = 0
+    jobs: int = 0
+    jobs_done: int = 0
+    tasks: int = 0
+    tasks_done: int = 0
+    task_rows: int = 0
+    task_bytes: int = 0
     seconds: float = 0.0
 
 
-def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
+def progress_of(
+    context: StepContext, frontier: Antichain = Antichain(), jobs: JobCounts = NOTHING
+) -> Progress:
     """How far a step is."""
     graph, report, doing = context.graph, context.report, context.doing
     name = "start"
@@ -77,8 +94,8 @@ def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Prog
         name = graph.program.name(doing)
     return Progress(
         context.state.epoch + 1, True, frontier, name, context.done, len(graph.order),
-        len(report.iterations), report.rows_in + report.rows_read,
-        time.monotonic() - context.began,
+        len(report.iterations), report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done,
+        jobs.tasks, jobs.tasks_done, jobs.rows, jobs.bytes, time.monotonic() - context.began,
     )
 
 

@@ -86,7 +86,7 @@ class Step:
         context.settle()
         for done, item in enumerate(context.graph.order):
             context.stop.check()
-            context.doing, context.done = item, done
+            context.doing, context.inside, context.done = item, None, done
             if isinstance(item, Subgraph):
                 self._loop(item)
             elif isinstance(item, Input):
@@ -95,7 +95,7 @@ class Step:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
                 self._visit(item, before)
-        context.done = len(context.graph.order)
+        context.inside, context.done = None, len(context.graph.order)
         shown = []
         for inspect, feeds, at in context.shows:
             context.doing = inspect

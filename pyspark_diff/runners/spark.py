@@ -6,10 +6,10 @@ The shuffle moves a few Arrow blobs a task, never rows, and never state.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Callable, Mapping, Sequence, TypeVar
+from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -54,13 +54,20 @@ class SparkRunner:
     time_type : TimeType
     stop : Stop, optional
         What ends the step that it runs for.
+    around : callable
+        Gives a context for each job to run in.
     """
 
-    def __init__(self, spark: SparkSession, time_type: TimeType, stop: Stop | None = None):
+    def __init__(
+        self, spark: SparkSession, time_type: TimeType, stop: Stop | None = None,
+        around: Callable[[], ContextManager[object]] = nullcontext,
+    ):
         #: The session that jobs run in.
         self.session = spark
         self._time_type = time_type
         self._stop = stop or Stop()
+        #: Entered around each job, by who wants to know of them.
+        self.around = around
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """Do a keyed operator's work of one step.
@@ -118,7 +125,8 @@ class SparkRunner:
 
     def _run(self, job: Callable[[], _T]) -> _T:
         self._stop.check()
-        return run_job(self.session, job, self._stop.check)
+        with self.around():
+            return run_job(self.session, job, self._stop.check)
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
