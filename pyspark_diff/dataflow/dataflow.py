@@ -270,10 +270,10 @@ class BaseDataflow:
         """
         self._check_open()
         begun, shown = self._begun, self._complete()
-        frontier, jobs = self._frontier(), self._live.counts()
+        frontier = self._frontier()
         if begun is not None and shown.epoch <= begun.state.epoch:
-            return progress_of(begun, frontier, jobs)
-        report = shown.report
+            return progress_of(begun, frontier)
+        report, jobs = shown.report, self._live.counts()
         operators = 0 if shown.graph is None else len(shown.graph.order)
         return Progress(
             shown.epoch, False, frontier, "", operators, operators, len(report.iterations),
@@ -742,9 +742,7 @@ class BaseDataflow:
             assert start is not None  # constants have a beginning
             again[node] = (constant_arrival(node, start),)
         runs = SparkRunner(self.spark, self.time_type, stop)
-        context = StepContext(growth, state, settings, self._storage, runs, again, stop)
-        runs.around = lambda: self._live.job(context.label)
-        return context
+        return StepContext(growth, state, settings, self._storage, runs, self._live, again, stop)
 
     def _explained(
         self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain], stop: Stop

@@ -16,6 +16,7 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
+from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.state import Arrival, Report, Settings, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.operators.contract import BilinearKernel
@@ -53,8 +54,11 @@ class StepContext:
     settings : Settings
     storage : Storage
     spark_runner : SparkRunner
+        Made for this step, as well.
     constants : mapping of Node to sequence of Arrival
         Constants that new operators are to be given again.
+    live : Live
+        Tells of its Spark jobs.
     stop : Stop
         What ends the step.
     """
@@ -64,6 +68,7 @@ class StepContext:
     settings: Settings
     storage: Storage
     spark_runner: SparkRunner
+    live: Live
     constants: Mapping[Node, Sequence[Arrival]] = field(default_factory=dict)
     stop: Stop = field(default_factory=Stop)
     report: Report = field(default_factory=Report)
@@ -74,6 +79,7 @@ class StepContext:
         return self.growth.graph
 
     def __post_init__(self) -> None:
+        self.spark_runner.around = lambda: self.live.job(self._label)
         self._local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
@@ -99,7 +105,7 @@ class StepContext:
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
 
-    def label(self, dataflow: str) -> JobLabel:
+    def _label(self, dataflow: str) -> JobLabel:
         """What a Spark job of the step is for."""
         frontiers = self.state.frontiers
         node, at = self.inside or (self.doing, ())

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.live import NOTHING
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.spark.bridge import JobCounts
 from pyspark_diff.times import Antichain
 
 #: After how many seconds a step shows how far it is, and how many there are between lines of log.
@@ -82,10 +80,9 @@ class Progress(NamedTuple):
     seconds: float = 0.0
 
 
-def progress_of(
-    context: StepContext, frontier: Antichain = Antichain(), jobs: JobCounts = NOTHING
-) -> Progress:
+def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
     """How far a step is."""
+    jobs = context.live.counts()
     graph, report, doing = context.graph, context.report, context.doing
     name = "start"
     if isinstance(doing, Subgraph):
@@ -118,8 +115,8 @@ class _Run:
         if not self.told or now - self.told >= TOLD_EVERY:
             self.told = now
             _logger.info(
-                "step: %s, %d of %d operators done, %.0f s", doing, done, len(order),
-                now - self.began,
+                "step: %s, %d of %d operators done, %d of %d tasks of Spark, %.0f s", doing, done,
+                len(order), at.tasks_done, at.tasks, now - self.began,
             )
         if self.bars and self.bar is None:
             self.bar = _bar(self.context, len(order))
@@ -127,6 +124,8 @@ class _Run:
         if self.bar is not None:
             self.bar.set_description_str(doing, refresh=False)
             self.bar.n = done
+            if at.tasks:
+                self.bar.set_postfix_str(f"{at.tasks_done}/{at.tasks} tasks", refresh=False)
             self.bar.refresh()
 
     def end(self) -> None:
