@@ -17,7 +17,8 @@ JARS = sorted((Path(__file__).parent.parent / "build" / "scala-bridge").glob("te
 
 @pytest.mark.skipif(not JARS, reason="ci/build_bridge has not been run")
 def test_scala():
-    java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
     spark = Path(pyspark.__file__).parent / "jars" / "*"
     path = os.pathsep.join(map(str, [*sorted(bridge.JARS.glob("*.jar")), *JARS, spark]))
     done = subprocess.run(

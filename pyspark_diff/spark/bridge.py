@@ -273,6 +273,8 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
         return None
     try:
         context = spark.sparkContext
+        if not jvm.is_running(context):
+            return None
         if str(spark.conf.get(BRIDGE, "true")).lower() == "false":
             return None
         with _lock:
@@ -280,7 +282,7 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
                 _bridges[context] = _loaded(context)
             return _bridges[context]
     except Exception:
-        # A session that was stopped, or one that is not Spark's own.
+        # A session that is not Spark's own.
         _logger.debug("no bridge", exc_info=True)
         return None
 

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
@@ -380,6 +381,11 @@ def scala_version(context: SparkContext) -> str:
     return context._jvm.scala.util.Properties.versionNumberString()  # type: ignore[union-attr]
 
 
+#: By gateway, classes that were loaded. Py4J finds methods by the name of a class, so that a second
+#: class of one name, from another loader, would be mistaken for the first.
+_loaded: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+
 def instance(context: SparkContext, name: str, jar: Path) -> Any:
     """A new object of a class that takes a SparkContext; None if the class is nowhere.
 
@@ -389,21 +395,24 @@ def instance(context: SparkContext, name: str, jar: Path) -> Any:
     name : str
         Of the class. One on the class path is taken; else the one in the jar.
     jar : Path
-        Need not exist. It stays open for as long as the object is used.
+        Need not exist. It stays open from then on.
     """
     java: Any = context._jvm
-    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        found = loader.loadClass(name)
-    except Py4JJavaError:
-        if not jar.is_file():
-            return None
-        urls = context._gateway.new_array(java.java.net.URL, 1)  # type: ignore[union-attr]
-        urls[0] = java.java.io.File(str(jar)).toURI().toURL()
-        found = java.java.net.URLClassLoader(urls, loader).loadClass(name)
-    given = context._gateway.new_array(java.java.lang.Object, 1)  # type: ignore[union-attr]
+    gateway: Any = context._gateway
+    loaded = _loaded.setdefault(gateway, {})
+    if name not in loaded:
+        loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+        try:
+            loaded[name] = loader.loadClass(name)
+        except Py4JJavaError:
+            if not jar.is_file():
+                return None
+            urls = gateway.new_array(java.java.net.URL, 1)
+            urls[0] = java.java.io.File(str(jar)).toURI().toURL()
+            loaded[name] = java.java.net.URLClassLoader(urls, loader).loadClass(name)
+    given = gateway.new_array(java.java.lang.Object, 1)
     given[0] = context._jsc.sc()  # type: ignore[attr-defined]
-    return found.getConstructors()[0].newInstance(given)
+    return loaded[name].getConstructors()[0].newInstance(given)
 
 
 def _sql() -> Any:

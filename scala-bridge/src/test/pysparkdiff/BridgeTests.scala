@@ -99,7 +99,7 @@ object BridgeTests {
   private def numbers(node: JsonNode): Vector[Long] = node.asScala.map(_.longValue).toVector
 
   private def laws: Seq[(String, () => Unit)] = Seq(
-    "counts never go back, whatever happens" -> { () => (1 to 400).foreach(interleaving) },
+    "counts never go back, whatever happens" -> { () => (1 to 150).foreach(interleaving) },
     "a task counts once" -> once _,
     "what is skipped is done with the stage that needed it" -> skipped _,
     "the frontier is that of commits" -> frontier _,
