@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for
 from typing import Callable
 
@@ -92,7 +91,7 @@ class RunningStep:
             And all else that `Dataflow.step` raises.
         """
         if wait_for([self._answer], timeout).not_done:
-            raise FutureTimeoutError(f"the step is still running after {timeout} s; it goes on")
+            raise TimeoutError(f"the step is still running after {timeout} s; it goes on")
         self._seen = True
         return self._answer.result()
 
