@@ -1,4 +1,4 @@
-"""What is told of a step while it runs: it moves, never goes back, and is never ahead of the commit;
+"""What is told of a step while it runs: it moves, never goes back, and is never ahead of the commit,
 with the bridge and without it."""
 
 from __future__ import annotations
