@@ -138,7 +138,7 @@ class PySparkMethods(Frame):
         [Row(dst=3)]
         """
         if isinstance(item, Column):
-            return self._wrap(filtered(self._collection.seeing(item), item))
+            return self._wrap(filtered(*self._collection.seeing(item)))
         if isinstance(item, (list, tuple)):
             selected: Any = self
             return selected.select(*item)
@@ -217,8 +217,7 @@ class PySparkMethods(Frame):
         >>> n.withColumns({"n": F.col("n") + 1, "old": F.col("n")}).at(0).collect()
         [Row(n=2, old=1)]
         """
-        made = dict(colsMap)
-        source = self._collection.seeing(made)
+        source, made = self._collection.seeing(dict(colsMap))
         check_names(list(made))
         resolver = source.resolver
         for name in made:
@@ -318,7 +317,7 @@ class PySparkMethods(Frame):
         chosen = [values] if isinstance(values, (str, Column)) else list(values)
         check_names([variableColumnName, valueColumnName])
         names = (variableColumnName, valueColumnName)
-        source = self._collection.seeing(listed, chosen)
+        source, (listed, chosen) = self._collection.seeing((listed, chosen))
         made = source.template().unpivot(listed, chosen, *names)
         kind = made.schema[valueColumnName].dataType  # that all values have in common
         shown = source.resolver.as_named

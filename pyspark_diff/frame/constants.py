@@ -90,6 +90,8 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
     found = coerce(data, parsed.struct, "constant")
     node = Constant(parsed, setting.time_type, rows=found, origin=origin)
     resolver = Resolver.plain(parsed.names)
+    if isinstance(data, DataFrame) and schema is None:
+        resolver = resolver.owned("DataFrame", data)
     if alias is not None:
         resolver = resolver.named(alias)
     return Collection(

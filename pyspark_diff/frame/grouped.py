@@ -139,8 +139,8 @@ class GroupedDiff(Generic[FrameT]):
         """
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
-        source = self._frame._collection.seeing(*self._cols, *exprs)
-        cols = [_by_name(source, c) for c in self._cols]
+        source, (keys, exprs) = self._frame._collection.seeing((self._cols, exprs))
+        cols = [_by_name(source, c) for c in keys]
         if self._pivot is not None:
             return self._frame._wrap(self._pivoted(source, cols, self._pivot, exprs, exact))
         if self._sets is None:
@@ -393,7 +393,7 @@ def _computed(
     groups: Collection, keys: Sequence[Entry], outputs: Sequence[tuple[str, Column]]
 ) -> Collection:
     """What is computed from aggregates, beside the columns of the group."""
-    source = groups.seeing([expression for _, expression in outputs])
+    source, _ = groups.seeing([expression for _, expression in outputs])
     kept = [(key.internal, column(key.internal)) for key in keys]
     try:
         node = computed(source, "agg", [*kept, *outputs])

@@ -41,7 +41,7 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
     listed = list(by) if isinstance(by, (list, tuple)) else [by]
     if not listed:
         raise SchemaError("an order needs at least one column")
-    source = source.seeing(listed)
+    source, listed = source.seeing(listed)
     order: list[tuple[str, bool, bool]] = []
     for column in listed:
         internal, down, last = None, False, False
