@@ -24,7 +24,13 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
 from pyspark_diff.spark.jvm import TakenColumn, with_taken_replaced
-from pyspark_diff.spark.schema import DIFF, TIME, check_data_names, without_nullability
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    check_data_names,
+    meant_by,
+    without_nullability,
+)
 
 #: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
 Given = TypeVar("Given")
@@ -191,12 +197,7 @@ class Collection:
 
     def named(self, name: str) -> list[str]:
         """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says."""
-        exact = [known for known in self.columns if known == name]
-        alike = [known for known in self.columns if known.lower() == name.lower()]
-        if len(alike) == len(exact):
-            return exact  # without asking Spark
-        sensitive = str(self.spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-        return exact if sensitive else alike
+        return meant_by(name, self.columns, self.spark)
 
     def check_unambiguous(self, kind: str) -> None:
         """Refuse a collection of which some columns are called the same."""
@@ -225,6 +226,19 @@ class Collection:
                 f"the two collections have times of different types, {self.node.time_type.name} "
                 f"and {other.node.time_type.name}; cast one"
             )
+
+    def matched(self, other: Collection, kind: str) -> Collection:
+        """Another collection with our columns, matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If it has others.
+        """
+        pairs = [(name, mine) for mine in self.columns for name in other.named(mine)]
+        if len(pairs) != len(self.columns) or len(pairs) != len(other.columns):
+            raise self.mismatch(kind, other)
+        return other.picked(kind, pairs)
 
     def mismatch(self, kind: str, other: Collection) -> SchemaError:
         """The error of an operator that needs the same columns on both sides."""

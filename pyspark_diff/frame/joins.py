@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 from pyspark.sql import Column
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
 from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, seeing_both
@@ -94,7 +95,8 @@ class JoinMethods(Frame):
                 raise SchemaError(f"a {how} join needs `on`: column names or a condition")
             return self.crossJoin(other)
         ours, theirs, on = seeing_both(self._collection, theirs, on)
-        return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
+        with suggesting([*ours.columns, *theirs.columns]):
+            return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
 
     def crossJoin(self, other: Self | Plain) -> Self:  # noqa: N802
         """All pairs of records, as PySpark's `crossJoin`, with a small collection.
@@ -166,4 +168,3 @@ class JoinMethods(Frame):
         small = source.small or name.lower() in ("broadcast", "broadcastjoin", "mapjoin")
         same = source.derived(source.node, resolver=source.resolver)
         return self._wrap(replace(same, small=small))
-
