@@ -327,3 +327,19 @@ def test_what_is_added_waits_for_the_input_that_lags(spark, kind, runner, ahead)
             late.at()
         flow.advance_to(11)
         assert sorted(late.at().collect()) == sorted(expected)
+
+
+def test_what_is_written_twice_is_kept_twice_and_is_one_arrangement(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        words, words_in = flow.input("words", "k string")
+        first = words.groupBy("k").count().keep("first")
+        again = words.groupBy("k").count()
+        words_in.insert([("a",), ("a",)])
+        flow.advance_to(1)
+        kept = flow.arrangements().count()
+        with pytest.raises(NotReadableError, match="is not kept.*a second time.*keep both.*one arr"):
+            again.at()
+        again.keep()
+        flow.advance_to(2)
+        assert again.at().collect() == first.at().collect() == [("a", 2)]
+        assert flow.arrangements().count() == kept

@@ -45,6 +45,12 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
 _SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
 
+#: What follows the name of an aggregate over values in an order that it has no other name for.
+WITHIN_GROUP = "within group"
+
+#: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
+_ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -525,11 +531,16 @@ def _parsed_call(
     if _kind(top) == "UnresolvedFunction":
         # Nulls are a flag in Spark 4.1 and an option later.
         nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
-        plain = nulls_as_usual and top.orderingWithinGroup().isEmpty()
-        plain = plain and (filtered or top.filter().isEmpty())
+        plain = nulls_as_usual and (filtered or top.filter().isEmpty())
         condition = None if top.filter().isEmpty() else top.filter().get()
         name = ".".join(_items(top.nameParts())).lower() if plain else None
         arguments, distinct = _items(top.arguments()), top.isDistinct()
+        order = _items(top.orderingWithinGroup())
+        if order:
+            upwards = len(order) == 1 and "Ascending" in order[0].direction().toString()
+            known = _ORDERED.get(name or "") if upwards else None
+            name = known or name and f"{name} {WITHIN_GROUP}"
+            arguments = [order[0].child(), *arguments]
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:
