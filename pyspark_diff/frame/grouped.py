@@ -402,9 +402,11 @@ def _computed(
     try:
         node = computed(source, "agg", [*kept, *outputs])
     except AnalysisException as error:
+        # Its suggestions are names that the library gives to aggregates.
+        reason = str(error).partition(" Did you mean")[0]
         raise SchemaError(
             "what agg computes is made of aggregates and columns of the group, and of these it is "
-            f"not: {error}; {known()}"
+            f"not: {', '.join(name for name, _ in outputs)}: {reason}; {known()}"
         ) from error
     names = Resolver.plain([name for name, _ in outputs]).entries
     entries = groups.resolver.entries[:len(keys)]
