@@ -1,6 +1,6 @@
 """Names in another case, everywhere: found as ``spark.sql.caseSensitive`` says.
 
-    f(frame, names in another case)  ==  f(frame, names as they are),   or refused where case matters
+    f(frame, names in another case)  ==  f(frame, names as they are),  or refused if case matters
 """
 
 from __future__ import annotations

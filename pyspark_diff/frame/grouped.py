@@ -96,7 +96,8 @@ class GroupedDiff(Generic[FrameT]):
             ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
             ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
             ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
-            several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards, ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
+            several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards,
+            ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
             a ``FILTER`` in SQL text, and what is computed from them row by row, such as
             ``F.sum("a") / F.count("b")``; or one dict from column to function name. The first or
             last value by an order is `min_by` or `max_by`.
