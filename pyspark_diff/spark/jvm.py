@@ -267,8 +267,8 @@ def with_taken_replaced(
     Examples
     --------
     >>> df = spark.createDataFrame([], "x int")
-    >>> with_taken_replaced(df["x"] + F.col("y"), lambda taken: F.col("z"))
-    Column<'(z + y)'>
+    >>> with_taken_replaced(F.upper(df["x"]), lambda taken: F.col("z"))
+    Column<'upper(z)'>
     """
     make: Any = type(column)
 
