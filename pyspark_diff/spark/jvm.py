@@ -247,9 +247,11 @@ class TakenColumn:
             part = copy(reference)
             part._unparsed_identifier = name
             try:
-                return frame.select(type(self.column)(part)).columns[0], rest
+                found = frame.select(type(self.column)(part)).columns[0]
             except AnalysisException:
                 continue
+            # It is called there as it was written, which may be in another case.
+            return next((own for own in frame.columns if own.lower() == found.lower()), found), rest
         return None
 
 
@@ -356,7 +358,8 @@ def _plan_ids(plan: Any) -> set[int]:
     found = {plan._root_plan_id, plan._plan_id}
     for value in vars(plan).values():
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            if hasattr(one, "_root_plan_id"):
+            # Columns have every attribute that they are asked for.
+            if any(kind.__name__ == "LogicalPlan" for kind in type(one).__mro__):
                 found |= _plan_ids(one)
     return found
 
