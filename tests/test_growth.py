@@ -327,3 +327,21 @@ def test_what_is_added_waits_for_the_input_that_lags(spark, kind, runner, ahead)
             late.at()
         flow.advance_to(11)
         assert sorted(late.at().collect()) == sorted(expected)
+
+
+def test_what_is_written_twice_is_kept_twice(spark):
+    for twice in (False, True):
+        with Dataflow(spark, runner="local", buckets=1) as flow:
+            words, words_in = flow.input("words", "k string")
+            first, again = (words.groupBy("k").count() for _ in range(2))
+            first.keep("first")
+            if twice:
+                again.keep("again")
+            words_in.insert([("a",), ("a",)])
+            flow.advance_to(1)
+            assert first.at().collect() == [("a", 2)]
+            if twice:
+                assert again.at().collect() == [("a", 2)]
+                continue
+            with pytest.raises(NotReadableError, match="is not kept.*a second time.*keep both"):
+                again.at()

@@ -32,7 +32,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset("bridge frames jobs jvm schema session values version".split()),
     "expressions": frozenset(
-        "aggregate_functions aggregates check compiled conditions handles names tree".split()
+        "aggregate_functions aggregates analysis check compiled conditions handles names "
+        "tree".split()
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(

@@ -1,5 +1,5 @@
-"""What is told of a step while it runs: it moves, never goes back, and is never ahead of the commit,
-with the bridge and without it."""
+"""What is told of a step while it runs, with the bridge and without it: it moves, never goes back,
+and is never ahead of the commit."""
 
 from __future__ import annotations
 

@@ -494,7 +494,7 @@ class BaseDataflow:
             node = Input(parsed, self.time_type, name)
             found = checked(node) if check else node
             names = self.time_name, self.diff_name
-            session = InputSession(node, *names, begin, self._discard)
+            session = InputSession(node, self.spark, *names, begin, self._discard)
             self._add_session(node, session)
         return found, session
 
@@ -510,7 +510,7 @@ class BaseDataflow:
                 self.time_type, name, unused("change", taken), unused("number", taken),
             )
             found = upsert(node)
-            session = KeyedSession(node, *names, begin, self._discard)
+            session = KeyedSession(node, self.spark, *names, begin, self._discard)
             self._add_session(node, session)
             # Its records are there in any case, for changes to be compared with.
             self._grow(Output(found))

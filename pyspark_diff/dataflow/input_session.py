@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -72,10 +72,11 @@ class BaseSession:
     """
 
     def __init__(
-        self, node: Input, time: str, diff: str, start: int,
+        self, node: Input, spark: SparkSession, time: str, diff: str, start: int,
         discard: Callable[[Input], Discarded],
     ):
         self._node = node
+        self._spark = spark
         self._discard = discard
         self._names = (time, diff)
         begin = Antichain([start])
@@ -375,7 +376,7 @@ class InputSession(BaseSession):
                 T.StructField(self._names[1], T.LongType()),
             ]
         )
-        found = coerce(data, struct, self.name, widen=(self._names[1],))
+        found = coerce(data, struct, self.name, self._spark, widen=(self._names[1],))
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -395,7 +396,7 @@ class InputSession(BaseSession):
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()
-        found = coerce(data, self._node.schema.struct, self.name)
+        found = coerce(data, self._node.schema.struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
             with self._lock:
