@@ -54,8 +54,8 @@ class Suspects:
                 at = as_int64(table[TIME].combine_chunks()).to_numpy()
                 row = np.arange(at.size)
             inside = np.full(at.size, True)
-            if arrival.taken is not None and table is not None:
-                inside = at >= arrival.taken
+            if table is not None:
+                inside = arrival.inside(at)
             times.append(at[inside])
             rows.append(row[inside])
             places.append(np.full(rows[-1].size, place))
@@ -66,8 +66,8 @@ class Suspects:
         self._rows = np.concatenate([none, *rows])[order]
         self._places = np.concatenate([none, *places])[order]
 
-    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str:
-        """Who is to blame, in words.
+    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str | None:
+        """Who is to blame, in words; None if it is none of them.
 
         Parameters
         ----------
@@ -76,14 +76,14 @@ class Suspects:
         """
         whole = np.arange(self._times.size)
         if not whole.size:
-            return "no update of an input: what earlier steps took in has become complete"
+            return None
         if whole.size > ROWS:
             return self._range(whole)
         error = fails(self._some(whole))
         if error is None:
             return f"{self._range(whole)}; it did not fail when it was tried again"
         if fails(self._some(whole[:0])) is error:
-            return "updates that earlier steps took in and that waited for the frontier of an input"
+            return None
         found: list[int] = []
         left, low, began = whole, 0, time.perf_counter()
         high: int | None = left.size
