@@ -20,7 +20,9 @@ from pyspark_diff.engine.state import Arrival
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.operators.upsert import KINDS, ChangesInput
+from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
+from pyspark_diff.trace import storage
 
 #: No more trials than this, no more after so many seconds, and none with more updates than this.
 TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
@@ -43,7 +45,7 @@ class Suspects:
 
     def __init__(self, given: Given, names: Mapping[Node, str], time_type: TimeType):
         self._names, self._time_type = names, time_type
-        self._arrivals = [(node, arrival) for node in given for arrival in given[node]]
+        self._arrivals = [(node, _at_hand(arrival)) for node in given for arrival in given[node]]
         places, rows, times = [], [], []
         for place, (_, arrival) in enumerate(self._arrivals):
             # Also what lies beyond the frontier: an expression sees it before it is left out.
@@ -147,3 +149,12 @@ class Suspects:
                 when = f"time {first!r}" if first == last else f"times {first!r} to {last!r}"
                 told.append(f"input {name!r} at {when}: {inside.size} updates or frames")
         return "; ".join(told)
+
+
+def _at_hand(arrival: Arrival) -> Arrival:
+    """An arrival with its updates on the driver, if they are in files and not too many."""
+    source = arrival.source
+    if not source.paths or source.rows is None or source.rows > ROWS:
+        return arrival
+    table = pa.concat_tables(map(storage.read_table, source.paths))
+    return replace(arrival, source=Source(source.schema, table=table, rows=table.num_rows))
