@@ -22,7 +22,7 @@ def examples(share: float) -> settings:
 
 def check_growth(spark, data, **options):
     program = data.draw(programs())
-    schedule = data.draw(schedules(program.inputs))
+    schedule = data.draw(schedules(program.inputs, lags=data.draw(st.sampled_from([True, False]))))
     late = data.draw(st.lists(
         st.integers(0, len(schedule)), min_size=len(program.outputs), max_size=len(program.outputs)
     ))
