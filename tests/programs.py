@@ -175,22 +175,31 @@ IN_PANDAS = {"twice": pandas_twice, "negated": pandas_negated, "tagged": pandas_
 
 
 @st.composite
-def programs(draw: st.DrawFn, most: int = 6, whole: bool = False) -> Program:
-    """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle."""
+def programs(
+    draw: st.DrawFn, most: int = 6, whole: bool = False, meet: bool = False
+) -> Program:
+    """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle.
+
+    With ``meet``, there are inputs that meet in it, and only what is made of all of them is shown.
+    """
     shape = draw(st.sampled_from(SHAPES))
     alike = [shape] * len(SHAPES)
-    count = draw(st.sampled_from([2, 1, 2, 3]))
-    inputs = tuple(draw(st.sampled_from([*alike, *SHAPES])) for _ in range(count))
+    count = draw(st.sampled_from([2, 3] if meet else [2, 1, 2, 3]))
+    shapes = st.just(shape) if meet else st.sampled_from([*alike, *SHAPES])
+    inputs = tuple(draw(shapes) for _ in range(count))
     program = Program(inputs, (), ())
     same = [i for i in range(count) if inputs[i] == inputs[0]]
-    if len(same) > 1 and draw(st.sampled_from([True, True, True, False])):
+    if meet or len(same) > 1 and draw(st.sampled_from([True, True, True, False])):
         # Inputs that advance by themselves meet before the operators with state.
         program = Program(inputs, (Op("concat", tuple(same)),), ())
     for _ in range(draw(st.integers(min(3, most), most))):
-        program = Program(inputs, (*program.ops, draw(operators(program, whole))), ())
+        op = draw(operators(program, whole))
+        if meet and min(op.of) < len(inputs):
+            continue
+        program = Program(inputs, (*program.ops, op), ())
     nodes = len(inputs) + len(program.ops)
     # The last node, and sometimes one that it may be made of.
-    others = draw(st.sets(st.integers(0, nodes - 1), max_size=1))
+    others = draw(st.sets(st.integers(0, nodes - 1), max_size=0 if meet else 1))
     return Program(inputs, program.ops, tuple(sorted(others | {nodes - 1})))
 
 
