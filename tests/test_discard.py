@@ -281,3 +281,22 @@ def test_conditions_are_checked(spark):
         assert dropped["k"].to_pylist() == [2]
         (dropped,) = a_in.discard()
         assert dropped["k"].to_pylist() == [1, 3]
+
+
+def test_one_poison_after_the_other(spark):
+    one, clean = (Fed(spark, reduced, False, runner="local") for _ in range(2))
+    with one.flow as flow, clean.flow:
+        one.begin([(0, 7), (0, 8)])
+        clean.begin([])
+        for value in 8, 7:
+            with pytest.raises(FunctionError, match=r"input 'a' at time 3: \(0, 7\).*waiting=True"):
+                one.step(one.b, 5)
+            (dropped,) = one.a.discard(f"k = 0 AND v = {value}", waiting=True)
+            assert dropped["v"].to_pylist() == [value]
+        assert flow.step()
+        clean.step(clean.b, 5)
+        for fed in one, clean:
+            fed.a.close(), fed.b.close()
+            fed.flow.step()
+        assert one.all() == clean.all()
+        assert flow.discard(waiting=True) == {"a": [], "b": []}

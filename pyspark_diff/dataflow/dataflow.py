@@ -662,7 +662,8 @@ class BaseDataflow:
             names = {node: session.name for node, session in self._sessions.items()}
             return Suspects(given, names, self.time_type).told(fails)
 
-        found, drop = blamed(old), "discard()"
+        # Where updates are processed again, they are among those that this step was given.
+        found, drop = blamed(old), f"discard({'waiting=True' if self._state.rewinds else ''})"
         if found is None:
             found = "updates that earlier steps took in and that waited for another input"
             base = self._context(begun.growth, old, runner)
