@@ -20,9 +20,8 @@ def examples(share: float) -> settings:
     return settings(max_examples=max(1, round(EXAMPLES * share)))
 
 
-def check_growth(spark, data, **options):
-    # Inputs that had nothing to do with each other may come to meet while one of them lags.
-    lags = data.draw(st.sampled_from([True, False]))
+def check_growth(spark, data, lags=False, **options):
+    """With ``lags``, inputs that had nothing to do with each other meet while some of them lag."""
     program = data.draw(programs(meet=lags))
     schedule = data.draw(schedules(program.inputs, lags=lags))
     steps, outputs = st.integers(int(lags), len(schedule)), len(program.outputs)
@@ -46,6 +45,12 @@ def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, held,
     check_growth(
         spark, data, runner="local", buckets=buckets, held=held, keep_history=history
     )
+
+
+@examples(3)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_operators_that_make_inputs_meet_of_which_one_lags(spark, data, buckets, held):
+    check_growth(spark, data, lags=True, runner="local", buckets=buckets, held=held)
 
 
 @examples(0.3)
