@@ -43,7 +43,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
         "compaction context demand evaluation graph growth live loop lowering oscillation "
-        "program progress state step subgraph".split()
+        "program progress rewind state step subgraph".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow hold input_session keyed_session outputs probe "

@@ -8,7 +8,7 @@ the collection by its key, so a session holds nothing but what it was given.
 
 from __future__ import annotations
 
-from typing import Callable, Iterable
+from typing import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.coercion import Data, coerce
-from pyspark_diff.dataflow.input_session import BaseSession, Discarded, nulls
+from pyspark_diff.dataflow.input_session import BaseSession, Discard, Discarded, nulls
 from pyspark_diff.engine.state import Arrival
 from pyspark_diff.errors import DuplicateKeyError, InvalidTimeError, SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.operators.node import Input
 from pyspark_diff.operators.upsert import (
     CLEAR,
     DELETE,
@@ -80,7 +79,7 @@ class KeyedSession(BaseSession):
 
     def __init__(
         self, node: ChangesInput, spark: SparkSession, time: str, diff: str, start: int,
-        discard: Callable[[Input], Discarded],
+        discard: Discard,
     ):
         super().__init__(node, spark, time, diff, start, discard)
         #: Number of the next change.
@@ -318,6 +317,12 @@ class KeyedSession(BaseSession):
         if time is not None:
             columns += [column(time).alias(TIME), F.lit(1).cast("long").alias(DIFF)]
         return found.select(*columns)
+
+    def _named(self, frame: DataFrame) -> DataFrame:
+        node = self._node
+        kinds = F.array(*map(F.lit, KINDS))
+        kind = F.get(kinds, column(node.change).cast("int"))
+        return super()._named(frame).withColumn(node.change, kind)
 
     def _shown(self, given: Iterable[pa.Table | DataFrame]) -> Discarded:
         """Changes under names that say what they are, in their order."""
