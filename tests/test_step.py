@@ -336,7 +336,7 @@ def test_workers_that_run_steps_have_been_taken_out_of_the_collector(spark):
 
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         words, session = flow.input("words", "word string")
-        words.count()
+        words.count().keep()
         for time in range(1, 9):
             session.insert([("a",), ("b",), ("c",)])
             session.advance_to(time)
