@@ -59,23 +59,29 @@ def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
         start = looks[0][1].frontier  # nothing is complete before the commit
         # What is seen of the step while it runs: all its numbers, but not the clock.
         live = [(at, seen._replace(seconds=0.0)) for at, seen in looks if seen.running]
-        moves = [0.0, *(at for (_, old), (at, new) in zip(live, live[1:]) if old != new), took]
-        back = sum(_numbers(new) < _numbers(old) for (_, old), (_, new) in zip(live, live[1:]))
-        back += sum(
-            any(n < o for o, n in zip(_numbers(old), _numbers(new)))
-            for (_, old), (_, new) in zip(live, live[1:])
-        )
+        pairs = list(zip(live, live[1:]))
+        moves = [at for (_, old), (at, new) in pairs if old != new]
+        moved = [at for (_, old), (at, new) in pairs if _counts(old) != _counts(new)]
         return {
             "seconds": round(took, 2),
-            "moves_per_second": round((len(moves) - 2) / took, 1),
-            "longest_rest_seconds": round(max(np.diff(moves)), 2),
-            "times_back": back,
+            "moves_per_second": round(len(moves) / took, 1),
+            "longest_rest_seconds": round(max(np.diff([0, *moves, took])), 2),
+            "of_counts_alone": round(max(np.diff([0, *moved, took])), 2),
+            "times_back": sum(
+                any(n < o for o, n in zip(_numbers(old), _numbers(new)))
+                for (_, old), (_, new) in pairs
+            ),
             "frontier_ahead": sum(seen.frontier != start for _, seen in live),
         }
 
 
-def _numbers(progress: Progress) -> list[int]:
-    return [value for value in progress if type(value) is int]
+def _numbers(progress: Progress) -> list[float]:
+    return [value for value in progress if isinstance(value, (int, float))]
+
+
+def _counts(progress: Progress) -> Progress:
+    """Without the time that tasks have run, which tells that they run, and no more."""
+    return progress._replace(task_seconds=0.0)
 
 
 def cancelled(spark: SparkSession, graph: Graph, root: str, after: float) -> dict[str, Any]:

@@ -284,7 +284,7 @@ class BaseDataflow:
         return Progress(
             shown.epoch, False, frontier, "", operators, operators, len(report.iterations),
             report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done, jobs.tasks,
-            jobs.tasks_done, jobs.rows, jobs.bytes, report.seconds,
+            jobs.tasks_done, jobs.rows, jobs.bytes, jobs.seconds, report.seconds,
         )
 
     def _frontier(self) -> Antichain:

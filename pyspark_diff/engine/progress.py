@@ -55,10 +55,13 @@ class Progress(NamedTuple):
     jobs, jobs_done : int
         Spark jobs.
     tasks, tasks_done : int
-        Tasks of the jobs so far. These and the next two are known where there is a bridge into
+        Tasks of the jobs so far. These and the next three are known where there is a bridge into
         Spark: not over Spark Connect.
     task_rows, task_bytes : int
-        What tasks have moved, those that run included.
+        What tasks have moved, those that run included. On a cluster it comes with the heartbeats of
+        its executors; while a task works on what it has been given, nothing is moved.
+    task_seconds : float
+        That tasks have run, those that run included, added up.
     seconds : float
         Since the step began.
     """
@@ -77,6 +80,7 @@ class Progress(NamedTuple):
     tasks_done: int = 0
     task_rows: int = 0
     task_bytes: int = 0
+    task_seconds: float = 0.0
     seconds: float = 0.0
 
 
@@ -92,7 +96,8 @@ def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Prog
     return Progress(
         context.state.epoch + 1, True, frontier, name, context.done, len(graph.order),
         len(report.iterations), report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done,
-        jobs.tasks, jobs.tasks_done, jobs.rows, jobs.bytes, time.monotonic() - context.began,
+        jobs.tasks, jobs.tasks_done, jobs.rows, jobs.bytes, jobs.seconds,
+        time.monotonic() - context.began,
     )
 
 
