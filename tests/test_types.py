@@ -175,7 +175,10 @@ def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) 
         [*schema, T.StructField("time", T.LongType()), T.StructField("diff", T.LongType())]
     )
     steps = history(records)
-    every = spark.createDataFrame(table([row for step in steps for row in step], wide), wide)
+    # In one partition, so that Spark groups them without a shuffle.
+    every = spark.createDataFrame(
+        table([row for step in steps for row in step], wide), wide
+    ).coalesce(1)
     with Dataflow(spark, runner=runner, buckets=3, keep_history=True) as flow:
         rows, session = flow.input("rows", schema)
         counts, kept = rows.count().keep(), rows.arrange_by_self()
