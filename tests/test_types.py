@@ -243,13 +243,22 @@ def both(values: Sequence[str], in_spark: Sequence[str]) -> list[object]:
     return found
 
 
+#: A type of each way in which kernels hold a column: these go alone through more operators, and all
+#: types do as columns of one record.
+LAID_OUT = {
+    "boolean", "bigint", "double", "decimal(38,10)", "string", "timestamp",
+    "struct<a:int,b:struct<c:string,d:double>>", "array<array<double>>",
+}
+
+
 # In Spark all types go as columns of one record, and these alone.
 @pytest.mark.parametrize(("kind", "runner"), both(VALUES, [
     "boolean", "double", "string", "timestamp", "struct<a:int,b:struct<c:string,d:double>>",
 ]))
 def test_every_type_is_a_record(spark, kind, runner):
     schema = T.StructType.fromDDL(f"v {kind}")
-    check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=runner == "local")
+    thorough = runner == "local" and kind in LAID_OUT
+    check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=thorough)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
