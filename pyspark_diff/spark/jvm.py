@@ -96,8 +96,9 @@ def analysed_plan(frame: DataFrame) -> Plan:
 def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
     """A frame without any row, in whose session names are looked up from now on.
 
-    As `createDataFrame` makes it, which on classic takes 20 ms: it moves the rows, of which there
-    are none, to the JVM. Each operator of a program asks for such a frame when it is written.
+    As `createDataFrame` makes it, which on classic takes three times as long: it moves the rows,
+    of which there are none, to the JVM. Each operator of a program asks for such a frame when it
+    is written.
 
     Examples
     --------
