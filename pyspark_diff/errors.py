@@ -140,7 +140,8 @@ class StepError(DiffError, RuntimeError):
     """An expression or a function of the user, or Spark, has failed within a step.
 
     What was raised is its cause. It names the updates that are to blame where they can be found;
-    the step changes nothing, and works again when they are dropped: see `InputSession.discard`.
+    the step changes nothing, and works again when they are dropped: see `InputSession.discard`,
+    which drops what earlier steps took in too, where that waited for another input.
     """
 
 

@@ -175,22 +175,31 @@ IN_PANDAS = {"twice": pandas_twice, "negated": pandas_negated, "tagged": pandas_
 
 
 @st.composite
-def programs(draw: st.DrawFn, most: int = 6, whole: bool = False) -> Program:
-    """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle."""
+def programs(
+    draw: st.DrawFn, most: int = 6, whole: bool = False, meet: bool = False
+) -> Program:
+    """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle.
+
+    With ``meet``, there are inputs that meet in it, and only what is made of all of them is shown.
+    """
     shape = draw(st.sampled_from(SHAPES))
     alike = [shape] * len(SHAPES)
-    count = draw(st.sampled_from([2, 1, 2, 3]))
-    inputs = tuple(draw(st.sampled_from([*alike, *SHAPES])) for _ in range(count))
+    count = draw(st.sampled_from([2, 3] if meet else [2, 1, 2, 3]))
+    shapes = st.just(shape) if meet else st.sampled_from([*alike, *SHAPES])
+    inputs = tuple(draw(shapes) for _ in range(count))
     program = Program(inputs, (), ())
     same = [i for i in range(count) if inputs[i] == inputs[0]]
-    if len(same) > 1 and draw(st.sampled_from([True, True, True, False])):
+    if meet or len(same) > 1 and draw(st.sampled_from([True, True, True, False])):
         # Inputs that advance by themselves meet before the operators with state.
         program = Program(inputs, (Op("concat", tuple(same)),), ())
     for _ in range(draw(st.integers(min(3, most), most))):
-        program = Program(inputs, (*program.ops, draw(operators(program, whole))), ())
+        op = draw(operators(program, whole))
+        if meet and min(op.of) < len(inputs):
+            continue
+        program = Program(inputs, (*program.ops, op), ())
     nodes = len(inputs) + len(program.ops)
     # The last node, and sometimes one that it may be made of.
-    others = draw(st.sets(st.integers(0, nodes - 1), max_size=1))
+    others = draw(st.sets(st.integers(0, nodes - 1), max_size=0 if meet else 1))
     return Program(inputs, program.ops, tuple(sorted(others | {nodes - 1})))
 
 
@@ -277,17 +286,33 @@ Actions = tuple[tuple[int, str, Any], ...]
 
 @st.composite
 def schedules(
-    draw: st.DrawFn, inputs: tuple[Columns, ...], most: int = 5, frames: bool = False
+    draw: st.DrawFn, inputs: tuple[Columns, ...], most: int = 5, frames: bool = False,
+    lags: bool = False, discards: bool = False,
 ) -> tuple[Actions, ...]:
-    """What is done with the inputs before each step; with ``frames``, also with Spark frames."""
+    """What is done with the inputs before each step; with ``frames``, also with Spark frames.
+
+    With ``lags``, inputs stay where they are for some steps, and the others go on; with
+    ``discards``, some of what has not been processed everywhere is dropped.
+    """
     pools = {columns: draw(pool(columns)) for columns in dict.fromkeys(inputs)}
     forms = ["rows", "rows", "rows", "dicts", "arrow", *(["frame"] if frames else [])]
     often = st.sampled_from([True, True, True, True, False])
     seldom = st.sampled_from([False] * 15 + [True])
     steps = []
-    for _ in range(draw(st.integers(2, most))):
+    count = draw(st.integers(min(3, most) if lags else 2, most))
+    still: dict[int, range] = {}
+    if lags:
+        ahead = draw(st.integers(0, len(inputs) - 1))  # one that always goes on
+        for number in range(len(inputs)):
+            first = draw(st.integers(0, count - 1))
+            last = draw(st.integers(first, count))
+            still[number] = range(0) if number == ahead else range(first, last)
+    for step in range(count):
         actions: list[tuple[int, str, Any]] = []
         for number in draw(st.permutations(range(len(inputs)))):
+            if discards and step and draw(st.sampled_from([True, False])):
+                where = st.sampled_from([None, "diff > 0", "time % 2 = 0", "false"])
+                actions.append((number, "discard", draw(where)))
             records = st.sampled_from(pools[inputs[number]])
             updates = st.tuples(
                 records, st.sampled_from([0, 1, 0, 2, 5]), st.sampled_from([1, -1, 2, -2, 0])
@@ -304,8 +329,13 @@ def schedules(
             if draw(often):
                 actions.append((number, "advance", draw(st.sampled_from([1, 0, 3]))))
             actions += [(number, "flush", None)] * draw(often)
+            if lags:
+                actions.append((number, "advance", draw(st.sampled_from([1, 2, 3]))))
             actions += [(number, "close", None)] * draw(seldom)
-        steps.append(tuple(actions))
+        steps.append(tuple(
+            (number, what, data) for number, what, data in actions
+            if what not in ("advance", "close") or step not in still.get(number, ())
+        ))
     return tuple(steps)
 
 
@@ -393,6 +423,8 @@ class Run:
         self._records: dict[int, dict[Any, Any]] = {i: {} for i in keyed}
         self._nodes = build(program, frames)
         self._kept, self._late, self._steps = kept, late, 0
+        #: Whether something was dropped since the last step.
+        self._discarded = False
         for node in sorted(keeps):
             if self._nodes[node]._node.loop is None:
                 self._nodes[node].keep()
@@ -432,7 +464,9 @@ class Run:
             self._add_outputs()
         self._steps += 1
         for number, what, data in actions:
-            if not self.closed[number]:
+            if what == "discard":
+                self._discard(number, data)
+            elif not self.closed[number]:
                 self._act(number, what, data)
         self._expected = {}
         before = [output.probe.time() for output in self.outputs]
@@ -440,6 +474,7 @@ class Run:
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             self._check_new(output, frontier, output.seen[count:])
+        self._discarded = False
         assert files_of(self.flow) == self.flow._state.paths() | self.flow._outputs.pinned
         self.check()
 
@@ -472,6 +507,22 @@ class Run:
                 self.history[number] += [(record, now, sign) for record in rows]
             getattr(session, what)(formed(self.spark, form, rows, columns))
 
+    def _discard(self, number: int, where: str | None) -> None:
+        """Drop what waits of a plain input, and forget that it was handed in."""
+        session = self.sessions[number]
+        if session is None or number in self._records:
+            return
+        for table in session.discard(where, waiting=True):
+            if not isinstance(table, pa.Table):
+                table = table.toArrow()
+            columns = [column.to_pylist() for column in table.columns[:-2]]
+            records = list(zip(*columns)) if columns else [()] * table.num_rows
+            times, diffs = (column.to_pylist() for column in table.columns[-2:])
+            for one in zip(records, times, diffs):
+                known = [normal(update) for update in self.history[number]]
+                del self.history[number][known.index(normal(one))]
+                self._discarded = True
+
     def _change(self, number: int, what: str, data: Any, now: int) -> None:
         """What a keyed input is asked for."""
         form, rows = data
@@ -496,8 +547,10 @@ class Run:
 
     def _check_new(self, output: Output, frontier: int | None, new: list[Any]) -> None:
         """What one step showed."""
-        assert frontier is not None or not new, "updates of a complete collection"
-        assert all(time >= frontier for _, time, _ in new), "updates behind the frontier"
+        assert self._discarded or frontier is not None or not new, "updates of what is complete"
+        # What was discarded is taken back where it was.
+        behind = not all(time >= frontier for _, time, _ in new)
+        assert self._discarded or not behind, "updates behind the frontier"
         inputs = len(self.program.inputs)
         if output.node >= inputs and self.program.ops[output.node - inputs].name in KEYED:
             after = output.probe.time()

@@ -98,7 +98,6 @@ def test_call(spark, case):
         lambda: F.expr("sum(x) / count(*)"),
         lambda: F.expr("sum(x) FILTER (WHERE b)"),
         lambda: F.expr("first(x) IGNORE NULLS"),
-        lambda: F.expr("listagg(k) WITHIN GROUP (ORDER BY k)"),
     ],
 )
 def test_no_call(spark, make):
@@ -248,7 +247,10 @@ REFUSED = [
     (lambda: F.approx_count_distinct("x"), "approx_count_distinct.*F.count_distinct"),
     (lambda: F.skewness("x"), "skewness.*not supported; the aggregates are avg, bool_and"),
     (lambda: F.lower("k"), "lower.*not supported"),
-    (lambda: F.expr("percentile_cont(0.5) WITHIN GROUP (ORDER BY x)"), "not a plain call"),
+    (lambda: F.expr("percentile_cont(0.5) WITHIN GROUP (ORDER BY x DESC)"), "one column, upwards"),
+    (lambda: F.expr("mode() WITHIN GROUP (ORDER BY x DESC)"), "one column, upwards"),
+    (lambda: F.expr("listagg(k, ',') WITHIN GROUP (ORDER BY k)"), "array_join.*collect_list"),
+    (lambda: F.listagg("k"), "array_join.*collect_list"),
     (lambda: F.col("x"), "not a plain call"),
     (lambda: F.call_function("min_by", F.col("k"), F.col("x"), F.lit(2)), "min_by with 3 arg"),
     (lambda: F.count_distinct("*"), "name the columns one by one"),

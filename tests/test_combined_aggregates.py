@@ -70,6 +70,11 @@ DONE = {
         F.percentile_approx("x", 0.5), F.expr("approx_percentile(d, array(0.2, 1.0), 100)"),
         F.expr("median(x) FILTER (WHERE b)"), F.mode("p", True), F.mode("x", True) + 1,
         F.expr("percentile(DISTINCT x, 0.5)"),
+        F.expr("percentile_cont(0.3) WITHIN GROUP (ORDER BY x)"),
+        F.expr("percentile_cont(array(0.2, 0.7)) WITHIN GROUP (ORDER BY y) AS both"),
+        F.expr("percentile_disc(0.3) WITHIN GROUP (ORDER BY x) FILTER (WHERE b)"),
+        F.expr("percentile_disc(array(0.2, 1)) WITHIN GROUP (ORDER BY d)"),
+        F.expr("mode() WITHIN GROUP (ORDER BY x) + percentile_cont(1) WITHIN GROUP (ORDER BY x)"),
     ),
     "same text, other column": lambda t: t.groupBy("k").agg(
         F.max("p"), F.max(F.lit("p")).alias("text"), F.max(F.lit("p")) == F.max("p"),

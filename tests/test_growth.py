@@ -20,14 +20,14 @@ def examples(share: float) -> settings:
     return settings(max_examples=max(1, round(EXAMPLES * share)))
 
 
-def check_growth(spark, data, **options):
-    program = data.draw(programs())
-    schedule = data.draw(schedules(program.inputs))
-    late = data.draw(st.lists(
-        st.integers(0, len(schedule)), min_size=len(program.outputs), max_size=len(program.outputs)
-    ))
+def check_growth(spark, data, lags=False, **options):
+    """With ``lags``, inputs that had nothing to do with each other meet while some of them lag."""
+    program = data.draw(programs(meet=lags))
+    schedule = data.draw(schedules(program.inputs, lags=lags))
+    steps, outputs = st.integers(int(lags), len(schedule)), len(program.outputs)
+    late = data.draw(st.lists(steps, min_size=outputs, max_size=outputs))
     others = data.draw(st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))
-    keeps = {*range(len(program.inputs)), *others}
+    keeps = {*range(len(program.inputs)), *(() if lags else others)}
     with Run(spark, program, late=late, keeps=keeps, **options) as run:
         try:
             for actions in schedule:
@@ -45,6 +45,12 @@ def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, held,
     check_growth(
         spark, data, runner="local", buckets=buckets, held=held, keep_history=history
     )
+
+
+@examples(3)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_operators_that_make_inputs_meet_of_which_one_lags(spark, data, buckets, held):
+    check_growth(spark, data, lags=True, runner="local", buckets=buckets, held=held)
 
 
 @examples(0.3)
@@ -327,3 +333,21 @@ def test_what_is_added_waits_for_the_input_that_lags(spark, kind, runner, ahead)
             late.at()
         flow.advance_to(11)
         assert sorted(late.at().collect()) == sorted(expected)
+
+
+def test_what_is_written_twice_is_kept_twice(spark):
+    for twice in (False, True):
+        with Dataflow(spark, runner="local", buckets=1) as flow:
+            words, words_in = flow.input("words", "k string")
+            first, again = (words.groupBy("k").count() for _ in range(2))
+            first.keep("first")
+            if twice:
+                again.keep("again")
+            words_in.insert([("a",), ("a",)])
+            flow.advance_to(1)
+            assert first.at().collect() == [("a", 2)]
+            if twice:
+                assert again.at().collect() == [("a", 2)]
+                continue
+            with pytest.raises(NotReadableError, match="is not kept.*a second time.*keep both"):
+                again.at()

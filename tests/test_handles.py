@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from plain import local_frame
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, SchemaError
@@ -251,3 +252,37 @@ def test_names_where_case_matters(another):
     with pytest.raises(SchemaError, match="no column 'K'"):
         frame["K"]
     assert frame.drop(F.col("K")).columns == ["k"]
+
+
+#: What changes columns of `k int, x double, s string`, and the columns that are the same still.
+CHANGED = {
+    "dropna": (lambda df: df.dropna(), "k x s"),
+    "fillna of numbers": (lambda df: df.fillna(0), "s"),
+    "fillna of text": (lambda df: df.fillna("none"), "k x"),
+    "fillna of a subset": (lambda df: df.fillna(0, subset=["x", "s"]), "k s"),
+    "fillna of a dict": (lambda df: df.fillna({"k": 0}), "x s"),
+    "replace": (lambda df: df.replace(1, 2), "s"),
+    "replace in a subset": (lambda df: df.replace(1, 2, "k"), "x s"),
+    "replace text": (lambda df: df.replace({"a": "b"}), "k x"),
+    "fillna, then more": (lambda df: df.fillna(0).distinct().where("k > 0"), "s"),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_columns_that_a_value_was_put_into_are_others(spark, changed):
+    done, same = CHANGED[changed]
+    rows = [(1, None, "a"), (None, 1.0, None), (2, 3.0, "c")]
+    table = spark.createDataFrame(rows, "k int, x double, s string")
+    ours = DiffFrame(table.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
+    expected, found = done(table), done(ours)
+    for name in "kxs":
+        if name in same.split():
+            assert expected.select(table[name]).columns == [name]
+            assert found.select(ours[name]).columns == [name]
+            continue
+        with pytest.raises(AnalysisException, match="MISSING_ATTRIBUTES"):
+            expected.select(table[name])
+        with pytest.raises(SchemaError, match=f"'{name}' of .* changed, renamed or dropped"):
+            found.select(ours[name])
+    at = found.where(found.k > 0).select(found["s"], found.x).at(0)
+    assert Counter(at.collect()) == Counter(expected.where("k > 0").select("s", "x").collect())

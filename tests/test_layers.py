@@ -32,7 +32,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset("frames jobs jvm schema session values version".split()),
     "expressions": frozenset(
-        "aggregate_functions aggregates check compiled conditions handles names tree".split()
+        "aggregate_functions aggregates analysis check compiled conditions handles names "
+        "tree".split()
     ),
     "trace": frozenset("arrangement batch spine storage".split()),
     "operators": frozenset(
@@ -42,7 +43,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "runners": frozenset("feed local pieces read spark tasks work".split()),
     "engine": frozenset(
         "compaction context demand evaluation graph growth loop lowering oscillation program "
-        "progress state step subgraph".split()
+        "progress rewind state step subgraph".split()
     ),
     "dataflow": frozenset(
         "blame catalog coercion dataflow hold input_session keyed_session outputs probe "

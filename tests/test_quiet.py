@@ -16,7 +16,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow
-from pyspark_diff.expressions import conditions
+from pyspark_diff.expressions import analysis
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,7 +66,7 @@ def logged() -> Iterator[list[str]]:
             found.append(record.name)
 
     handler = Keep()
-    loggers = [PySparkLogger.getLogger(name) for name in conditions._ANALYSIS_LOGGERS]
+    loggers = [PySparkLogger.getLogger(name) for name in analysis.LOGGERS]
     for logger in loggers:
         logger.addHandler(handler)
     yield found
@@ -94,7 +94,7 @@ def test_the_errors_of_others_are_logged_as_ever(spark, logged):
     assert logged == ["SQLQueryContextLogger"]
     fail()
     assert logged[1:] == list(texts)
-    with conditions._unlogged():
+    with analysis.unlogged():
         fail()
         assert len(logged) == 3
         thread = threading.Thread(target=fail)

@@ -20,7 +20,9 @@ from pyspark_diff.engine.state import Arrival
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.operators.upsert import KINDS, ChangesInput
+from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
+from pyspark_diff.trace import storage
 
 #: No more trials than this, no more after so many seconds, and none with more updates than this.
 TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
@@ -43,7 +45,7 @@ class Suspects:
 
     def __init__(self, given: Given, names: Mapping[Node, str], time_type: TimeType):
         self._names, self._time_type = names, time_type
-        self._arrivals = [(node, arrival) for node in given for arrival in given[node]]
+        self._arrivals = [(node, _at_hand(arrival)) for node in given for arrival in given[node]]
         places, rows, times = [], [], []
         for place, (_, arrival) in enumerate(self._arrivals):
             # Also what lies beyond the frontier: an expression sees it before it is left out.
@@ -54,8 +56,8 @@ class Suspects:
                 at = as_int64(table[TIME].combine_chunks()).to_numpy()
                 row = np.arange(at.size)
             inside = np.full(at.size, True)
-            if arrival.taken is not None and table is not None:
-                inside = at >= arrival.taken
+            if table is not None:
+                inside = arrival.inside(at)
             times.append(at[inside])
             rows.append(row[inside])
             places.append(np.full(rows[-1].size, place))
@@ -66,8 +68,8 @@ class Suspects:
         self._rows = np.concatenate([none, *rows])[order]
         self._places = np.concatenate([none, *places])[order]
 
-    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str:
-        """Who is to blame, in words.
+    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str | None:
+        """Who is to blame, in words; None if it is none of them.
 
         Parameters
         ----------
@@ -76,14 +78,14 @@ class Suspects:
         """
         whole = np.arange(self._times.size)
         if not whole.size:
-            return "no update of an input: what earlier steps took in has become complete"
+            return None
         if whole.size > ROWS:
             return self._range(whole)
         error = fails(self._some(whole))
         if error is None:
             return f"{self._range(whole)}; it did not fail when it was tried again"
         if fails(self._some(whole[:0])) is error:
-            return "updates that earlier steps took in and that waited for the frontier of an input"
+            return None
         found: list[int] = []
         left, low, began = whole, 0, time.perf_counter()
         high: int | None = left.size
@@ -147,3 +149,12 @@ class Suspects:
                 when = f"time {first!r}" if first == last else f"times {first!r} to {last!r}"
                 told.append(f"input {name!r} at {when}: {inside.size} updates or frames")
         return "; ".join(told)
+
+
+def _at_hand(arrival: Arrival) -> Arrival:
+    """An arrival with its updates on the driver, if they are in files and not too many."""
+    source = arrival.source
+    if not source.paths or source.rows is None or source.rows > ROWS:
+        return arrival
+    table = pa.concat_tables(map(storage.read_table, source.paths))
+    return replace(arrival, source=Source(source.schema, table=table, rows=table.num_rows))

@@ -7,17 +7,16 @@ message.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Iterable, Protocol, Sequence, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema, without_nullability
+from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
 from pyspark_diff.spark.values import to_array
 
 
@@ -54,11 +53,11 @@ def arrow_table(data: object) -> pa.Table | None:
 
 
 def coerce(
-    data: Data, struct: T.StructType, name: str, widen: Sequence[str] = ()
+    data: Data, struct: T.StructType, name: str, spark: SparkSession, widen: Sequence[str] = ()
 ) -> DataFrame | pa.Table:
     """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table."""
     if isinstance(data, DataFrame):
-        frame = _coerce_frame(data, struct, name, widen)
+        frame = _coerce_frame(data, struct, name, spark, widen)
         # A frame over local rows needs no job to be read.
         if not data.isLocal():
             return frame
@@ -67,33 +66,34 @@ def coerce(
             return _of([], pa.schema([]), frame.count())
         return _cast(frame.toArrow(), struct, name)
     if isinstance(data, pd.DataFrame):
-        _check_columns(list(map(str, data.columns)), struct, name)
+        found = _matched(list(map(str, data.columns)), struct, name, spark)
         if not struct.names:
             return _of([], pa.schema([]), len(data))
         try:
-            data = pa.Table.from_pandas(data, preserve_index=False)
+            data = pa.Table.from_pandas(data, preserve_index=False).select(found)
         except pa.ArrowException as error:
             raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
     table = arrow_table(data)
     if table is not None:
-        _check_columns(table.column_names, struct, name)
-        return _cast(table.select(struct.names), struct, name)
-    return _rows_to_table(data, struct, name)
+        found = _matched(table.column_names, struct, name, spark)
+        return _cast(table.select(found), struct, name)
+    return _rows_to_table(data, struct, name, spark)
 
 
 def _coerce_frame(
-    frame: DataFrame, struct: T.StructType, name: str, widen: Sequence[str]
+    frame: DataFrame, struct: T.StructType, name: str, spark: SparkSession, widen: Sequence[str]
 ) -> DataFrame:
-    _check_columns(frame.columns, struct, name)
+    found = _matched(frame.columns, struct, name, spark)
     given = {field.name: field.dataType for field in frame.schema.fields}
     wrong = []
     columns = []
-    for field in struct.fields:
-        kind = given[field.name]
+    for field, there in zip(struct.fields, found):
+        kind = given[there]
+        wanted = column(there)
         if field.name in widen and isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType)):
-            columns.append(column(field.name).cast(field.dataType))
+            columns.append(wanted.cast(field.dataType).alias(field.name))
             continue
-        columns.append(column(field.name))
+        columns.append(wanted if there == field.name else wanted.alias(field.name))
         if without_nullability(kind) != without_nullability(field.dataType):
             wrong.append(
                 f"{field.name} is {kind.simpleString()}, expected {field.dataType.simpleString()}"
@@ -103,11 +103,17 @@ def _coerce_frame(
     return frame.select(*columns)
 
 
-def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> None:
-    given, expected = Counter(names), frozenset(struct.names)
-    missing = [n for n in struct.names if n not in given]
-    extra = [n for n in names if n not in expected]
-    twice = [n for n in struct.names if given[n] > 1]
+def _matched(
+    names: Sequence[str], struct: T.StructType, name: str, spark: SparkSession
+) -> list[str]:
+    """The names that the columns of the schema have among those given."""
+    if len(names) == len(struct.names) and set(names) == set(struct.names):
+        return list(struct.names)
+    found = [meant_by(n, names, spark) for n in struct.names]
+    known = {n for some in found for n in some}
+    missing = [n for n, some in zip(struct.names, found) if not some]
+    extra = [n for n in names if n not in known]
+    twice = [n for n, some in zip(struct.names, found) if len(some) > 1]
     if missing or extra or twice:
         told = [f"missing {', '.join(missing)}"] if missing else []
         told += [f"unknown {', '.join(extra)}"] if extra else []
@@ -116,6 +122,7 @@ def _check_columns(names: Sequence[str], struct: T.StructType, name: str) -> Non
             f"the columns for input {name!r} do not fit: {'; '.join(told)}; given "
             f"({', '.join(names)}), expected ({', '.join(struct.names)})"
         )
+    return [n for (n,) in found]
 
 
 def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
@@ -176,7 +183,9 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
+def _rows_to_table(
+    rows: object, struct: T.StructType, name: str, spark: SparkSession
+) -> pa.Table:
     if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
         raise SchemaError(
             f"input {name!r} takes a DataFrame, a pyarrow or pandas table, one of another library "
@@ -186,15 +195,17 @@ def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
     expected = Schema(struct).arrow()
     names = struct.names
     records = []
+    known: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:  # rows that a user typed: few, and checked one by one for a good message
         if isinstance(row, dict):
             # What a dict does not tell is null, as where PySpark makes a frame of dicts.
             if not row.keys() <= frozenset(names):
-                _check_columns(list(row), struct, name)
+                if tuple(row) not in known:
+                    known[tuple(row)] = _respelled(list(row), struct, name, spark)
+                row = {known[tuple(row)][given]: value for given, value in row.items()}
             row = tuple(row.get(n) for n in names)
         elif isinstance(row, T.Row) and getattr(row, "__fields__", None):
-            _check_columns(row.__fields__, struct, name)
-            row = tuple(row[n] for n in names)
+            row = tuple(row[n] for n in _matched(row.__fields__, struct, name, spark))
         if not isinstance(row, (tuple, list)) or len(row) != len(names):
             # One row, handed in as if it were a table of them.
             alone = isinstance(rows, tuple) and len(rows) == len(names)
@@ -216,6 +227,17 @@ def _rows_to_table(rows: object, struct: T.StructType, name: str) -> pa.Table:
                 f"{declared.dataType.simpleString()}: {error}"
             ) from error
     return _of(arrays, expected, len(records))
+
+
+def _respelled(
+    given: Sequence[str], struct: T.StructType, name: str, spark: SparkSession
+) -> dict[str, str]:
+    """The columns of the schema that the keys of a dict are, which need not be all."""
+    meant = {one: meant_by(one, struct.names, spark) for one in given}
+    found = {one: columns[0] for one, columns in meant.items() if columns}
+    if len(set(found.values())) < len(given):
+        _matched(given, struct, name, spark)  # says what is wrong
+    return found
 
 
 def _of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:

@@ -11,9 +11,10 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -33,6 +34,7 @@ from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.program import written
+from pyspark_diff.engine.rewind import rewound
 from pyspark_diff.engine.state import Arrival, IterationReport, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.engine.subgraph import Subgraph
@@ -55,7 +57,8 @@ from pyspark_diff.operators.node import Arranged, Constant, Input, Node, Reader
 from pyspark_diff.operators.upsert import changes_input, upsert
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import column, update_struct
+from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -64,6 +67,7 @@ from pyspark_diff.spark.schema import (
     check_names,
     parse_schema,
     parse_time_type,
+    without_nullability,
 )
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
 from pyspark_diff.spark.version import check_session
@@ -77,6 +81,8 @@ if TYPE_CHECKING:
 
 #: Where the history of a collection begins that is given as a whole.
 BEGINNING = -(2**63)
+#: A column that says which update one is, beside those that the user knows.
+WHOLE = "__whole"
 
 
 class _Watch:
@@ -210,7 +216,7 @@ class BaseDataflow:
                 upper[node] = Antichain()
                 arrivals[node] = self._constant(node, old)
         moved = any(upper[node] != old.frontiers.get(node) for node in upper)
-        if moved or any(arrivals.values()) or growth.late:
+        if moved or any(arrivals.values()) or growth.late or old.rewinds:
             self._advance(growth, old, arrivals, upper, on_iteration, explain=True)
         elif all(delivery.done for delivery in self._state.outbox):
             found = staleness.left(self._sessions.values(), self._state)
@@ -303,8 +309,13 @@ class BaseDataflow:
                     "these inputs"
                 )
 
-    def discard(self) -> dict[str, Discarded]:
+    def discard(self, *, waiting: bool = False) -> dict[str, Discarded]:
         """Drop what has entered any input and no step has processed: see `InputSession.discard`.
+
+        Parameters
+        ----------
+        waiting : bool
+            Also what earlier steps took in, and what waits because inputs lag behind others.
 
         Returns
         -------
@@ -313,7 +324,7 @@ class BaseDataflow:
         """
         self._check_outside("discard")
         with self._lock:
-            found = self._take_back(list(self._sessions))
+            found = self._take_back(list(self._sessions), None, waiting)
             return {session.name: found[node] for node, session in self._sessions.items()}
 
     def arrangements(self) -> DataFrame:
@@ -380,7 +391,7 @@ class BaseDataflow:
             node = Input(parsed, self.time_type, name)
             found = checked(node) if check else node
             names = self.time_name, self.diff_name
-            session = InputSession(node, *names, begin, self._discard)
+            session = InputSession(node, self.spark, *names, begin, self._discard)
             self._add_session(node, session)
         return found, session
 
@@ -396,7 +407,7 @@ class BaseDataflow:
                 self.time_type, name, unused("change", taken), unused("number", taken),
             )
             found = upsert(node)
-            session = KeyedSession(node, *names, begin, self._discard)
+            session = KeyedSession(node, self.spark, *names, begin, self._discard)
             self._add_session(node, session)
             # Its records are there in any case, for changes to be compared with.
             self._grow(Output(found))
@@ -628,26 +639,42 @@ class BaseDataflow:
         begun = self._begun
         assert begun is not None  # it has failed
         old = begun.state
+        doing, program = begun.doing, begun.graph.program
         others = {node: new for node, new in arrivals.items() if node not in self._sessions}
         # Few updates are tried on the driver, whatever runs steps otherwise.
         runner = "local" if self.runner == "local" else "auto"
 
-        def fails(given: Given) -> type[Exception] | None:
-            waiting = {n: rest for n, rest in old.waiting.items() if n not in self._sessions}
-            trial = self._context(begun.growth, replace(old, waiting=waiting), runner)
-            try:
-                with interruptible():
-                    Step(trial).process({**others, **given}, upper)
-            except Exception as found:
-                return type(found)
-            finally:
-                storage.remove_directories(trial.directories)
-            return None
+        def blamed(before: State) -> str | None:
+            waiting = {n: rest for n, rest in before.waiting.items() if n not in self._sessions}
 
-        given = {node: (*old.waiting.get(node, ()), *arrivals[node]) for node in self._sessions}
-        names = {node: session.name for node, session in self._sessions.items()}
-        blamed = Suspects(given, names, self.time_type).told(fails)
-        doing, program = begun.doing, begun.graph.program
+            def fails(given: Given) -> type[Exception] | None:
+                trial = self._context(begun.growth, replace(before, waiting=waiting), runner)
+                try:
+                    with interruptible():
+                        Step(trial).process({**others, **given}, upper)
+                except Exception as found:
+                    return type(found)
+                finally:
+                    storage.remove_directories(trial.directories)
+                return None
+
+            given = {n: (*before.waiting.get(n, ()), *arrivals[n]) for n in self._sessions}
+            names = {node: session.name for node, session in self._sessions.items()}
+            return Suspects(given, names, self.time_type).told(fails)
+
+        # Where updates are processed again, they are among those that this step was given.
+        found, drop = blamed(old), f"discard({'waiting=True' if self._state.rewinds else ''})"
+        if found is None:
+            found = "updates that earlier steps took in and that waited for another input"
+            base = self._context(begun.growth, old, runner)
+            try:
+                if any(old.recent.values()):
+                    waited = blamed(rewound(old, frozenset(self._sessions), base.cut))
+                    if waited is not None:
+                        found = f"{waited}; it was taken in earlier, and waited for another input"
+                        drop = "discard(waiting=True)"
+            finally:
+                storage.remove_directories(base.directories)
         where = ""
         if isinstance(doing, Subgraph):
             where = " in a loop"
@@ -658,31 +685,89 @@ class BaseDataflow:
             kind, told = to_payload(error)
         return from_payload(
             kind,
-            f"{told}\nThe step failed{where} on {blamed}. It changed nothing and can be run again. "
-            "If it fails for ever, discard() of the input or of the dataflow drops what entered, "
-            "and returns it to be mended",
+            f"{told}\nThe step failed{where} on {found}. It changed nothing and can be run again. "
+            f"If it fails for ever, {drop} of the input or of the dataflow drops what entered, "
+            "and returns it to be mended; that of the input takes a condition",
         )
 
-    def _discard(self, node: Input) -> Discarded:
+    def _discard(self, node: Input, where: Column | str | None, waiting: bool) -> Discarded:
         self._check_outside("discard")
+        if where is not None and not isinstance(where, (Column, str)):
+            raise SchemaError(
+                f"discard takes a condition as a Column or as SQL text, not {where!r}"
+            )
         with self._lock:
-            return self._take_back([node])[node]
+            return self._take_back([node], where, waiting)[node]
 
-    def _take_back(self, nodes: Sequence[Node]) -> dict[Node, Discarded]:
-        """Drop what is waiting to be processed of some inputs; returns it."""
+    def _take_back(
+        self, nodes: Sequence[Node], where: Column | str | None, again: bool
+    ) -> dict[Node, Discarded]:
+        """Drop what is waiting to be processed of some inputs, by all operators or again by those
+        that can; returns it."""
         self._check_open()
         old = self._state
-        waiting, taken = dict(old.waiting), dict(old.taken)
+        waiting, taken, recent = dict(old.waiting), dict(old.taken), dict(old.recent)
+        rewinds = old.rewinds
         found: dict[Node, Discarded] = {}
         for node in nodes:
             entered = self._sessions[node]._entered(taken.get(node, 0))
-            found[node] = self._given(node, (*waiting.get(node, ()), *entered))
-            waiting[node], taken[node] = (), taken.get(node, 0) + len(entered)
+            left, dropped = self._split(node, (*waiting.get(node, ()), *entered), where)
+            if again:
+                recent[node], more = self._split(node, recent.get(node, ()), where)
+                rewinds |= {node} if more else frozenset()
+                dropped = (*more, *dropped)
+            found[node] = self._given(node, dropped)
+            waiting[node], taken[node] = left, taken.get(node, 0) + len(entered)
         self._superseded |= old.paths()
         # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
         # after it is done by the next step, so that what was dropped is surely returned.
-        self._state = replace(old, waiting=waiting, taken=taken)
+        self._state = replace(old, waiting=waiting, taken=taken, recent=recent, rewinds=rewinds)
         return found
+
+    def _split(
+        self, node: Node, arrivals: tuple[Arrival, ...], where: Column | str | None
+    ) -> tuple[tuple[Arrival, ...], tuple[Arrival, ...]]:
+        """Arrivals without the updates for which a condition holds, and those updates."""
+        if where is None:
+            return (), arrivals
+        named = self._sessions[node]._named
+        condition = F.expr(where) if isinstance(where, str) else where
+        holds = F.coalesce(condition, F.lit(False))
+        left: list[Arrival] = []
+        dropped: list[Arrival] = []
+
+        def put(held: list[Arrival], arrival: Arrival, **changes: Any) -> None:
+            schema = arrival.source.schema
+            held.append(replace(arrival, source=Source(schema, **changes)))
+
+        for arrival in arrivals:
+            source = arrival.source
+            if source.frame is not None:
+                whole = self._spark_runner.frame(source)
+                whole = whole.withColumn(WHOLE, F.struct(*map(column, whole.columns)))
+                for held, which in (dropped, holds), (left, ~holds):
+                    frame = named(whole).where(which).select(f"{WHOLE}.*")
+                    put(held, arrival, frame=frame)
+                continue
+            kept = []
+            for table in self._updates(arrival):
+                if not table.num_rows:
+                    continue
+                rows = np.arange(table.num_rows)
+                struct = without_nullability(update_struct(source.schema, self.time_type))
+                frame = self.spark.createDataFrame(
+                    table.append_column(WHOLE, pa.array(rows)), struct.add(WHOLE, "long")
+                )
+                job = named(frame).where(holds).select(WHOLE).toArrow
+                chosen = np.isin(rows, run_job(self.spark, job)[WHOLE].to_numpy())
+                kept.append(table.filter(pa.array(~chosen)))
+                if chosen.any():
+                    part = table.filter(pa.array(chosen))
+                    put(dropped, arrival, table=part, rows=part.num_rows)
+            if kept:
+                rest = pa.concat_tables(kept)
+                put(left, arrival, table=rest, rows=rest.num_rows)
+        return tuple(left), tuple(dropped)
 
     def _given(self, node: Node, arrivals: Sequence[Arrival]) -> Discarded:
         """The updates of arrivals as users have them."""
@@ -704,7 +789,7 @@ class BaseDataflow:
         tables = [] if source.table is None else [source.table]
         tables += [storage.read_table(path) for path in source.paths]
         names = [*source.schema.names, TIME, DIFF]
-        feed = Feed(source, lower=arrival.taken)
+        feed = Feed(source, lower=arrival.taken, upper=arrival.until)
         kinds = [*source.schema.arrow(), (TIME, self.time_type.arrow), (DIFF, pa.int64())]
         return [feed.within(table).select(names).cast(pa.schema(kinds)) for table in tables]
 
@@ -730,7 +815,7 @@ class BaseDataflow:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(begun.directories)
         elif begun is not None:
-            old |= begun.state.paths() | set(begun.written)
+            old |= begun.superseded | set(begun.written)
         if old:
             storage.remove_files(sorted(old - self._state.paths() - self._outputs.pinned))
         self._begun, self._superseded = None, set()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Updates that were discarded: the input's columns, time and diff, under the user's names.
 Discarded: TypeAlias = list[pa.Table | DataFrame]
+
+
+#: Of an input, what a condition holds for, and also what earlier steps took in.
+Discard: TypeAlias = "Callable[[Input, Column | str | None, bool], Discarded]"
 
 
 class _Content(NamedTuple):
@@ -72,10 +76,11 @@ class BaseSession:
     """
 
     def __init__(
-        self, node: Input, time: str, diff: str, start: int,
-        discard: Callable[[Input], Discarded],
+        self, node: Input, spark: SparkSession, time: str, diff: str, start: int,
+        discard: Discard,
     ):
         self._node = node
+        self._spark = spark
         self._discard = discard
         self._names = (time, diff)
         begin = Antichain([start])
@@ -129,12 +134,25 @@ class BaseSession:
             self._open()
             self._flush(self._content.capability)
 
-    def discard(self) -> Discarded:
+    def discard(
+        self, where: Column | str | None = None, *, waiting: bool = False
+    ) -> Discarded:
         """Drop what has entered and no step has processed, flushed or not: for when a step fails on
         it, and would fail for ever.
 
         The session keeps its time, and what it has declared with `flush`. So what is mended enters
         at the session's time or later, as anything else.
+
+        Parameters
+        ----------
+        where : Column or str, optional
+            Only updates that this holds for: a condition on the input's columns, time and diff, or
+            for an input with a key on time and change.
+        waiting : bool
+            Also what earlier steps took in, at times that are not complete everywhere because
+            another input lags behind. From the next step on all collections are as if that had
+            never come, and consumers are shown the difference. What has waited for more than a
+            million updates cannot be dropped any more.
 
         Returns
         -------
@@ -161,7 +179,7 @@ class BaseSession:
         ...     found, shares.at().collect()
         (True, [Row(share=3)])
         """
-        return self._discard(self._node)
+        return self._discard(self._node, where, waiting)
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
@@ -277,6 +295,11 @@ class BaseSession:
         encode = self._node.time_type.encode
         return _Span(encode(row["first"]), encode(row["last"]), row["rows"])
 
+    def _named(self, frame: DataFrame) -> DataFrame:
+        """A frame of updates, and of other columns behind them, under the names of users."""
+        names = [*self._node.schema.names, *self._names]
+        return frame.toDF(*names, *frame.columns[len(names):])
+
     def _shown(self, given: Discarded) -> Discarded:
         """What was discarded, as users are given it."""
         return given
@@ -375,7 +398,7 @@ class InputSession(BaseSession):
                 T.StructField(self._names[1], T.LongType()),
             ]
         )
-        found = coerce(data, struct, self.name, widen=(self._names[1],))
+        found = coerce(data, struct, self.name, self._spark, widen=(self._names[1],))
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -395,7 +418,7 @@ class InputSession(BaseSession):
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()
-        found = coerce(data, self._node.schema.struct, self.name)
+        found = coerce(data, self._node.schema.struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
             with self._lock:

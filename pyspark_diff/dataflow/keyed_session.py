@@ -8,23 +8,22 @@ the collection by its key, so a session holds nothing but what it was given.
 
 from __future__ import annotations
 
-from typing import Callable, Iterable
+from typing import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.coercion import Data, coerce
-from pyspark_diff.dataflow.input_session import BaseSession, Discarded, nulls
+from pyspark_diff.dataflow.input_session import BaseSession, Discard, Discarded, nulls
 from pyspark_diff.engine.state import Arrival
 from pyspark_diff.errors import DuplicateKeyError, InvalidTimeError, SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.operators.node import Input
 from pyspark_diff.operators.upsert import (
     CLEAR,
     DELETE,
@@ -36,7 +35,7 @@ from pyspark_diff.operators.upsert import (
 )
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME, meant_by
 
 
 class KeyedSession(BaseSession):
@@ -79,10 +78,10 @@ class KeyedSession(BaseSession):
     _node: ChangesInput
 
     def __init__(
-        self, node: ChangesInput, time: str, diff: str, start: int,
-        discard: Callable[[Input], Discarded],
+        self, node: ChangesInput, spark: SparkSession, time: str, diff: str, start: int,
+        discard: Discard,
     ):
-        super().__init__(node, time, diff, start, discard)
+        super().__init__(node, spark, time, diff, start, discard)
         #: Number of the next change.
         self._next = 0
 
@@ -185,7 +184,7 @@ class KeyedSession(BaseSession):
         if kind == DELETE:
             struct = T.StructType([struct[name] for name in self.key])
         if time is not None:
-            struct = self._timed(struct, time)
+            struct, time = self._timed(struct, time)
         found = self._taken(data, struct)
         if isinstance(found, DataFrame):
             self._change_frame(kind, found, time)
@@ -228,7 +227,7 @@ class KeyedSession(BaseSession):
     def _taken(self, data: Data, struct: T.StructType) -> DataFrame | pa.Table:
         """Data in some columns; of a table without a null in the key."""
         self._open()
-        found = coerce(data, struct, self.name)
+        found = coerce(data, struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
             return found
@@ -240,8 +239,8 @@ class KeyedSession(BaseSession):
                 )
         return found
 
-    def _timed(self, struct: T.StructType, time: str) -> T.StructType:
-        """The columns, and that of the time if it is none of them."""
+    def _timed(self, struct: T.StructType, time: str) -> tuple[T.StructType, str]:
+        """The columns, and that of the time if it is none of them; and the name of that."""
         kind = self._node.time_type.kind
         given = {field.name: field.dataType for field in struct.fields}
         if not isinstance(time, str):
@@ -249,14 +248,16 @@ class KeyedSession(BaseSession):
                 f"time is the name of a column with the time of each row, not {time!r}; what has "
                 "no such column enters at the session's time, which advance_to sets"
             )
-        if time not in given:
-            return T.StructType([*struct.fields, T.StructField(time, kind)])
+        meant = meant_by(time, given, self._spark)
+        if not meant:
+            return T.StructType([*struct.fields, T.StructField(time, kind)]), time
+        time = meant[0]
         if given[time] != kind:
             raise SchemaError(
                 f"column {time} is {given[time].simpleString()}, and times of this dataflow are "
                 f"{kind.simpleString()}; give them in a column of another name"
             )
-        return struct
+        return struct, time
 
     def _check_once(self, found: pa.Table) -> None:
         """Refuse rows of which two have one key."""
@@ -316,6 +317,12 @@ class KeyedSession(BaseSession):
         if time is not None:
             columns += [column(time).alias(TIME), F.lit(1).cast("long").alias(DIFF)]
         return found.select(*columns)
+
+    def _named(self, frame: DataFrame) -> DataFrame:
+        node = self._node
+        kinds = F.array(*map(F.lit, KINDS))
+        kind = F.get(kinds, column(node.change).cast("int"))
+        return super()._named(frame).withColumn(node.change, kind)
 
     def _shown(self, given: Iterable[pa.Table | DataFrame]) -> Discarded:
         """Changes under names that say what they are, in their order."""

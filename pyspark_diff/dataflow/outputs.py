@@ -57,7 +57,9 @@ class Outputs:
         if node not in self._sinks:
             raise NotReadableError(
                 f"this collection ({node!r}) is not kept, so there is nothing to be read. Say "
-                "which ones are, where they are written: counts = words.count().keep()"
+                "which ones are, where they are written: counts = words.count().keep(). What is "
+                "written a second time in the same way is another collection: read the frame that "
+                "was kept, or keep both before the first step"
             )
         kept = arrange_by_self(node)
         if state.graph is not None and self.has_run(node, state):

@@ -35,6 +35,10 @@ def left(sessions: Collection[BaseSession], state: State) -> str:
 
 def behind(sessions: Collection[BaseSession], state: State) -> str:
     """Why what inputs were given is not all in what was made of them; nothing if it is."""
+    back = [session for session in sessions if session._node in state.rewinds]
+    if back:
+        names = ", ".join(repr(session.name) for session in back)
+        return f"updates of input {names} were discarded since the last step: call step()"
     new = [s for s in sessions if s._is_ahead(state.taken.get(s._node, 0))]
     if new:
         names = ", ".join(repr(session.name) for session in new)

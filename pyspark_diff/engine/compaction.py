@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.rewind import Kept
 from pyspark_diff.engine.state import Settings
 from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
@@ -31,10 +32,13 @@ class Compaction:
     ----------
     graph : Graph
     settings : Settings
+    kept : Kept
+        From when on updates can be taken back.
     """
 
     graph: Graph
     settings: Settings
+    kept: Kept = Kept()
 
     def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
         """The files of an arrangement, as a reader sees them that goes from lower to upper."""
@@ -74,6 +78,8 @@ class Compaction:
             holds.append(_before(upper))  # it reads its own past itself
         if node in self.settings.holds:
             holds.append(self.settings.holds[node])
+        if node in self.kept.nodes:
+            holds.append(_before(self.kept.nodes[node]))
         return meet_all(holds)
 
     def since(

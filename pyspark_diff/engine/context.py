@@ -15,7 +15,8 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
-from pyspark_diff.engine.state import Arrival, Report, Settings, State
+from pyspark_diff.engine.rewind import kept, rewound, taken_back
+from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.imported import Imported
@@ -26,9 +27,10 @@ from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.runners.work import BucketResult, Output, Work
+from pyspark_diff.runners.work import BucketResult, Output, Work, write_file
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
@@ -78,16 +80,41 @@ class StepContext:
             self.graph, self.settings, self.spark_runner, self._local, self._directory,
             self.written,
         )
-        self.compaction = Compaction(self.graph, self.settings)
-        self.frontiers = dict(self.state.frontiers)
-        self.traces = dict(self.state.traces)
-        self.pending = dict(self.state.pending)
+        #: Files that stood before, and those of them that nobody needs then go.
+        self.superseded = self.state.paths()
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
+        #: What was shown and is taken back.
+        self.unshown: list[Shown] = []
+
+    def begin(self, upper: Mapping[Node, Antichain]) -> None:
+        """Begin a step that goes up to some frontiers of the inputs: with what is to be processed
+        again taken back."""
+        before = self.state
+        if before.rewinds:
+            self.state = rewound(before, before.rewinds, self.cut)
+            self.unshown = taken_back(before, self.state.frontiers)
+        self.kept = kept(self.graph, self.state, upper)
+        self.compaction = Compaction(self.graph, self.settings, self.kept)
+        self.frontiers = dict(self.state.frontiers)
+        self.traces = dict(self.state.traces)
+        self.pending = dict(self.state.pending)
+
+    def cut(self, file: BatchFile, node: Node, bucket: int, at: int) -> BatchFile | None:
+        """The updates of a file before a time, as another file."""
+        updates = storage.open_updates(file.path)
+        inside = updates.times() < at
+        if inside.all():
+            return file
+        directory = self._directory(f"{self.graph.program.name(node)} before")
+        name = f"{bucket:05d}"
+        found = write_file(directory, name, updates.take(inside), in_memory=True)
+        self.written.extend(made.path for made in found)
+        return found[0] if found else None
 
     def share(self, node: Shared, seen: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
@@ -231,8 +258,9 @@ class StepContext:
         if node.kernel is None:
             schema = schema.only(node.stored(wanted))
         output = None if node.kernel is None else self._output(node)
-        # A complete collection is never looked up again, unless somebody reads it.
-        keeps = node.keeps and (not upper.is_empty or node.kernel is None)
+        # A complete collection is never looked up again, unless somebody reads it or takes it back.
+        used = not upper.is_empty or node.kernel is None or node in self.kept.nodes
+        keeps = node.keeps and used
         work = Work(
             self.graph.program.name(node),
             layout,

@@ -58,7 +58,7 @@ class Evaluation:
     def put_off(self, node: Node, feed: Feed) -> Feed:
         """A feed that a node reads in a later step: at rest, and with nothing left to fail on.
 
-        Else a later step could fail on updates that cannot be discarded any more.
+        Else a later step could fail on updates that an earlier one was right to take in.
         """
         if any(stage.may_fail for stage in feed.chain):
             needed = node.needs_of(self._graph.wanted[node], 0)

@@ -6,6 +6,7 @@ Nothing runs that no sink reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Iterable, Mapping
 
 from pyspark_diff.engine.demand import readings_of, wanted_of
@@ -54,6 +55,26 @@ class Graph:
     readings: Mapping[Node, int]
     readers: Mapping[Node, tuple[Reader, ...]]
     sinks: frozenset[Node]
+
+    @cached_property
+    def connected(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes in parts that have nothing to do with each other."""
+        parts: dict[Node, list[Node]] = {}
+
+        def together(nodes: Iterable[Node]) -> None:
+            found: dict[int, list[Node]] = {}
+            for node in nodes:
+                part = parts.setdefault(node, [node])
+                found[id(part)] = part
+            whole = [node for part in found.values() for node in part]
+            parts.update(dict.fromkeys(whole, whole))
+
+        for item in self.order:
+            if isinstance(item, Subgraph):
+                together((*item.nodes(), *item.outside))
+            else:
+                together((item, *item.inputs))
+        return tuple(tuple(part) for part in {id(part): part for part in parts.values()}.values())
 
     def arrangement(self, sink: Node) -> Arranged:
         """The arrangement that a sink became."""

@@ -19,12 +19,11 @@ import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.oscillation import WATCHED, Oscillation, consolidated
+from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
-from pyspark_diff.errors import StalledError, UnsupportedTypeError
+from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.coordinates import pack, unpack
-from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.kernels.updates import Updates, spread
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
@@ -35,7 +34,6 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Rest, View
 from pyspark_diff.runners.work import BucketResult
-from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 
@@ -421,16 +419,7 @@ def _shown(node: Variable, updates: Updates) -> str:
 def _added_up(feed: Feed, table: pa.Table) -> Feed:
     """A feed with the rows of a table, those that are equal added up if they can be compared."""
     schema = feed.source.schema
-    try:
-        layout = schema.layout()
-    except UnsupportedTypeError:
-        layout = None
-    if layout is not None and table.num_rows:
-        left = consolidated(schema, table)
-        times = from_int64(pa.array(left.times()), table[TIME].type)
-        table = pa.table(
-            [*layout.decode(left), times, pa.array(left.diffs())], names=[*schema.names, TIME, DIFF]
-        )
+    table = added_up(schema, table)
     return replace(feed, source=Source(schema, table=table, rows=table.num_rows))
 
 

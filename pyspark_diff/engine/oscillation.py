@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import Updates, concat, joined
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
@@ -37,6 +37,22 @@ def consolidated(schema: Schema, table: pa.Table) -> Updates:
     records = [joined([table[name]]) for name in schema.names]
     times = as_int64(joined([table[TIME]])).to_numpy()
     return consolidate(schema.layout().encode(records, times, table[DIFF].to_numpy())).updates
+
+
+def added_up(schema: Schema, table: pa.Table) -> pa.Table:
+    """Update rows, those that are equal added up if they can be compared."""
+    try:
+        schema.layout()
+    except UnsupportedTypeError:
+        return table
+    if not table.num_rows:
+        return table
+    left = consolidated(schema, table)
+    times = from_int64(pa.array(left.times()), table[TIME].type)
+    return pa.table(
+        [*schema.layout().decode(left), times, pa.array(left.diffs())],
+        names=[*schema.names, TIME, DIFF],
+    )
 
 
 class Oscillation:

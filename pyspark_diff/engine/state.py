@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Callable, Mapping, NamedTuple, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
@@ -31,11 +33,23 @@ class Arrival:
     last : int
     taken : int or None
         Rows before this time were released already.
+    until : int or None
+        Rows from this time on are not part of it.
     """
 
     source: Source
     last: int
     taken: int | None = None
+    until: int | None = None
+
+    def inside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which rows at some times are part of it."""
+        found = np.full(times.size, True)
+        if self.taken is not None:
+            found &= times >= self.taken
+        if self.until is not None:
+            found &= times < self.until
+        return found
 
 
 @dataclass(eq=False)
@@ -71,6 +85,22 @@ class Delivery:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Updates that a consumer has been given at times that are not complete everywhere.
+
+    Parameters
+    ----------
+    node : Inspect
+    at : Coordinate
+    table : pyarrow.Table
+    """
+
+    node: Inspect
+    at: Coordinate
+    table: pa.Table
+
+
+@dataclass(frozen=True)
 class State:
     """Everything a dataflow knows between two steps.
 
@@ -96,6 +126,14 @@ class State:
         Inputs of which updates have been processed.
     graph : Graph or None
         What the last step ran; None before the first.
+    floors : mapping of Node to Antichain
+        From when on the updates of each input can be taken back: see `pyspark_diff.engine.rewind`.
+    recent : mapping of Node to tuple of Arrival
+        Those that were released, and wait somewhere for another input.
+    shown : tuple of Shown
+        What was made of them and shown.
+    rewinds : frozenset of Node
+        Inputs of which some were discarded, so that the next step does without them.
     """
 
     frontiers: Mapping[Node, Antichain]
@@ -108,13 +146,17 @@ class State:
     report: Report = field(default_factory=lambda: Report())
     given: frozenset[Node] = frozenset()
     graph: Graph | None = None
+    floors: Mapping[Node, Antichain] = field(default_factory=dict)
+    recent: Mapping[Node, tuple[Arrival, ...]] = field(default_factory=dict)
+    shown: tuple[Shown, ...] = ()
+    rewinds: frozenset[Node] = frozenset()
 
     def paths(self) -> set[str]:
         """Files that the state needs."""
         found = {path for trace in self.traces.values() for path in trace.paths()}
         for feeds in self.pending.values():
             found.update(path for feed in feeds for path in feed.source.paths)
-        for arrivals in self.waiting.values():
+        for arrivals in (*self.waiting.values(), *self.recent.values()):
             found.update(path for arrival in arrivals for path in arrival.source.paths)
         return found
 

@@ -10,12 +10,14 @@ import time
 from dataclasses import replace
 from typing import Mapping, Sequence
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.progress import progress
-from pyspark_diff.engine.state import Arrival, Delivery, State, Watch
+from pyspark_diff.engine.rewind import difference
+from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.imported import Imported
@@ -24,7 +26,7 @@ from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Sh
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.spark.schema import TIME
-from pyspark_diff.times import Antichain, meet_all
+from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.spine import Trace
 
 
@@ -42,7 +44,9 @@ class Step:
     def __init__(self, context: StepContext, on_iteration: Watch | None = None):
         self._context = context
         self._on_iteration = on_iteration
-        self._waiting = dict(context.state.waiting)
+        self._waiting: dict[Node, tuple[Arrival, ...]] = {}
+        self._recent: dict[Node, tuple[Arrival, ...]] = {}
+        self._shown: list[Shown] = []
 
     def run(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
@@ -75,7 +79,7 @@ class Step:
         return State(
             context.frontiers, context.traces, context.pending, self._waiting, taken,
             tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
-            context.graph,
+            context.graph, context.kept.floors, self._recent, context.kept.shown(self._shown),
         )
 
     def process(
@@ -83,7 +87,10 @@ class Step:
     ) -> list[Delivery]:
         """What `run` does, but for the compaction: returns what consumers are to be given."""
         context = self._context
+        context.begin(upper)
         context.settle()
+        self._waiting = dict(context.state.waiting)
+        self._recent = dict(context.state.recent)
         for item in context.graph.order:
             context.doing = item
             if isinstance(item, Subgraph):
@@ -94,10 +101,27 @@ class Step:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
                 self._visit(item, before)
+        return self._deliveries()
+
+    def _deliveries(self) -> list[Delivery]:
+        """What consumers are to be given."""
+        context = self._context
+        unshown: dict[tuple[Inspect, Coordinate], list[pa.Table]] = {}
+        for one in context.unshown:
+            unshown.setdefault((one.node, one.at), []).append(one.table)
+        self._shown = [
+            one for one in context.state.shown if (one.node, one.at) not in unshown
+        ]
         shown = []
-        for inspect, feeds, at in context.shows:
+        seen = {(inspect, at) for inspect, _, at in context.shows}
+        others = [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in seen]
+        for inspect, feeds, at in (*context.shows, *others):
             context.doing = inspect
             tables = context.evaluation.tables(inspect, feeds)
+            if inspect in context.kept.nodes:
+                self._shown += [Shown(inspect, at, table) for table in tables]
+            if (inspect, at) in unshown:
+                tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
             shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))
         return shown
 
@@ -106,18 +130,24 @@ class Step:
         context = self._context
         feeds: list[Feed] = []
         rest: list[Arrival] = []
+        released: list[Arrival] = []
         context.frontiers[node] = upper
+        floor = context.kept.nodes.get(node)
+        ahead = floor is not None and not upper.precedes(floor)
         for arrival in (*self._waiting.get(node, ()), *arrivals):
             source = arrival.source
             whole = not upper.less_equal(arrival.last)
             if not whole and source.time is not None:
                 rest.append(arrival)  # one time, not complete yet
                 continue
-            if source.frame is not None and (context.graph.readings[node] > 1 or not whole):
+            again = context.graph.readings[node] > 1 or not whole or ahead
+            if source.frame is not None and again:
                 # Read more than once, so evaluated once: two evaluations may differ.
                 source = context.evaluation.materialised(source)
-            bound = None if whole else upper.bound
+            bound = arrival.until if whole else upper.bound
             feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
+            last = arrival.last if whole or bound is None else bound - 1
+            released.append(Arrival(source, last, arrival.taken, bound))
             if not whole:
                 rest.append(Arrival(source, arrival.last, taken=upper.bound))
         if isinstance(node, ChangesInput):
@@ -126,6 +156,8 @@ class Step:
         if feeds:
             context.fed.add(node)
         self._waiting[node] = tuple(rest)
+        recent = (*self._recent.get(node, ()), *released)
+        self._recent[node] = context.kept.recent(node, recent, upper)
 
     def _cleared(self, node: ChangesInput, feeds: Sequence[Feed]) -> list[Feed]:
         """Changes of single keys; the operator is told of the others, which are of all keys."""

@@ -404,6 +404,20 @@ class PercentileApprox(Percentile):
 
 
 @dataclass(frozen=True)
+class PercentileDisc(PercentileApprox):
+    """The same as a double, in SQL: ``percentile_disc(0.5) WITHIN GROUP (ORDER BY x)``."""
+
+    name: str = "percentile_disc"
+    synonyms: tuple[str, ...] = ()
+    constants = 1
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        return [argument.cast("double") for argument in arguments]
+
+
+@dataclass(frozen=True)
 class Mode(CollectedFunction):
     """The value that is there most often; of several, the least."""
 
@@ -462,6 +476,7 @@ _ALL: tuple[AggregateFunction, ...] = (
     CollectSet(),
     Percentile(),
     PercentileApprox(),
+    PercentileDisc(),
     Median(),
     Mode(),
 )

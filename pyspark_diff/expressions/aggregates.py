@@ -25,6 +25,7 @@ from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.spark.frames import column as column_of
 from pyspark_diff.spark.jvm import (
+    WITHIN_GROUP,
     ColumnCall,
     Replacement,
     call_of,
@@ -40,7 +41,15 @@ _NO_ORDER = (
 )
 _ADVICE = {
     **dict.fromkeys(["first", "first_value", "last", "last_value", "any_value"], _NO_ORDER),
-    **dict.fromkeys(["percentile_cont", "percentile_disc"], "use F.percentile or F.median"),
+    **dict.fromkeys(
+        [f"{name} {WITHIN_GROUP}" for name in ("percentile_cont", "percentile_disc", "mode")],
+        "its order is that of one column, upwards; for percentiles downwards take the other part",
+    ),
+    "percentile_cont": "use F.percentile or F.median",
+    **dict.fromkeys(
+        [name + end for name in ("listagg", "string_agg") for end in ("", f" {WITHIN_GROUP}")],
+        "use F.array_join(F.collect_list('x'), ','), whose values are sorted",
+    ),
     "approx_count_distinct": "use F.count_distinct, which is exact here",
 }
 

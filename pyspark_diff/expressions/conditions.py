@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.spark.jvm import call_of
 from pyspark_diff.spark.schema import without_nullability
@@ -29,9 +25,6 @@ from pyspark_diff.spark.schema import without_nullability
 _DIGITS: dict[T.DataType, int] = {
     T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
 }
-
-#: Where PySpark logs errors of the analysis: of a column, and of SQL text.
-_ANALYSIS_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -155,33 +148,11 @@ def _pair(
 def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
     """The type of an expression over a frame; None if the frame does not have its columns."""
     try:
-        with _unlogged():
+        with unlogged():
             (field,) = frame.select(expr).schema
     except (AnalysisException, ValueError):
         return None
     return without_nullability(field.dataType)
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """PySpark logs each failed analysis, and here it is only asked whether one succeeds.
-
-    What other threads log meanwhile is logged.
-    """
-    asking = threading.get_ident()
-
-    def is_of_another(_: logging.LogRecord) -> bool:
-        return threading.get_ident() != asking
-
-    # Made by PySpark's own class: plain loggers of these names would break all errors of analysis.
-    loggers = [PySparkLogger.getLogger(name) for name in _ANALYSIS_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(is_of_another)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_of_another)
 
 
 def _of_one_type(

@@ -8,6 +8,9 @@ the columns of earlier collections that it is, unchanged::
     h stands for a column of collection c  ⟺  h is in the lineage of that column of c
 
 and whoever evaluates an expression with handles in it has these columns under their own names too.
+
+A plain Spark frame that becomes a collection has columns of its own, ``df["x"]``. Where an
+expression has one, it is told by the handle of that column of that collection instead.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Collection, Iterable, Iterator
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pyspark_diff.spark.frames import quoted
@@ -44,10 +47,13 @@ class Owner:
     kind : str
         The input, or the operator that it comes from.
     columns : tuple of str
+    frame : DataFrame, optional
+        The plain Spark frame that it is, whose own columns are these too.
     """
 
     kind: str
     columns: tuple[str, ...]
+    frame: DataFrame | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}[{', '.join(self.columns)}]"

@@ -117,9 +117,10 @@ class Resolver:
         """The column that a handle of an expression stands for, by the name that Spark has."""
         return next((to for text, to in self.bound if text.lower() == name.lower()), None)
 
-    def owned(self, kind: str) -> "Resolver":
-        """The same columns of a collection that is made now, with handles of its own."""
-        owner = Owner(kind, tuple(self.visible))
+    def owned(self, kind: str, frame: DataFrame | None = None) -> "Resolver":
+        """The same columns of a collection that is made now, perhaps of a plain frame, with handles
+        of its own."""
+        owner = Owner(kind, tuple(self.visible), frame)
         handles = tuple(Handle(entry.visible, owner) for entry in self.entries)
         entries = tuple(
             entry._replace(lineage=Lineage(handle, entry.lineage))
@@ -130,6 +131,15 @@ class Resolver:
     def lineage(self, internal: str) -> Lineage | None:
         """The lineage of a column of the node."""
         return next((e.lineage for e in self.entries if e.internal == internal), None)
+
+    def of_plain_frames(self) -> dict[Owner, dict[str, Handle]]:
+        """The handles of columns that plain frames have too, by frame and name."""
+        found: dict[Owner, dict[str, Handle]] = {}
+        for entry in self.entries:
+            for handle in entry.lineage or ():
+                if handle.owner.frame is not None:
+                    found.setdefault(handle.owner, {})[handle.name] = handle
+        return found
 
     def as_named(self, name: str) -> str:
         """The name of a result without the handles that it is made of."""

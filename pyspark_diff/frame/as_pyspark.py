@@ -18,11 +18,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.handles import STAR, Handle
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.jvm import JVM_FRAME
+from pyspark_diff.spark.jvm import JVM_FRAME, same_columns
 from pyspark_diff.spark.schema import DIFF, TIME, check_names
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class PySparkMethods(Frame):
         [Row(dst=3)]
         """
         if isinstance(item, Column):
-            return self._wrap(filtered(self._collection.seeing(item), item))
+            return self._wrap(filtered(*self._collection.seeing(item)))
         if isinstance(item, (list, tuple)):
             selected: Any = self
             return selected.select(*item)
@@ -175,6 +176,10 @@ class PySparkMethods(Frame):
         lineage = source.resolver.lineage(source.column_name(name, "in this collection"))
         assert lineage is not None  # as of each column of a collection
         return lineage.handle
+
+    def __dir__(self) -> list[str]:
+        """What there is to complete a name with: methods, and columns."""
+        return sorted({*super().__dir__(), *filter(str.isidentifier, self.columns)})
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
@@ -217,8 +222,7 @@ class PySparkMethods(Frame):
         >>> n.withColumns({"n": F.col("n") + 1, "old": F.col("n")}).at(0).collect()
         [Row(n=2, old=1)]
         """
-        made = dict(colsMap)
-        source = self._collection.seeing(made)
+        source, made = self._collection.seeing(dict(colsMap))
         check_names(list(made))
         resolver = source.resolver
         for name in made:
@@ -261,7 +265,7 @@ class PySparkMethods(Frame):
         ([Row(n=2, m=3)], 2)
         """
         names = self._subset(subset, "dropna")
-        return self._spark("dropna", lambda frame: frame.dropna(how, thresh, names), self.columns)
+        return self._spark("dropna", lambda frame: frame.dropna(how, thresh, names))
 
     def fillna(self, value: Any, subset: str | Sequence[str] | None = None) -> Self:
         """Values in the place of nulls, as PySpark's `fillna`.
@@ -313,14 +317,16 @@ class PySparkMethods(Frame):
         """
         listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
         if values is None:
-            named = [name for name in listed if isinstance(name, str)]
-            values = [name for name in self.columns if name not in named]
+            source = self._collection
+            ids_ = {n for one in listed if isinstance(one, str) for n in source.named(one)}
+            values = [name for name in self.columns if name not in ids_]
         chosen = [values] if isinstance(values, (str, Column)) else list(values)
         check_names([variableColumnName, valueColumnName])
         names = (variableColumnName, valueColumnName)
-        source = self._collection.seeing(listed, chosen)
-        made = source.template().unpivot(listed, chosen, *names)
-        kind = made.schema[valueColumnName].dataType  # that all values have in common
+        source, (listed, chosen) = self._collection.seeing((listed, chosen))
+        with suggesting(source.columns):
+            made = source.template().unpivot(listed, chosen, *names)
+            kind = made.schema[valueColumnName].dataType  # that all values have in common
         shown = source.resolver.as_named
 
         def apply(frame: DataFrame) -> DataFrame:
@@ -339,12 +345,14 @@ class PySparkMethods(Frame):
 
     melt = unpivot
 
-    def _spark(
-        self, kind: str, apply: Callable[[DataFrame], DataFrame], unchanged: Sequence[str] = ()
-    ) -> Self:
-        """What Spark makes of each record."""
-        self._collection.check_unambiguous(kind)
-        return self._wrap(row_wise(self._collection, kind, apply, unchanged=unchanged))
+    def _spark(self, kind: str, apply: Callable[[DataFrame], DataFrame]) -> Self:
+        """What Spark makes of each record, with the columns that it has left as they were."""
+        source = self._collection
+        source.check_unambiguous(kind)
+        before = source.template()
+        same = same_columns(apply(before), before)
+        unchanged = [name if name in same else None for name in source.columns]
+        return self._wrap(row_wise(source, kind, apply, unchanged=unchanged))
 
     def _subset(self, subset: str | Sequence[str] | None, kind: str) -> list[str]:
         """Columns that are meant, of the data columns."""

@@ -11,19 +11,29 @@ where all that holds for every operator is checked::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Sequence, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.handles import Handle, handles_in
+from pyspark_diff.expressions.handles import Handle, Owner, handles_in
 from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
-from pyspark_diff.spark.schema import DIFF, TIME, check_data_names, without_nullability
+from pyspark_diff.spark.jvm import TakenColumn, with_taken_replaced
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    check_data_names,
+    meant_by,
+    without_nullability,
+)
+
+#: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,19 +127,26 @@ class Collection:
             for entry in resolver.entries
         ))
 
-    def seeing(self, *given: object) -> Collection:
-        """This collection, in which some expressions find what their handles stand for.
+    def seeing(self, given: Given) -> tuple[Collection, Given]:
+        """This collection, in which expressions find what their handles stand for, and these
+        expressions.
+
+        Parameters
+        ----------
+        given : Column, or list, tuple or dict of them
+            Other things are let be. Handles stand in the place of columns of plain frames.
 
         Raises
         ------
         SchemaError
             If one stands for no column of it, or for more than one.
         """
-        handles = handles_in(given)
+        given = told_by_handles(given, self.resolver, [self])
+        handles = handles_in([given])
         if not handles:
-            return self
+            return self, given
         found = {handle: self.standing_for(handle) for handle in handles}
-        return replace(self, resolver=self.resolver.binding(found))
+        return replace(self, resolver=self.resolver.binding(found)), given
 
     def standing_for(self, handle: Handle) -> Entry:
         """The column that a handle stands for."""
@@ -137,7 +154,7 @@ class Collection:
         if len(found) > 1:
             raise two_of(handle)
         if not found:
-            raise none_of(handle, [self])
+            raise none_of(handle.name, handle.owner, [self])
         return found[0]
 
     def picked(self, kind: str, names: Sequence[tuple[str, str]]) -> Collection:
@@ -180,12 +197,7 @@ class Collection:
 
     def named(self, name: str) -> list[str]:
         """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says."""
-        exact = [known for known in self.columns if known == name]
-        alike = [known for known in self.columns if known.lower() == name.lower()]
-        if len(alike) == len(exact):
-            return exact  # without asking Spark
-        sensitive = str(self.spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-        return exact if sensitive else alike
+        return meant_by(name, self.columns, self.spark)
 
     def check_unambiguous(self, kind: str) -> None:
         """Refuse a collection of which some columns are called the same."""
@@ -215,6 +227,19 @@ class Collection:
                 f"and {other.node.time_type.name}; cast one"
             )
 
+    def matched(self, other: Collection, kind: str) -> Collection:
+        """Another collection with our columns, matched by name.
+
+        Raises
+        ------
+        SchemaError
+            If it has others.
+        """
+        pairs = [(name, mine) for mine in self.columns for name in other.named(mine)]
+        if len(pairs) != len(self.columns) or len(pairs) != len(other.columns):
+            raise self.mismatch(kind, other)
+        return other.picked(kind, pairs)
+
     def mismatch(self, kind: str, other: Collection) -> SchemaError:
         """The error of an operator that needs the same columns on both sides."""
         return SchemaError(
@@ -230,6 +255,12 @@ def _called(node: Node) -> str:
 def two_of(handle: Handle) -> SchemaError:
     """The error of a handle that stands for more than one column."""
     name, owner = handle.name, handle.owner
+    if owner.frame is not None:
+        return SchemaError(
+            f"the column {name!r} of {owner} is there more than once, as the frame came in more "
+            "than once; give it another name each time, as in a.join(df.alias('d'), a['x'] == "
+            f"F.col('d.{name}'))"
+        )
     return SchemaError(
         f"the column {name!r} of {owner} is there more than once, as a collection was joined with "
         "itself; give each side a name of its own: a, b = edges.alias(\"a\"), edges.alias(\"b\"), "
@@ -237,12 +268,65 @@ def two_of(handle: Handle) -> SchemaError:
     )
 
 
-def none_of(handle: Handle, collections: Iterable[Collection]) -> SchemaError:
-    """The error of a handle that stands for no column."""
-    name = handle.name
-    shown = " and ".join(f"{_called(c.node)}[{', '.join(c.columns)}]" for c in collections)
+def none_of(name: str, owner: Owner, collections: Iterable[Collection]) -> SchemaError:
+    """The error of a column that is there no more, or was never there."""
     return SchemaError(
-        f"the column {name!r} of {handle.owner} is none of {shown}: it is another collection's, or "
-        "was changed, renamed or dropped on the way. Take a column of the collection itself, "
-        f"frame[{name!r}], or join the other one first"
+        f"the column {name!r} of {owner} is none of {_shown(collections)}: it is another "
+        "collection's, or was changed, renamed or dropped on the way. Take a column of the "
+        f"collection itself, frame[{name!r}], or join the other one first"
     )
+
+
+def told_by_handles(
+    given: Given, resolver: Resolver, collections: Sequence[Collection]
+) -> Given:
+    """Expressions in which handles stand for columns that were taken of plain Spark frames.
+
+    Parameters
+    ----------
+    given : Column, or list, tuple or dict of them
+    resolver : Resolver
+        Where the handles are, if the frames have become a part of it.
+    collections : sequence of Collection
+        What it has the columns of, for messages.
+    """
+
+    def told(thing: Any) -> Any:
+        if isinstance(thing, Column):
+            return with_taken_replaced(thing, of_handle)
+        if isinstance(thing, (list, tuple)):
+            made = [told(one) for one in thing]
+            same = all(new is old for new, old in zip(made, thing))
+            return thing if same else made if isinstance(thing, list) else tuple(made)
+        return {key: told(one) for key, one in thing.items()} if type(thing) is dict else thing
+
+    def of_handle(taken: TakenColumn) -> Column:
+        found: list[tuple[Handle, str]] = []
+        gone: list[tuple[str, Owner]] = []
+        for owner, handles in resolver.of_plain_frames().items():
+            assert owner.frame is not None
+            there = taken.found_in(owner.frame)
+            if there is not None and there[0] in handles:
+                found.append((handles[there[0]], there[1]))
+            elif there is not None:
+                gone.append((there[0], owner))
+        if len(found) > 1:
+            raise two_of(found[0][0])
+        if found:
+            handle, rest = found[0]
+            return handle.column(taken.name[:len(taken.name) - len(rest)].strip("`"), rest)
+        if gone:
+            raise none_of(*gone[0], collections)
+        name = taken.name.strip("`")
+        raise SchemaError(
+            f"the column {name!r} was taken of a plain Spark frame, which is no part of "
+            f"{_shown(collections)}. Join that frame first, a.join(df, a['x'] == df[{name!r}]): "
+            "then its columns are found in what comes of the join. A column of the collection "
+            "itself is frame['x']"
+        )
+
+    return told(given)
+
+
+def _shown(collections: Iterable[Collection]) -> str:
+    return " and ".join(f"{_called(c.node)}[{', '.join(c.columns)}]" for c in collections)

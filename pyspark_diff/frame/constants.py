@@ -87,9 +87,11 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
             )
     parsed = parse_schema(struct if schema is None else schema)
     _check_names(parsed.names, setting)
-    found = coerce(data, parsed.struct, "constant")
+    found = coerce(data, parsed.struct, "constant", setting.spark)
     node = Constant(parsed, setting.time_type, rows=found, origin=origin)
     resolver = Resolver.plain(parsed.names)
+    if isinstance(data, DataFrame) and schema is None:
+        resolver = resolver.owned("DataFrame", data)
     if alias is not None:
         resolver = resolver.named(alias)
     return Collection(

@@ -19,7 +19,7 @@ from pyspark_diff.frame.multiset import MultisetMethods
 from pyspark_diff.frame.reading import ReadMethods
 from pyspark_diff.operators.node import Input
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, meant_by
 from pyspark_diff.spark.version import check_session
 
 
@@ -80,12 +80,16 @@ class DiffFrame(
         check_names(frame.columns)
         check_names([time, diff])
         types = {field.name: field.dataType for field in frame.schema.fields}
+        found = []
         for name, what in ((time, "time"), (diff, "diff")):
-            if name not in types:
+            meant = meant_by(name, types, frame.sparkSession)
+            if not meant:
                 raise SchemaError(
                     f"there is no {what} column {name!r}; the columns are "
                     f"{', '.join(frame.columns)}. Name it: DiffFrame(df, {what}=...)"
                 )
+            found.append(meant[0])
+        time, diff = found
         if not isinstance(types[diff], (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
             raise SchemaError(
                 f"the diff column {diff!r} must be an integer, not {types[diff].simpleString()}; "
@@ -101,7 +105,7 @@ class DiffFrame(
             column(diff).cast("long").alias(DIFF),
         )
         node = Input(schema, kind, "frame", updates, local=frame.isLocal())
-        resolver = Resolver.plain(schema.names)
+        resolver = Resolver.plain(schema.names).owned(node.name, frame)
         super().__init__(Collection(node, None, frame.sparkSession, time, diff, resolver))
 
     def __repr__(self) -> str:

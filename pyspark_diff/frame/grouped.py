@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generic, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -21,6 +21,7 @@ from pyspark_diff.expressions.aggregates import (
     known,
     parse_aggregates,
 )
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
@@ -95,7 +96,8 @@ class GroupedDiff(Generic[FrameT]):
             ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
             ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
             ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
-            several), ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
+            several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards,
+            ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
             a ``FILTER`` in SQL text, and what is computed from them row by row, such as
             ``F.sum("a") / F.count("b")``; or one dict from column to function name. The first or
             last value by an order is `min_by` or `max_by`.
@@ -139,13 +141,16 @@ class GroupedDiff(Generic[FrameT]):
         """
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
-        source = self._frame._collection.seeing(*self._cols, *exprs)
-        cols = [_by_name(source, c) for c in self._cols]
-        if self._pivot is not None:
-            return self._frame._wrap(self._pivoted(source, cols, self._pivot, exprs, exact))
-        if self._sets is None:
-            return self._frame._wrap(self._one(source, cols, exprs, empty, exact))
-        return self._frame._wrap(self._several(source, cols, self._sets, exprs, exact))
+        source, (keys, exprs) = self._frame._collection.seeing((self._cols, exprs))
+        cols = [_by_name(source, c) for c in keys]
+        with suggesting(source.columns):
+            if self._pivot is not None:
+                found = self._pivoted(source, cols, self._pivot, exprs, exact)
+            elif self._sets is None:
+                found = self._one(source, cols, exprs, empty, exact)
+            else:
+                found = self._several(source, cols, self._sets, exprs, exact)
+        return self._frame._wrap(found)
 
     def _one(
         self, source: Collection, cols: Sequence[str | Column], exprs: Any, empty: bool,
@@ -181,7 +186,7 @@ class GroupedDiff(Generic[FrameT]):
             plan.add(one, columns)
         node = plan.node()
         if empty:
-            node = _with_default(node, found)
+            node = _with_default(node, found, source.spark)
         keys = [
             entry._replace(lineage=source.resolver.lineage(_plain(source, key) or ""))
             for entry, key in zip(Resolver.plain(names).entries, cols)
@@ -393,14 +398,16 @@ def _computed(
     groups: Collection, keys: Sequence[Entry], outputs: Sequence[tuple[str, Column]]
 ) -> Collection:
     """What is computed from aggregates, beside the columns of the group."""
-    source = groups.seeing([expression for _, expression in outputs])
+    source, _ = groups.seeing([expression for _, expression in outputs])
     kept = [(key.internal, column(key.internal)) for key in keys]
     try:
         node = computed(source, "agg", [*kept, *outputs])
     except AnalysisException as error:
+        # Its suggestions are names that the library gives to aggregates.
+        reason = str(error).partition(" Did you mean")[0]
         raise SchemaError(
             "what agg computes is made of aggregates and columns of the group, and of these it is "
-            f"not: {error}; {known()}"
+            f"not: {', '.join(name for name, _ in outputs)}: {reason}; {known()}"
         ) from error
     names = Resolver.plain([name for name, _ in outputs]).entries
     entries = groups.resolver.entries[:len(keys)]
@@ -457,11 +464,11 @@ def _there(count: int) -> int:
     return 1 if count else 0
 
 
-def _with_default(node: Node, found: Sequence[Aggregate]) -> Node:
+def _with_default(node: Node, found: Sequence[Aggregate], spark: SparkSession) -> Node:
     """The one row of all records, or SQL's row for no records."""
     values = [one.function.empty for one in found]
     schema = Schema(without_nullability(node.schema.struct))
-    row = coerce([tuple(values)], schema.struct, "constant")
+    row = coerce([tuple(values)], schema.struct, "constant", spark)
     default = Constant(schema, node.time_type, rows=row)
     nothing = pick("select", node, [])
     there = over_arrangement(

@@ -19,7 +19,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.conditions import Condition, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.names import Resolver, unused
-from pyspark_diff.frame.collection import Collection, none_of, two_of
+from pyspark_diff.frame.collection import Collection, Given, none_of, told_by_handles, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
 from pyspark_diff.operators.by_self import over_arrangement
@@ -54,9 +54,10 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
 
 
 def seeing_both(
-    left: Collection, right: Collection, on: object
-) -> tuple[Collection, Collection]:
-    """The two sides of a join, in which its condition finds what its handles stand for.
+    left: Collection, right: Collection, on: Given
+) -> tuple[Collection, Collection, Given]:
+    """The two sides of a join, in which its condition finds what its handles stand for, and the
+    condition; see `Collection.seeing`.
 
     A side's own handle stands for that side, also where the other comes from it.
 
@@ -65,23 +66,22 @@ def seeing_both(
     SchemaError
         If one stands for no column of either side, or for more than one.
     """
-    handles = handles_in([on])
-    if not handles:
-        return left, right
-    resolvers = [left.resolver, right.resolver]
     both = left.resolver.beside(right.resolver)
+    on = told_by_handles(on, both, [left, right])
+    handles = handles_in([on])
+    resolvers = [left.resolver, right.resolver]
     for handle in handles:
         found = both.standing_for(handle)
         if len(found) > 1:
             raise two_of(handle)
         if not found:
-            raise none_of(handle, [left, right])
+            raise none_of(handle.name, handle.owner, [left, right])
         origin = next(o for o in both.sources if o.internal == found[0].internal)
         entry = next(
             e for e in resolvers[origin.side].entries if e.internal == origin.source
         )
         resolvers[origin.side] = resolvers[origin.side].binding({handle: entry})
-    return replace(left, resolver=resolvers[0]), replace(right, resolver=resolvers[1])
+    return replace(left, resolver=resolvers[0]), replace(right, resolver=resolvers[1]), on
 
 
 def _present(count: int) -> int:

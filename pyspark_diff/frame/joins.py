@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Sequence
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
 from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, seeing_both
@@ -23,13 +23,6 @@ _HOW = {
     "right": "right", "rightouter": "right",
     "semi": "semi", "leftsemi": "semi",
     "anti": "anti", "leftanti": "anti",
-}
-
-#: What Spark calls a column that was taken of a frame which is not there, classic and Connect.
-_FOREIGN = {
-    "MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_APPEAR_IN_OPERATION",
-    "MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
-    "CANNOT_RESOLVE_DATAFRAME_COLUMN",
 }
 
 
@@ -54,9 +47,9 @@ class JoinMethods(Frame):
             condition must have at least one equality between the two sides; whatever else it asks
             is checked on the pairs that this gives. Where a name is on both sides, take the columns
             from their frames, ``a.join(b, a["x"] == b["y"])``, or tell them apart with `alias`:
-            ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``. A collection that is
-            joined with itself needs `alias` for either, and so does a plain Spark frame: its own
-            columns, ``df["y"]``, are not those of the collection that it becomes.
+            ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``. A plain Spark
+            frame has its own columns, ``a.join(df, a["x"] == df["y"])``. A collection that is
+            joined with itself needs `alias` for either.
         how : str
             ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
             PySpark's other names for these.
@@ -87,7 +80,6 @@ class JoinMethods(Frame):
         >>> a.join(spark.createDataFrame([(1, "plain")], "k int, z string"), "k").at(0).collect()
         [Row(k=1, x='a', z='plain')]
         """
-        plain = isinstance(other, DataFrame)
         other = self._lifted(other)
         theirs = self._peer(other)
         kind = _HOW.get(how.lower().replace("_", ""))
@@ -102,13 +94,9 @@ class JoinMethods(Frame):
             if kind not in ("cross", "inner"):
                 raise SchemaError(f"a {how} join needs `on`: column names or a condition")
             return self.crossJoin(other)
-        ours, theirs = seeing_both(self._collection, theirs, on)
-        try:
+        ours, theirs, on = seeing_both(self._collection, theirs, on)
+        with suggesting([*ours.columns, *theirs.columns]):
             return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
-        except AnalysisException as error:
-            if plain and error.getCondition() in _FOREIGN:
-                raise _of_plain(error) from None
-            raise
 
     def crossJoin(self, other: Self | Plain) -> Self:  # noqa: N802
         """All pairs of records, as PySpark's `crossJoin`, with a small collection.
@@ -180,18 +168,3 @@ class JoinMethods(Frame):
         small = source.small or name.lower() in ("broadcast", "broadcastjoin", "mapjoin")
         same = source.derived(source.node, resolver=source.resolver)
         return self._wrap(replace(same, small=small))
-
-
-def _of_plain(error: AnalysisException) -> SchemaError:
-    """The error of a condition with a column that was taken of a plain Spark frame."""
-    told = error.getMessageParameters() or {}
-    name = (told.get("missingAttributes") or told.get("name") or "").split(",")[0].strip('`"')
-    called = f", {name!r}," if name else ""
-    shown = name if name.isidentifier() else "x"
-    return SchemaError(
-        f"the condition has a column{called} that was taken of a plain Spark frame, which becomes "
-        f"a collection here, with columns of its own. Give a name that is on both sides as a text, "
-        f"a.join(df, {shown!r}); or call the frame something, a.join(df.alias('d'), "
-        f"a['x'] == F.col('d.{shown}')); or make the collection first, d = flow.constant(df), "
-        f"then a.join(d, a['x'] == d[{shown!r}])"
-    )

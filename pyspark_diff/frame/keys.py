@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import plain_column
@@ -41,7 +42,7 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
     listed = list(by) if isinstance(by, (list, tuple)) else [by]
     if not listed:
         raise SchemaError("an order needs at least one column")
-    source = source.seeing(listed)
+    source, listed = source.seeing(listed)
     order: list[tuple[str, bool, bool]] = []
     for column in listed:
         internal, down, last = None, False, False
@@ -51,7 +52,8 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
                 column, down, last = ordered
             internal = plain_column(source, column)
             if internal is None:
-                check_row_wise(source.template().select(column), "an order")
+                with suggesting(source.columns):
+                    check_row_wise(source.template().select(column), "an order")
                 raise SchemaError(
                     f"an order is made of columns, not of expressions such as {column}; add "
                     "it as a column with withColumn first"

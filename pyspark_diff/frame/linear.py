@@ -23,6 +23,7 @@ from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
+from pyspark_diff.spark.jvm import star_taken
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class LinearMethods(Frame):
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
         given = [one for c in cols for one in self._without_star(c)]
-        source = source.seeing(*given)
+        source, given = source.seeing(given)
         selected: list[str | Column] = []
         unchanged: list[str | None] = []
         for c in given:
@@ -80,8 +81,27 @@ class LinearMethods(Frame):
         if str(given) in ("*", "Column<'*'>"):
             self._collection.check_unambiguous("select")
             return list(self.columns)
-        stars = [] if isinstance(given, str) else [h for h in handles_in([given]) if h.members]
+        if isinstance(given, str):
+            return [given]
+        taken = star_taken(given)
+        if taken is not None:
+            return self._columns_of(taken)
+        stars = [h for h in handles_in([given]) if h.members]
         return [one.column() for one in stars[0].members] if stars else [given]
+
+    def _columns_of(self, star: Callable[[DataFrame], list[str]]) -> list[str | Column]:
+        """The columns that a plain frame's star is."""
+        plain = self._collection.resolver.of_plain_frames()
+        found = [
+            handles[name].column() for owner, handles in plain.items() if owner.frame is not None
+            for name in star(owner.frame) if name in handles
+        ]
+        if not found:
+            raise SchemaError(
+                "a star was taken of a plain Spark frame, which is no part of this collection; "
+                "join that frame first, and its columns are found in what comes of the join"
+            )
+        return [*found]
 
     def selectExpr(self, *expr: str) -> Self:  # noqa: N802
         """Expressions of SQL text, as PySpark's `selectExpr`.
@@ -115,7 +135,7 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._wrap(filtered(self._collection.seeing(condition), condition))
+        return self._wrap(filtered(*self._collection.seeing(condition)))
 
     filter = where
 
@@ -129,7 +149,7 @@ class LinearMethods(Frame):
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        source = self._collection.seeing(col)
+        source, col = self._collection.seeing(col)
         replaced = source.named(colName)
         if set(replaced) & set(source.resolver.ambiguous):
             source.check_unambiguous("withColumn")
@@ -171,7 +191,7 @@ class LinearMethods(Frame):
         >>> e.join(f, e["k"] == f["k"]).drop(f["k"], f["v"]).columns
         ['k', 'v', 'w']
         """
-        source = self._collection.seeing(*cols)
+        source, cols = self._collection.seeing(cols)
         gone: set[str | None] = set()
         for given in cols:
             if isinstance(given, Column):

@@ -13,7 +13,6 @@ from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.loop import Leave, Variable
 from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
 
@@ -219,12 +218,9 @@ class LoopMethods(Frame):
             raise SchemaError("this variable was set before; a variable is set once")
         theirs = self._peer(result)
         theirs.check_unambiguous("set")
-        names = node.schema.names
-        if sorted(theirs.node.schema.names) != sorted(names):
-            raise self._collection.mismatch("set", theirs)
+        if theirs.columns != self.columns:
+            theirs = self._collection.matched(theirs, "set")
         following = theirs.node
-        if following.schema.names != names:
-            following = pick("set", following, [(name, name) for name in names])
         if not node.schema.same_types(following.schema):
             raise self._collection.mismatch("set", theirs)
         # Updates that cancel out would go round for ever.

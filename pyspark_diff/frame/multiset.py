@@ -164,10 +164,7 @@ class MultisetMethods(Frame):
         for collection in (ours, theirs):
             collection.check_unambiguous("unionByName")
         if not allowMissingColumns:
-            pairs = [(name, mine) for mine in ours.columns for name in theirs.named(mine)]
-            if len(pairs) != len(ours.columns) or len(pairs) != len(theirs.columns):
-                raise ours.mismatch("unionByName", theirs)
-            return self.union(self._wrap(theirs.picked("unionByName", pairs)))
+            return self.union(self._wrap(ours.matched(theirs, "unionByName")))
         mine = [(name, theirs.named(name)) for name in ours.columns]
         rest = [name for name in theirs.columns if not ours.named(name)]
         left = self._padded(ours, [(name, name) for name, _ in mine], rest, theirs)
@@ -201,12 +198,10 @@ class MultisetMethods(Frame):
         nodes = [source.node]
         for other in others:
             theirs = self._peer(other)
-            if sorted(theirs.columns) != sorted(source.columns):
-                raise source.mismatch("concat", theirs)
             ordered = theirs
             if theirs.columns != source.columns:
-                theirs.check_unambiguous("select")
-                ordered = theirs.picked("select", [(name, name) for name in source.columns])
+                theirs.check_unambiguous("concat")
+                ordered = source.matched(theirs, "concat")
             if not source.node.schema.same_types(ordered.node.schema):
                 raise source.mismatch("concat", theirs)
             nodes.append(ordered.node)

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import check_row_wise, data_schema
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.names import Resolver, unused
@@ -75,7 +76,9 @@ def row_wise(
         return result if renamed is None else result.toDF(*renamed, TIME, DIFF)
 
     renamed: list[str] | None = None
-    result = run(_no_rows(source))
+    with suggesting(source.columns):
+        result = run(_no_rows(source))
+        result.schema  # Connect looks at nothing before it is asked
     names = resolver
     if names is None:
         # As in PySpark, what is selected may have a name twice, and is named as for plain columns.
@@ -158,7 +161,9 @@ def computed(
         wanted = [expression.alias(name) for name, expression in columns]
         return resolver.template(frame).select(*wanted, TIME, DIFF)
 
-    result = apply(_no_rows(source))
+    with suggesting(source.columns):
+        result = apply(_no_rows(source))
+        result.schema
     check_row_wise(result, kind)
     schema = data_schema(result, source.node.time_type, kind)
     if outputs is None:

@@ -27,6 +27,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.neighbours import ends
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import meant_by
 
 #: Columns that a set of nodes may have its ids in; the first that is there counts.
 _IDS = ("node", "id")
@@ -129,8 +130,8 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     SchemaError
         If there is no such column, or its type is not that of the edges' ends.
     """
-    there = getattr(nodes, "columns", ())
-    name = next((name for name in _IDS if name in there), _IDS[0])
+    spark, there = edges._collection.spark, getattr(nodes, "columns", ())
+    name = next((name for name in _IDS if meant_by(name, there, spark)), _IDS[0])
     advice = "rename the one with the ids to 'node'"
     found = _columns(nodes, [name], what, advice, edges).toDF("node")
     ours, theirs = found.schema["node"].dataType, edges.schema["src"].dataType
@@ -164,7 +165,8 @@ def _columns(
             f"{what} must be a DiffFrame or a Spark frame, not a {type(table).__name__}; make one "
             "with spark.createDataFrame(...)"
         )
-    missing = [name for name in names if name not in table.columns]
+    spark = table.sparkSession
+    missing = [name for name in names if not meant_by(name, table.columns, spark)]
     if missing:
         raise SchemaError(
             f"{what}: there is no column {', '.join(map(repr, missing))}; the columns are "
@@ -175,7 +177,7 @@ def _columns(
     if isinstance(beside, DiffFrame) and beside._collection.flow is not None:
         return beside._lifted(table).select(*names)
     wanted = [column(name) for name in names]
-    if {"time", "diff"} <= set(table.columns):
+    if all(meant_by(name, table.columns, spark) for name in ("time", "diff")):
         return DiffFrame(table.select(*wanted, "time", "diff"))
     static = table.select(*wanted)
     return DiffFrame(static.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))

@@ -13,18 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
-
-
-def quoted(name: str) -> str:
-    """A column name that Spark takes literally, whatever characters it has.
-
-    Examples
-    --------
-    >>> quoted("a.b")
-    '`a.b`'
-    """
-    return "`" + name.replace("`", "``") + "`"
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
 
 
 def column(name: str) -> Column:

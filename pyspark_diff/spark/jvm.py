@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
+
+from pyspark_diff.spark.schema import quoted
 
 #: Functions that give another value on each evaluation, or on each day, as plans show them.
 _UNSTABLE = re.compile(
@@ -28,9 +32,25 @@ _MOST_CASES = 8
 #: What an operator of a classic frame asks its other side for.
 JVM_FRAME = "_jdf"
 
+#: How a classic column shows that a part of it is Spark's own expression, as of ``df["x"]``.
+_EXPRESSION_NODE = "ExpressionColumnNode("
+
+#: What is taken of a column in ``df["column.part"]``, by the class that Spark has for it.
+_PARTS: dict[str, Callable[[Any], Any]] = {
+    "GetStructField": lambda node: _expression(F.lit(node.extractFieldName())),
+    "GetArrayStructFields": lambda node: _expression(F.lit(node.field().name())),
+    "GetMapValue": lambda node: node.key(),
+}
+
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
 _SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
+
+#: What follows the name of an aggregate over values in an order that it has no other name for.
+WITHIN_GROUP = "within group"
+
+#: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
+_ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
 
 
 @dataclass(frozen=True)
@@ -190,35 +210,205 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
     Column<'abs(s)'>
     """
     make: Any = type(column)
-    if hasattr(column, "_jc"):
-        found = _classic_replaced(_expression(column), make, replacement)
-        return column if found is None else make(_sql("classic.ExpressionUtils").column(found))
-    found = _connect_replaced(column._expr, make, replacement)
-    return column if found is None else make(found)
 
-
-def _classic_replaced(node: Any, make: Any, replacement: Replacement) -> Any:
-    """The expression with calls replaced; None if there was none."""
-    if _kind(node) == "UnresolvedFunction":
+    def classic(node: Any) -> Any:
+        if _kind(node) != "UnresolvedFunction":
+            return None
         call = _parsed_call(node, make, None, filtered=True)
         whole = make(_sql("classic.ExpressionUtils").column(node))
         found = None if call is None else replacement(call, whole)
-        if found is not None:
-            return _expression(found)
+        return None if found is None else _expression(found)
+
+    def connect(node: Any) -> Any:
+        if type(node).__name__ not in ("UnresolvedFunction", "CallFunction"):
+            return None
+        call = _connect_call(node, make)
+        found = None if call is None else replacement(call, make(node))
+        return None if found is None else found._expr
+
+    return _replaced(column, classic, connect)
+
+
+@dataclass(frozen=True)
+class TakenColumn:
+    """A column that was taken of a Spark frame, as in ``df["x"]``, wherever it stands.
+
+    Parameters
+    ----------
+    name : str
+        As it was written there.
+    column : Column
+        It by itself.
+    """
+
+    name: str
+    column: Column
+
+    def found_in(self, frame: DataFrame) -> tuple[str, str] | None:
+        """The column of a frame that it is, and what is taken of that, such as ``.field``.
+
+        It may have been taken of an earlier frame, if it is the same column still.
+        """
+        if hasattr(frame, "_jdf"):
+            place = _attributes(frame).indexOf(_expression(self.column).exprId())
+            return None if place < 0 else (frame.columns[place], "")
+        reference: Any = self.column._expr
+        if reference._plan_id not in _plan_ids(frame._plan):
+            return None
+        first = re.match(r"`(?:[^`]|``)+`|[^`.]+", self.name)
+        start = self.name if first is None else first.group(0)
+        # A struct and its field, or a name under an alias.
+        for name, rest in ((start, self.name[len(start):]), (self.name, "")):
+            part = copy(reference)
+            part._unparsed_identifier = name
+            try:
+                found = frame.select(type(self.column)(part)).columns[0]
+            except AnalysisException:
+                continue
+            # It is called there as it was written, which may be in another case.
+            return next((own for own in frame.columns if own.lower() == found.lower()), found), rest
+        return None
+
+
+def with_taken_replaced(
+    column: Column, replacement: Callable[[TakenColumn], Column]
+) -> Column:
+    """A column expression in which others stand in the place of those taken of Spark frames.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect; nothing is analysed or run.
+    replacement : callable
+
+    Examples
+    --------
+    >>> df = spark.createDataFrame([], "x int")
+    >>> with_taken_replaced(F.upper(df["x"]), lambda taken: F.col("z"))
+    Column<'upper(z)'>
+    """
+    make: Any = type(column)
+
+    def classic(node: Any) -> Any:
+        kind = _kind(node)
+        if kind in _PARTS:
+            # A part by its place, which Spark cannot find in a column that it has yet to resolve.
+            whole = _classic_replaced(node.child(), classic)
+            part = _PARTS[kind](node)
+            extract = _sql("catalyst.analysis.UnresolvedExtractValue")
+            return None if whole is None else extract(whole, part)
+        if kind != "AttributeReference":
+            return None
+        whole = make(_sql("classic.ExpressionUtils").column(node))
+        return _expression(replacement(TakenColumn(node.name(), whole)))
+
+    def connect(node: Any) -> Any:
+        if type(node).__name__ != "ColumnReference" or node._plan_id is None:
+            return None
+        return replacement(TakenColumn(node._unparsed_identifier, make(node)))._expr
+
+    # Asked of every expression that a program has, most of which have none.
+    if hasattr(column, "_jc") and _EXPRESSION_NODE not in _shown(column):
+        return column
+    return _replaced(column, classic, connect)
+
+
+def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
+    """Of ``df["*"]``, which columns of another frame it is; None if it is no such star."""
+    make: Any = type(column)
+    if hasattr(column, "_jc"):
+        if _EXPRESSION_NODE not in _shown(column):
+            return None
+        star = _expression(column)
+        if _kind(star) != "ResolvedStar":
+            return None
+        to_column = _sql("classic.ExpressionUtils").column
+        parts = [make(to_column(a)) for a in _items(star.expressions())]
+
+        def classic(frame: DataFrame) -> list[str]:
+            found = [TakenColumn("", part).found_in(frame) for part in parts]
+            return [name for name, _ in filter(None, found)]
+
+        return classic
+    if type(column._expr).__name__ != "UnresolvedStar" or column._expr._plan_id is None:
+        return None
+
+    def connect(frame: DataFrame) -> list[str]:
+        there = column._expr._plan_id in _plan_ids(frame._plan)
+        return frame.select(column).columns if there else []
+
+    return connect
+
+
+def same_columns(made: DataFrame, source: DataFrame) -> list[str]:
+    """The columns of a frame that has been made of another one that are the same there.
+
+    Examples
+    --------
+    >>> df = spark.createDataFrame([], "x int, s string")
+    >>> same_columns(df.fillna("none"), df)
+    ['x']
+    """
+    if hasattr(source, "_jdf"):
+        there = _attributes(made)
+        ours = _items(source._jdf.queryExecution().analyzed().output())
+        places = {attribute.name(): there.indexOf(attribute.exprId()) for attribute in ours}
+        return [name for name, at in places.items() if at >= 0 and made.columns[at] == name]
+    names = [name for name in source.columns if name in made.columns]
+    taken = {name: TakenColumn(quoted(name), source[quoted(name)]) for name in names}
+    return [name for name, column in taken.items() if column.found_in(made) == (name, "")]
+
+
+def _attributes(frame: DataFrame) -> Any:
+    """The columns of a classic frame, found by their ids."""
+    output = frame._jdf.queryExecution().analyzed().output()  # type: ignore[operator]
+    return _sql("catalyst.expressions.package$AttributeSeq")(output)
+
+
+def _shown(column: Column) -> str:
+    return column._jc.node().toString()  # type: ignore[operator]
+
+
+def _plan_ids(plan: Any) -> set[int]:
+    """The numbers that columns on Connect tell a frame by: its own, and of all it is made of."""
+    found = {plan._root_plan_id, plan._plan_id}
+    for value in vars(plan).values():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            # Columns have every attribute that they are asked for.
+            if any(kind.__name__ == "LogicalPlan" for kind in type(one).__mro__):
+                found |= _plan_ids(one)
+    return found
+
+
+def _replaced(
+    column: Column, classic: Callable[[Any], Any], connect: Callable[[Any], Any]
+) -> Column:
+    """A column expression in which some nodes are others; either function says None of the rest."""
+    make: Any = type(column)
+    if hasattr(column, "_jc"):
+        found = _classic_replaced(_expression(column), classic)
+        return column if found is None else make(_sql("classic.ExpressionUtils").column(found))
+    found = _connect_replaced(column._expr, connect)
+    return column if found is None else make(found)
+
+
+def _classic_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
+    """The expression with nodes replaced; None if there was none."""
+    found = visited(node)
+    if found is not None:
+        return found
     children = _items(node.children())
-    made = [_classic_replaced(child, make, replacement) for child in children]
+    made = [_classic_replaced(child, visited) for child in children]
     if all(child is None for child in made):
         return None
     both = [old if new is None else new for old, new in zip(children, made)]
     return node.withNewChildren(_class("org.apache.spark.api.python.PythonUtils").toSeq(both))
 
 
-def _connect_replaced(node: Any, make: Any, replacement: Replacement) -> Any:
-    if type(node).__name__ in ("UnresolvedFunction", "CallFunction"):
-        call = _connect_call(node, make)
-        found = None if call is None else replacement(call, make(node))
-        if found is not None:
-            return found._expr
+def _connect_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
+    found = visited(node)
+    if found is not None:
+        return found
 
     def changed(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -227,7 +417,7 @@ def _connect_replaced(node: Any, make: Any, replacement: Replacement) -> Any:
             return None if all(one is None for one in made) else type(value)(kept)
         # The classes themselves cannot be imported where Connect is not installed.
         known = any(kind.__name__ == "Expression" for kind in type(value).__mro__)
-        return _connect_replaced(value, make, replacement) if known else None
+        return _connect_replaced(value, visited) if known else None
 
     made = {name: changed(value) for name, value in vars(node).items()}
     if all(value is None for value in made.values()):
@@ -341,8 +531,7 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
         star = _kind(counted) == "UnresolvedStar" and counted.unparsedTarget().isEmpty()
         if star or _kind(counted) == "Literal" and counted.value() is not None:
             arguments = []
-    to_column = _sql("Column")
-    columns = tuple(make(to_column(node)) for node in arguments)
+    columns = tuple(make(_sql("Column")(node)) for node in arguments)
     return ColumnCall(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
 
 
@@ -359,11 +548,16 @@ def _parsed_call(
     if _kind(top) == "UnresolvedFunction":
         # Nulls are a flag in Spark 4.1 and an option later.
         nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
-        plain = nulls_as_usual and top.orderingWithinGroup().isEmpty()
-        plain = plain and (filtered or top.filter().isEmpty())
+        plain = nulls_as_usual and (filtered or top.filter().isEmpty())
         condition = None if top.filter().isEmpty() else top.filter().get()
         name = ".".join(_items(top.nameParts())).lower() if plain else None
         arguments, distinct = _items(top.arguments()), top.isDistinct()
+        order = _items(top.orderingWithinGroup())
+        if order:
+            upwards = len(order) == 1 and "Ascending" in order[0].direction().toString()
+            known = _ORDERED.get(name or "") if upwards else None
+            name = known or name and f"{name} {WITHIN_GROUP}"
+            arguments = [order[0].child(), *arguments]
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:

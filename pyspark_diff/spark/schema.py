@@ -110,12 +110,9 @@ class Schema:
         listed = [names] if isinstance(names, str) else names
         if not isinstance(listed, (list, tuple)) or not listed:
             raise SchemaError(f"{what} is a column name or a list of them, not {names!r}")
-        sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-        found = []
+        found: list[str] = []
         for name in listed:
-            like = [known for known in self.names if known == name or (
-                not sensitive and isinstance(name, str) and known.lower() == name.lower()
-            )]
+            like = meant_by(name, self.names, spark)
             if not like:
                 raise SchemaError(
                     f"there is no column {name!r} for {what}; the columns are "
@@ -156,6 +153,25 @@ class Schema:
             without_nullability(a) == without_nullability(b)
             for a, b in zip(self.types, other.types)
         )
+
+
+def meant_by(name: object, known: Iterable[str], spark: SparkSession) -> list[str]:
+    """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says.
+
+    Examples
+    --------
+    >>> meant_by("SRC", ["src", "dst"], spark), meant_by("nosuch", ["src"], spark)
+    (['src'], [])
+    """
+    columns = list(known)
+    exact = [column for column in columns if column == name]
+    if not isinstance(name, str):
+        return exact
+    alike = [column for column in columns if column.lower() == name.lower()]
+    if len(alike) == len(exact):
+        return exact  # without asking Spark
+    sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return exact if sensitive else alike
 
 
 def parse_schema(schema: str | T.StructType) -> Schema:
@@ -202,6 +218,17 @@ def from_arrow(schema: pa.Schema) -> T.StructType:
                 "a schema: flow.constant(table, schema)"
             ) from error
     return T.StructType(fields)
+
+
+def quoted(name: str) -> str:
+    """A column name that Spark takes literally, whatever characters it has.
+
+    Examples
+    --------
+    >>> quoted("a.b")
+    '`a.b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
 
 
 def check_names(names: Sequence[str]) -> None:

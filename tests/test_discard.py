@@ -1,0 +1,302 @@
+"""What was discarded never came, also where it has waited for another input.
+
+    at every time:  accumulate(outputs)  is that of the program without the discarded updates
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Program
+from programs import Run, files_of, programs, schedules
+from pyspark.sql import functions as F
+
+from pyspark_diff import (
+    Dataflow,
+    FunctionError,
+    NotReadableError,
+    SchemaError,
+    StaleWarning,
+)
+from pyspark_diff.engine import rewind
+from pyspark_diff.engine.context import StepContext
+
+EXAMPLES = settings().max_examples
+buckets = st.integers(1, 3)
+held = st.sampled_from([0, 1, 4096])
+
+
+def examples(share: float) -> settings:
+    """A share of the run's examples."""
+    return settings(max_examples=max(1, round(EXAMPLES * share)))
+
+
+def check_discards(spark, data, **options):
+    program = data.draw(programs())
+    # What is shown of the inputs themselves is often ahead of what is made of them.
+    every = {*program.outputs, *range(len(program.inputs))}
+    program = Program(program.inputs, program.ops, tuple(sorted(every)))
+    schedule = data.draw(schedules(program.inputs, lags=True, discards=True))
+    late = data.draw(st.lists(
+        st.sampled_from([0, 0, 0, 1, 2]), min_size=len(every), max_size=len(every)
+    ))
+    with Run(spark, program, late=late, keeps=range(len(program.inputs)), **options) as run:
+        try:
+            for actions in schedule:
+                run.step(actions)
+            run.finish()
+        except NotReadableError as error:
+            told = str(error)  # what cannot be added late
+            assert "may look at the times" in told or "loop" in told, told
+
+
+@examples(3)
+@given(data=st.data(), buckets=buckets, held=held, history=st.booleans())
+def test_random_programs_on_the_driver(spark, data, buckets, held, history):
+    check_discards(spark, data, runner="local", buckets=buckets, held=held, keep_history=history)
+
+
+@examples(0.3)
+@given(data=st.data(), buckets=buckets, held=held)
+def test_random_programs_in_spark(spark, data, buckets, held):
+    check_discards(spark, data, runner="spark", buckets=buckets, held=held)
+
+
+# Poison that waits, and what is blamed.
+
+
+def summed(key, values):
+    found = sum(value * count for (value,), count in values)
+    if key[0] == 0 and found >= 7:
+        raise ArithmeticError("too much for zero")
+    return [(found,)]
+
+
+def reduced(a, b):
+    return a.union(b).reduce(summed, "made long", "k")
+
+
+def overflowing(a, b):
+    return a.union(b).groupBy("k").agg(F.sum("v").alias("made"))
+
+
+def in_a_loop(a, b):
+    both = a.union(b)
+    return both.iterate(
+        lambda now: now.reduce(summed, "v long", "k").union(both).distinct(),
+        max_iterations=3, on_limit="return",
+    )
+
+
+def joined(a, b):
+    made = a.join(b.toDF("k", "w"), "k").selectExpr("k", "v + w AS v")
+    return made.reduce(summed, "made long", "k").join(a.select("k").count(), "k")
+
+
+def keyed_behind(a, b):
+    """What is ahead, and what lags, meet again behind."""
+    ahead = a.select("k").distinct()
+    return reduced(a, b).join(ahead, "k").groupBy("made").count()
+
+
+#: Program, poison, the error, and whether the input has a key.
+POISONS = {
+    "reduce": (reduced, (0, 7), FunctionError, False),
+    "overflow": (overflowing, (1, 2**63 - 1), ArithmeticError, False),
+    "loop": (in_a_loop, (0, 7), FunctionError, False),
+    "join": (joined, (0, 7), FunctionError, False),
+    "behind": (keyed_behind, (0, 7), FunctionError, False),
+    "keyed": (reduced, (0, 7), FunctionError, True),
+}
+
+
+class Fed:
+    """A program of two inputs, what it shows, and what is ahead of the rest."""
+
+    def __init__(self, spark, program, keyed, **options):
+        self.flow = Dataflow(spark, buckets=2, keep_history=True, **options)
+        key = {"key": ["k"]} if keyed else {}
+        a, self.a = self.flow.input("a", "k int, v long", **key)
+        b, self.b = self.flow.input("b", "k int, v long")
+        self.seen, self.ahead = Counter(), Counter()
+        made = program(a, b)
+        made.inspect(lambda r, t, d: self.seen.update({(r, t): d}))
+        a.inspect(lambda r, t, d: self.ahead.update({(r, t): d}))
+        self.kept = [made.keep(), a.select("k").count().keep()]
+
+    def put(self, rows):
+        getattr(self.a, "upsert" if hasattr(self.a, "upsert") else "insert")(rows)
+
+    def step(self, session, time):
+        session.advance_to(time)
+        session.flush()
+        return self.flow.step()
+
+    def begin(self, poison):
+        """Two inputs of which the first goes ahead, with the poison at time 3."""
+        self.put([(1, 1), (2, 2)])
+        self.b.insert([(0, 1), (1, 1), (1, 5)])
+        self.step(self.a, 1)
+        self.step(self.b, 1)
+        self.a.advance_to(2)
+        self.put([(2, 3), (4, 4)])
+        self.a.advance_to(3)
+        self.put([*poison, (3, 3)])
+        self.step(self.a, 4)
+        self.put([(1, 8)])
+        self.step(self.a, 6)
+        self.step(self.a, 7)
+
+    def all(self):
+        """What is kept, at all times, and what was shown."""
+        times = range(9)
+        kept = [[sorted(frame.at(t).collect()) for t in times] for frame in self.kept]
+        return kept, {**self.seen - Counter()}, {**self.ahead - Counter()}
+
+
+CASES = [(name, "local") for name in POISONS] + [("join", "spark"), ("keyed", "spark")]
+
+
+@pytest.mark.parametrize(("name", "runner"), CASES)
+def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, runner):
+    program, poison, error, keyed = POISONS[name]
+    one, clean = (Fed(spark, program, keyed, runner=r) for r in (runner, "local"))
+    with one.flow as flow, clean.flow:
+        one.begin([poison])
+        clean.begin([])
+        if name == "behind":
+            for fed in one, clean:
+                fed.a.close()
+                fed.flow.step()
+        one.step(one.b, 2)
+        state, files = flow._state, files_of(flow)
+        one.b.insert([(1, 1)])
+        for _ in range(2):
+            with pytest.raises(error) as caught:
+                one.step(one.b, 5)
+            what = "upsert " if keyed else ""
+            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; it was"
+            assert told in str(caught.value), caught.value
+            assert "discard(waiting=True)" in str(caught.value)
+            assert flow._state is state and files_of(flow) == files
+        assert [row["k"] for table in one.a.discard() for row in table.to_pylist()] == []
+        with pytest.raises(error):
+            flow.step()
+        (dropped,) = one.a.discard(F.col("v") == poison[1], waiting=True)
+        row = {"k": poison[0], "v": poison[1], "time": 3}
+        assert dropped.to_pylist() == [{**row, "change": "upsert"} if keyed else {**row, "diff": 1}]
+        assert one.a.discard("v = 7", waiting=True) == []
+        assert flow.step() and files_of(flow) == flow._state.paths() | flow._outputs.pinned
+        # What is mended enters as anything else.
+        for fed in one, clean:
+            if name != "behind":
+                fed.put([(5, 7)])
+            if fed is clean:
+                fed.step(fed.b, 2)
+                fed.b.insert([(1, 1)])
+            fed.step(fed.b, 5)
+            if name != "behind":
+                fed.step(fed.a, 9)
+            fed.step(fed.b, 9)
+        assert one.all() == clean.all()
+        assert not any(flow._state.recent.values()) and not flow._state.shown
+        assert files_of(flow) == flow._state.paths() | flow._outputs.pinned
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_step_that_takes_back_may_be_cut_short(spark, runner):
+    one, clean = (Fed(spark, reduced, False, runner=r) for r in (runner, "local"))
+    with one.flow as flow, clean.flow:
+        one.begin([(0, 7)])
+        assert [table.num_rows for table in flow.discard(waiting=True)["a"]] == [5]
+        state, files = flow._state, files_of(flow)
+        with pytest.warns(StaleWarning, match="of input 'a' were discarded.*step()"):
+            one.kept[1].at()
+        for name in "cut", "settle", "emit":
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(StepContext, name, Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    flow.step()
+            assert flow._state is state and files_of(flow) == files
+        assert flow.step() and not flow._state.rewinds
+        clean.put([(1, 1), (2, 2)])
+        clean.b.insert([(0, 1), (1, 1), (1, 5)])
+        for fed in one, clean:
+            fed.a.close(), fed.b.close()
+            fed.flow.step()
+        assert one.all() == clean.all()
+
+
+def test_frames_that_wait_are_dropped_in_part(spark):
+    with Dataflow(spark, buckets=2, runner="spark") as flow:
+        a, a_in = flow.input("a", "k int, v long")
+        b, b_in = flow.input("b", "k int, v long")
+        made = reduced(a, b).keep()
+        a_in.insert(spark.range(4).selectExpr("int(id) k", "id + 7 v"))
+        a_in.advance_to(2)
+        flow.step()
+        a_in.insert(spark.range(3, 9).selectExpr("int(id % 7) k", "id v"))
+        with pytest.raises(FunctionError, match=r"input 'a' at time 0: \(0, 7\).*taken in earlier"):
+            flow.advance_to(1)
+        first, second = a_in.discard("k = 0", waiting=True)
+        assert first.to_pylist() == [{"k": 0, "v": 7, "time": 0, "diff": 1}]
+        assert second.collect() == [(0, 7, 2, 1)]
+        flow.advance_to(3)
+        assert sorted(made.at().collect()) == [(1, 16), (2, 9), (3, 13), (4, 4), (5, 5), (6, 6)]
+
+
+def test_what_can_be_taken_back_is_bounded(spark, monkeypatch):
+    with Dataflow(spark, buckets=1, runner="local") as flow:
+        a, a_in = flow.input("a", "k int, v long")
+        b, b_in = flow.input("b", "k int, v long")
+        a.join(b.toDF("k", "w"), "k").keep()
+        counts = a.select("k").count().keep()
+        monkeypatch.setattr(rewind, "KEPT_ROWS", 20)
+        most = 0
+        for time in range(1, 60):
+            a_in.insert([(1, time)])
+            a_in.advance_to(time)
+            flow.step()
+            most = max(most, len(flow._state.recent[a_in._node]))
+            rows = flow._state.traces[flow._state.graph.arrangement(
+                flow._outputs._sinks[counts._node])].rows
+            assert rows < 90, rows
+        assert 15 < most <= 22
+        assert sum(table.num_rows for table in a_in.discard(waiting=True)) < 22
+
+
+def test_conditions_are_checked(spark):
+    with Dataflow(spark, runner="local") as flow:
+        _, a_in = flow.input("a", "k int, v long")
+        a_in.insert([(1, None), (2, 2), (3, 3)])
+        with pytest.raises(SchemaError, match="condition as a Column or as SQL text, not 5"):
+            a_in.discard(5)
+        with pytest.raises(Exception, match="nosuch"):
+            a_in.discard("nosuch = 1")
+        (dropped,) = a_in.discard("v = 2 AND time = 0")
+        assert dropped["k"].to_pylist() == [2]
+        (dropped,) = a_in.discard()
+        assert dropped["k"].to_pylist() == [1, 3]
+
+
+def test_one_poison_after_the_other(spark):
+    one, clean = (Fed(spark, reduced, False, runner="local") for _ in range(2))
+    with one.flow as flow, clean.flow:
+        one.begin([(0, 7), (0, 8)])
+        clean.begin([])
+        for value in 8, 7:
+            with pytest.raises(FunctionError, match=r"input 'a' at time 3: \(0, 7\).*waiting=True"):
+                one.step(one.b, 5)
+            (dropped,) = one.a.discard(f"k = 0 AND v = {value}", waiting=True)
+            assert dropped["v"].to_pylist() == [value]
+        assert flow.step()
+        clean.step(clean.b, 5)
+        for fed in one, clean:
+            fed.a.close(), fed.b.close()
+            fed.flow.step()
+        assert one.all() == clean.all()
+        assert flow.discard(waiting=True) == {"a": [], "b": []}
