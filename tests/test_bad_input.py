@@ -895,6 +895,7 @@ def test_expressions_that_change_are_refused(spark, flow, name):
         lambda: whole.transform(lambda df: df.withColumn("z", made)),
         lambda: DiffFrame(frame.withColumn("z", made)),
         lambda: DiffFrame(frame.where(made.isNotNull())),
+        lambda: DiffFrame(frame.where(made.isNotNull()).distinct().where("n > 0")),
         lambda: session.insert(frame.select("n", made.cast("string").alias("z"))),
         lambda: session.update(
             frame.select("n", made.cast("string").alias("z"), "time", "diff")

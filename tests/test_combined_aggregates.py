@@ -9,6 +9,7 @@ from collections import Counter
 from decimal import Decimal
 
 import pytest
+from plain import local_frame
 from pyspark.sql import GroupedData
 from pyspark.sql import functions as F
 
@@ -109,9 +110,7 @@ DONE = {
 def tables(spark):
     """The table at each time."""
     return [
-        spark.createDataFrame(
-            [row for row, n in total(time).items() for _ in range(n)], SCHEMA
-        ).cache()
+        local_frame(spark, [row for row, n in total(time).items() for _ in range(n)], SCHEMA)
         for time in TIMES
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from plain import local_frame
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -21,7 +22,7 @@ ROWS = {"edges": EDGES, "people": PEOPLE}
 
 @pytest.fixture(scope="module")
 def tables(spark):
-    return [spark.createDataFrame(ROWS[name], SCHEMAS[name]) for name in ("edges", "people")]
+    return [local_frame(spark, ROWS[name], SCHEMAS[name]) for name in ("edges", "people")]
 
 
 @pytest.fixture(scope="module")

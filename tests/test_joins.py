@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from oracle import Op, Program, accumulate, normal, total
+from plain import local_frame
 from program_ops import HOWS
 from programs import Run
 from pyspark.errors import AnalysisException
@@ -236,7 +237,7 @@ def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
     By name: a function of as many collections or frames as there are schemas.
     """
     plain = [
-        spark.createDataFrame(standing(rows, at), schema)
+        local_frame(spark, standing(rows, at), schema)
         for rows, schema in zip(updates, schemas)
     ]
     lazy = [

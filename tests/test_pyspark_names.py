@@ -10,6 +10,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from plain import local_frame
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,7 +23,7 @@ ROWS = [(1, "a", 0.5), (2, None, None), (3, "c", 1.5), (3, "c", 1.5), (None, "d"
 
 @pytest.fixture(scope="module")
 def table(spark):
-    return spark.createDataFrame(ROWS, SCHEMA)
+    return local_frame(spark, ROWS, SCHEMA)
 
 
 @pytest.fixture(scope="module")

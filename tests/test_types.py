@@ -175,7 +175,10 @@ def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) 
         [*schema, T.StructField("time", T.LongType()), T.StructField("diff", T.LongType())]
     )
     steps = history(records)
-    every = spark.createDataFrame(table([row for step in steps for row in step], wide), wide)
+    # In one partition, so that Spark groups them without a shuffle.
+    every = spark.createDataFrame(
+        table([row for step in steps for row in step], wide), wide
+    ).coalesce(1)
     with Dataflow(spark, runner=runner, buckets=3, keep_history=True) as flow:
         rows, session = flow.input("rows", schema)
         counts, kept = rows.count().keep(), rows.arrange_by_self()
@@ -240,13 +243,22 @@ def both(values: Sequence[str], in_spark: Sequence[str]) -> list[object]:
     return found
 
 
+#: A type of each way in which kernels hold a column: these go alone through more operators, and all
+#: types do as columns of one record.
+LAID_OUT = {
+    "boolean", "bigint", "double", "decimal(38,10)", "string", "timestamp",
+    "struct<a:int,b:struct<c:string,d:double>>", "array<array<double>>",
+}
+
+
 # In Spark all types go as columns of one record, and these alone.
 @pytest.mark.parametrize(("kind", "runner"), both(VALUES, [
     "boolean", "double", "string", "timestamp", "struct<a:int,b:struct<c:string,d:double>>",
 ]))
 def test_every_type_is_a_record(spark, kind, runner):
     schema = T.StructType.fromDDL(f"v {kind}")
-    check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=runner == "local")
+    thorough = runner == "local" and kind in LAID_OUT
+    check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=thorough)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -12,18 +12,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
-
-
-def quoted(name: str) -> str:
-    """A column name that Spark takes literally, whatever characters it has.
-
-    Examples
-    --------
-    >>> quoted("a.b")
-    '`a.b`'
-    """
-    return "`" + name.replace("`", "``") + "`"
+from pyspark_diff.spark.jvm import frame_of_no_rows
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
 
 
 def column(name: str) -> Column:
@@ -58,4 +48,4 @@ def update_struct(schema: Schema, time_type: TimeType) -> T.StructType:
 
 def template(spark: SparkSession, schema: Schema, time_type: TimeType) -> DataFrame:
     """A frame of update rows without any row, to try an operator on when it is defined."""
-    return spark.createDataFrame([], update_struct(schema, time_type))
+    return frame_of_no_rows(spark, update_struct(schema, time_type))

@@ -12,11 +12,12 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
 
-from pyspark_diff.spark.frames import quoted
+from pyspark_diff.spark.schema import quoted
 
 #: Functions that give another value on each evaluation, or on each day, as plans show them.
 _UNSTABLE = re.compile(
@@ -95,9 +96,9 @@ def analysed_plan(frame: DataFrame) -> Plan:
         analysed = frame._jdf.queryExecution().analyzed()
         text = analysed.toString()
         # The clock counts as deterministic in Spark, which reads it once a query.
-        catalyst = frame.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
-        clock = analysed.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE())
-        marked = clock or not _deterministic(analysed)
+        clock = analysed.containsPattern(_sql("catalyst.trees.TreePattern").CURRENT_LIKE())
+        # A plan is deterministic if its expressions are and the plans below it.
+        marked = clock or not analysed.deterministic()
     else:
         extended = frame._explain_string(extended=True)  # type: ignore[operator]
         text = extended.split("== Analyzed Logical Plan ==")[-1].split("== Optimized")[0]
@@ -115,11 +116,25 @@ def analysed_plan(frame: DataFrame) -> Plan:
     return Plan(nodes, found, alias)
 
 
-def _deterministic(plan) -> bool:  # type: ignore[no-untyped-def]
-    if not plan.deterministic():
-        return False
-    children = plan.children()
-    return all(_deterministic(children.apply(i)) for i in range(children.size()))
+def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
+    """A frame without any row, in whose session names are looked up from now on.
+
+    As `createDataFrame` makes it, which on classic takes three times as long: it moves the rows,
+    of which there are none, to the JVM. Each operator of a program asks for such a frame when it
+    is written.
+
+    Examples
+    --------
+    >>> frame_of_no_rows(spark, spark.range(3).schema).columns
+    ['id']
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return spark.createDataFrame([], struct)
+    SparkSession._activeSession = spark
+    _sql("classic.SparkSession").setActiveSession(session)
+    rows = _class("java.util.ArrayList")()
+    return DataFrame(session.createDataFrame(rows, session.parseDataType(struct.json())), spark)
 
 
 @dataclass(frozen=True)
@@ -203,7 +218,7 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
         if _kind(node) != "UnresolvedFunction":
             return None
         call = _parsed_call(node, make, None, filtered=True)
-        whole = make(_sql().classic.ExpressionUtils.column(node))
+        whole = make(_sql("classic.ExpressionUtils").column(node))
         found = None if call is None else replacement(call, whole)
         return None if found is None else _expression(found)
 
@@ -283,11 +298,11 @@ def with_taken_replaced(
             # A part by its place, which Spark cannot find in a column that it has yet to resolve.
             whole = _classic_replaced(node.child(), classic)
             part = _PARTS[kind](node)
-            extract = _sql().catalyst.analysis.UnresolvedExtractValue
+            extract = _sql("catalyst.analysis.UnresolvedExtractValue")
             return None if whole is None else extract(whole, part)
         if kind != "AttributeReference":
             return None
-        whole = make(_sql().classic.ExpressionUtils.column(node))
+        whole = make(_sql("classic.ExpressionUtils").column(node))
         return _expression(replacement(TakenColumn(node.name(), whole)))
 
     def connect(node: Any) -> Any:
@@ -310,7 +325,8 @@ def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
         star = _expression(column)
         if _kind(star) != "ResolvedStar":
             return None
-        parts = [make(_sql().classic.ExpressionUtils.column(a)) for a in _items(star.expressions())]
+        to_column = _sql("classic.ExpressionUtils").column
+        parts = [make(to_column(a)) for a in _items(star.expressions())]
 
         def classic(frame: DataFrame) -> list[str]:
             found = [TakenColumn("", part).found_in(frame) for part in parts]
@@ -349,7 +365,7 @@ def same_columns(made: DataFrame, source: DataFrame) -> list[str]:
 def _attributes(frame: DataFrame) -> Any:
     """The columns of a classic frame, found by their ids."""
     output = frame._jdf.queryExecution().analyzed().output()  # type: ignore[operator]
-    return getattr(_sql().catalyst.expressions, "package$AttributeSeq")(output)
+    return _sql("catalyst.expressions.package$AttributeSeq")(output)
 
 
 def _shown(column: Column) -> str:
@@ -374,7 +390,7 @@ def _replaced(
     make: Any = type(column)
     if hasattr(column, "_jc"):
         found = _classic_replaced(_expression(column), classic)
-        return column if found is None else make(_sql().classic.ExpressionUtils.column(found))
+        return column if found is None else make(_sql("classic.ExpressionUtils").column(found))
     found = _connect_replaced(column._expr, connect)
     return column if found is None else make(found)
 
@@ -389,8 +405,7 @@ def _classic_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
     if all(child is None for child in made):
         return None
     both = [old if new is None else new for old, new in zip(children, made)]
-    context: Any = get_active_spark_context()
-    return node.withNewChildren(context._jvm.PythonUtils.toSeq(both))
+    return node.withNewChildren(_class("org.apache.spark.api.python.PythonUtils").toSeq(both))
 
 
 def _connect_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
@@ -437,7 +452,7 @@ def order_of(column: Column) -> tuple[Column, bool, bool] | None:
         if _kind(node) != "SortOrder":
             return None
         down, last = node.sortDirection().toString(), node.nullOrdering().toString()
-        child = make(_sql().Column(node.child()))
+        child = make(_sql("Column")(node.child()))
         return child, "Descending" in down, "NullsLast" in last
     expression = column._expr
     if type(expression).__name__ != "SortOrder":
@@ -474,7 +489,7 @@ def expression_json(column: Column) -> str | None:
 
 def _expression(column: Column) -> Any:
     """A classic column as Spark's own expression, not yet analysed; SQL text is parsed."""
-    converter = getattr(_sql().classic, "ColumnNodeToExpressionConverter$")
+    converter = _sql("classic.ColumnNodeToExpressionConverter$")
     return getattr(converter, "MODULE$").apply(column._jc.node())  # type: ignore[operator]
 
 
@@ -500,13 +515,12 @@ def _connect_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
 
 
 def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
-    sql = _sql()
     alias = None
     while _kind(top) == "Alias":
         alias = alias or _only(_items(top.name()))
         top = top.child()
     if _kind(top) == "SqlExpression":
-        parser = sql.classic.SparkSession.active().sessionState().sqlParser()
+        parser = _sql("classic.SparkSession").active().sessionState().sqlParser()
         return _parsed_call(parser.parseExpression(top.expression()), make, alias)
     if _kind(top) == "ExpressionColumnNode":
         # Such as the arguments of a call in SQL text.
@@ -520,7 +534,7 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
         star = _kind(counted) == "UnresolvedStar" and counted.unparsedTarget().isEmpty()
         if star or _kind(counted) == "Literal" and counted.value() is not None:
             arguments = []
-    columns = tuple(make(sql.Column(node)) for node in arguments)
+    columns = tuple(make(_sql("Column")(node)) for node in arguments)
     return ColumnCall(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
 
 
@@ -555,7 +569,7 @@ def _parsed_call(
         star = _kind(counted) == "UnresolvedStar" and counted.target().isEmpty()
         if star or _kind(counted) == "Literal" and counted.value() is not None:
             arguments = []
-    column = _sql().classic.ExpressionUtils.column
+    column = _sql("classic.ExpressionUtils").column
     return ColumnCall(
         _CLASSIC_OPERATORS.get(name, name),
         tuple(make(column(node)) for node in arguments),
@@ -609,9 +623,19 @@ def instance(context: SparkContext, name: str, jar: Path) -> Any:
     return loaded[name].getConstructors()[0].newInstance(given)
 
 
-def _sql() -> Any:
-    """The package of the JVM where columns are at home."""
-    return get_active_spark_context()._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+def _sql(name: str) -> Any:
+    """A class of Spark SQL, by its name in there."""
+    return _class(f"org.apache.spark.sql.{name}")
+
+
+def _class(name: str) -> Any:
+    """A class of the JVM, by its full name.
+
+    In one piece: of ``jvm.org.apache.spark`` the JVM is asked dot by dot what it is, and looks for
+    a class of that name in each of Spark's 300 jars before it calls it a package.
+    """
+    context: Any = get_active_spark_context()
+    return getattr(context._jvm, name)
 
 
 def _kind(node: Any) -> str:

@@ -220,6 +220,17 @@ def from_arrow(schema: pa.Schema) -> T.StructType:
     return T.StructType(fields)
 
 
+def quoted(name: str) -> str:
+    """A column name that Spark takes literally, whatever characters it has.
+
+    Examples
+    --------
+    >>> quoted("a.b")
+    '`a.b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
 def check_names(names: Sequence[str]) -> None:
     """Refuse names the library keeps for itself, and names that differ in nothing but case."""
     odd = [name for name in names if not isinstance(name, str)]
