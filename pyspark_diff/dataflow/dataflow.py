@@ -209,7 +209,7 @@ class BaseDataflow:
         ...     words_in.insert([("a",), ("a",)])
         ...     _ = flow.advance_to(1)
         ...     flow.progress().running, flow.progress().frontier, flow.progress().rows
-        (False, Antichain([1]), 2)
+        (False, Antichain([1]), 3)
         """
         self._check_open()
         begun, shown = self._begun, self._complete()
