@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.dataflow.input_session import BaseSession, Discarded
 from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
 from pyspark_diff.runners.spark import SparkRunner
@@ -93,14 +94,17 @@ def _split(
         if source.frame is not None:
             whole = SparkRunner(spark, time_type).frame(source)
             whole = whole.withColumn(WHOLE, F.struct(*map(column, whole.columns)))
+            # It is evaluated more than once: for what is dropped, and for what stays.
+            check_deterministic(named(whole).where(holds))
             for held, which in (dropped, holds), (left, ~holds):
                 frame = named(whole).where(which).select(f"{WHOLE}.*")
                 put(held, arrival, frame=frame)
             continue
-        kept = []
+        kept, before = [], 0
         for table in _updates(session, arrival):
             if not table.num_rows:
                 continue
+            before += table.num_rows
             rows = np.arange(table.num_rows)
             struct = without_nullability(update_struct(source.schema, time_type))
             frame = spark.createDataFrame(
@@ -112,7 +116,9 @@ def _split(
             if chosen.any():
                 part = table.filter(pa.array(chosen))
                 put(dropped, arrival, table=part, rows=part.num_rows)
-        if kept:
+        if kept and sum(table.num_rows for table in kept) == before:
+            left.append(arrival)  # it may be in files, and stays there
+        elif kept:
             rest = pa.concat_tables(kept)
             put(left, arrival, table=rest, rows=rest.num_rows)
     return tuple(left), tuple(dropped)
