@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark_diff import (
     Dataflow,
     FunctionError,
+    NonDeterministicError,
     NotReadableError,
     SchemaError,
     StaleWarning,
@@ -300,3 +301,50 @@ def test_one_poison_after_the_other(spark):
             fed.flow.step()
         assert one.all() == clean.all()
         assert flow.discard(waiting=True) == {"a": [], "b": []}
+
+
+def test_what_waits_is_looked_at_once(spark, monkeypatch):
+    """Many small steps while an input lags: each costs what is new in it."""
+    with Dataflow(spark, buckets=1, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        b, b_in = flow.input("b", "k int")
+        a.union(b).count().keep()
+        a.inspect(lambda *update: None)
+        looked = []
+        part = rewind._part
+        monkeypatch.setattr(rewind, "_part", lambda *given: looked.append(1) or part(*given))
+        for time in range(1, 31):
+            a_in.insert([(time,)])
+            a_in.advance_to(time)
+            flow.step()
+        assert len(flow._state.shown) == 30 and len(looked) < 40
+        held = flow._state.recent[a_in._node]
+        assert a_in.discard("k = 99", waiting=True) == []
+        assert all(x is y for x, y in zip(held, flow._state.recent[a_in._node], strict=True))
+        b_in.advance_to(20)
+        flow.step()
+        assert len(flow._state.shown) == len(flow._state.recent[a_in._node]) == 10
+
+
+def test_what_is_released_bit_by_bit_waits_once(spark, monkeypatch):
+    monkeypatch.setattr(rewind, "KEPT_ROWS", 150)
+    with Dataflow(spark, buckets=1, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        b, _ = flow.input("b", "k int")
+        a.union(b).count().keep()
+        a_in.update([(time, time, 1) for time in range(100)])
+        for time in range(1, 8):
+            a_in.advance_to(time)
+            flow.step()
+        dropped = a_in.discard("time < 7", waiting=True)
+        assert sum(table.num_rows for table in dropped) == 7
+
+
+def test_a_condition_on_frames_is_deterministic(spark):
+    with Dataflow(spark, runner="local") as flow:
+        _, a_in = flow.input("a", "k long")
+        a_in.insert(spark.range(9).toDF("k"))
+        with pytest.raises(NonDeterministicError, match="rand"):
+            a_in.discard("rand() > 0.5")
+        (dropped,) = a_in.discard()
+        assert dropped.count() == 9

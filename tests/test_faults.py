@@ -21,6 +21,7 @@ from programs import files_of
 from pyspark_diff import Dataflow, StorageError
 from pyspark_diff.errors import from_text
 from pyspark_diff.runners import tasks
+from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.jobs import run_job
 
 
@@ -71,7 +72,9 @@ def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tm
         path = tmp_path / "00000.arrow"
         path.mkdir()  # what is there is no file, which may pass
         with pytest.raises(StorageError, match=str(path)):
-            flow._spark_runner.merge({0: [str(path)]}, str(tmp_path / "merged"), None, 1000)
+            SparkRunner(spark, flow.time_type).merge(
+                {0: [str(path)]}, str(tmp_path / "merged"), None, 1000
+            )
         assert not files_of(flow) and not (tmp_path / "merged").exists()
 
 

@@ -177,7 +177,7 @@ def test_past_that_is_gone_is_refused_where_it_is_asked_for(flow):
     counts = pairs.select("k").count()
     with pytest.raises(NotReadableError, match="input 'pairs' was not kept.*before the first step"):
         counts.keep("counts")
-    assert "counts" not in flow._named
+    assert "counts" not in flow
     pairs_in.insert([(7, 7)])
     assert flow.advance_to(3)  # nothing of it is left behind
     with pytest.raises(NotReadableError):

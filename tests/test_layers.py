@@ -46,8 +46,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "program progress rewind state step subgraph".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow hold input_session keyed_session outputs probe "
-        "staleness".split()
+        "background blame catalog coercion dataflow discarding hold input_session inputs "
+        "keyed_session outputs probe staleness whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "

@@ -23,6 +23,7 @@ from pyspark_diff import (
 )
 from pyspark_diff.engine.state import IterationReport, Report
 from pyspark_diff.frame.as_pyspark import NaMethods
+from pyspark_diff.runners.spark import SparkRunner
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_looking_runs_nothing_and_changes_nothing(spark, objects, monkeypatch):
     with monkeypatch.context() as patch:
         for name in ("collect", "toArrow", "toPandas", "count", "show"):
             patch.setattr(type(spark.range(1)), name, fail)
-        patch.setattr(type(flow._spark_runner), "run", fail)
+        patch.setattr(SparkRunner, "run", fail)
         assert look() == list(wanted.values())
         page = flow._repr_html_()
         assert "<td>edges</td>" in page and "&lt;b&gt;" in page and "<b>" not in page

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Callable
@@ -117,3 +118,32 @@ class RunningStep:
     def _unseen(self) -> BaseException | None:
         """Why it failed, if nobody has been told."""
         return self._answer.exception() if self._answer.done() and not self._seen else None
+
+
+class RunningSteps:
+    """The steps of a dataflow that are not over, or not looked at. It holds state: which they are.
+    """
+
+    def __init__(self) -> None:
+        self._running: list[RunningStep] = []
+
+    def begin(self, spark: SparkSession, step: Callable[[Stop], bool]) -> RunningStep:
+        """Run one more."""
+        running = RunningStep(spark, step)
+        self._running = [r for r in self._running if not r.done() or r._unseen] + [running]
+        return running
+
+    def cancel(self) -> None:
+        """End all that is not over."""
+        for running in self._running:
+            running.cancel()
+
+    def close(self) -> None:
+        """Warn whoever closes the dataflow of those that have failed, and nobody was told."""
+        for running in self._running:
+            if running._unseen is not None:
+                warnings.warn(
+                    "a step in the background has failed, and nobody has waited for it: "
+                    f"{running._unseen}", RuntimeWarning, stacklevel=3,
+                )
+        self._running = []

@@ -16,12 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_diff.engine.state import Arrival
+from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.rewind import rewound
+from pyspark_diff.engine.state import Arrival, IterationReport, State, Watch
+from pyspark_diff.engine.step import Step
+from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.errors import DiffError, StepCancelledError, from_payload, to_payload
+from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.operators.upsert import KINDS, ChangesInput
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace import storage
 
 #: No more trials than this, no more after so many seconds, and none with more updates than this.
@@ -30,6 +37,110 @@ TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
 NAMED = 3
 
 Given = Mapping[Node, tuple[Arrival, ...]]
+
+
+class Watched:
+    """A function that is told of iterations, and whether it is what has raised."""
+
+    def __init__(self, watch: Watch):
+        self._watch = watch
+        self.raised = False
+
+    def __call__(self, report: IterationReport) -> None:
+        self.raised = True
+        self._watch(report)
+        self.raised = False
+
+
+class Blame:
+    """Tells what a step has failed on, with the updates that are to blame.
+
+    Parameters
+    ----------
+    failed : StepContext
+        That of the step.
+    names : mapping of Node to str
+        The names of inputs that are fed; of others nothing can be dropped.
+    time_type : TimeType
+    trial : callable
+        Makes the context of a trial that begins with a state.
+    """
+
+    def __init__(
+        self, failed: StepContext, names: Mapping[Node, str], time_type: TimeType,
+        trial: Callable[[State], StepContext],
+    ):
+        self._failed = failed
+        self._names, self._time_type = names, time_type
+        self._trial = trial
+
+    def error(
+        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain], again: bool
+    ) -> DiffError:
+        """The error to be raised.
+
+        Parameters
+        ----------
+        error : Exception
+            What the step has raised.
+        arrivals : mapping of Node to tuple of Arrival
+        upper : mapping of Node to Antichain
+            What the step was given.
+        again : bool
+            Whether it was to process updates again: they are among those that it was given.
+        """
+        doing, program = self._failed.doing, self._failed.graph.program
+        old = self._failed.state
+        found, drop = self._blamed(old, arrivals, upper), f"discard({'waiting=True' * again})"
+        if found is None:
+            found = "updates that earlier steps took in and that waited for another input"
+            base = self._trial(old)
+            try:
+                if any(old.recent.values()):
+                    before = rewound(old, frozenset(self._names), base.cut)
+                    waited = self._blamed(before, arrivals, upper)
+                    if waited is not None:
+                        found = f"{waited}; it was taken in earlier, and waited for another input"
+                        drop = "discard(waiting=True)"
+            finally:
+                storage.remove_directories(base.directories)
+        where = ""
+        if isinstance(doing, Subgraph):
+            where = " in a loop"
+        elif doing is not None:
+            where = f" at {program.name(doing)}"
+        kind, told = "StepError", f"{type(error).__name__}: {str(error).strip()}"
+        if isinstance(error, DiffError):
+            kind, told = to_payload(error)
+        return from_payload(
+            kind,
+            f"{told}\nThe step failed{where} on {found}. It changed nothing and can be run again. "
+            f"If it fails for ever, {drop} of the input or of the dataflow drops what entered, "
+            "and returns it to be mended; that of the input takes a condition",
+        )
+
+    def _blamed(
+        self, before: State, arrivals: Given, upper: Mapping[Node, Antichain]
+    ) -> str | None:
+        """Who is to blame, where a step begins with a state."""
+        others = {node: new for node, new in arrivals.items() if node not in self._names}
+        waiting = {n: rest for n, rest in before.waiting.items() if n not in self._names}
+
+        def fails(given: Given) -> type[Exception] | None:
+            trial = self._trial(replace(before, waiting=waiting))
+            try:
+                with interruptible():
+                    Step(trial).process({**others, **given}, upper)
+            except StepCancelledError:
+                raise
+            except Exception as found:
+                return type(found)
+            finally:
+                storage.remove_directories(trial.directories)
+            return None
+
+        given = {n: (*before.waiting.get(n, ()), *arrivals[n]) for n in self._names}
+        return Suspects(given, self._names, self._time_type).told(fails)
 
 
 class Suspects:

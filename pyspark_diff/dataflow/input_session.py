@@ -26,7 +26,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.operators.node import Constant, Input
+from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import Source
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
@@ -447,14 +447,3 @@ def nulls(count: int, what: str, name: str) -> str:
         f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
         "or filter these rows out"
     )
-
-
-def constant_arrival(node: Constant, start: int) -> Arrival:
-    """The rows of a constant, at the time at which everything begins."""
-    rows = node.rows
-    if isinstance(rows, DataFrame):
-        return Arrival(Source(node.schema, frame=rows, time=start, diff=1), last=start)
-    times = from_int64(pa.array(np.full(rows.num_rows, start)), node.time_type.arrow)
-    diffs = pa.array(np.ones(rows.num_rows, np.int64))
-    table = pa.table([*rows.columns, times, diffs], names=[*node.schema.names, TIME, DIFF])
-    return Arrival(Source(node.schema, table=table, rows=rows.num_rows), last=start)

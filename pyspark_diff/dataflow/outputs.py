@@ -1,4 +1,4 @@
-"""Outputs collections: those that a user reads, the holds on their history, and frames handed out.
+"""Output collections: those that a user reads, the holds on their history, and frames handed out.
 
 A collection that is kept can be read at every complete time that is not compacted away; a hold, or
 ``keep_history``, decides how far back that is.
@@ -7,9 +7,10 @@ A collection that is kept can be read at every complete time that is not compact
 from __future__ import annotations
 
 from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import State
-from pyspark_diff.errors import NotReadableError
+from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.operators.arrange import Output, arrange_by_self
 from pyspark_diff.operators.node import Arranged, Node
 from pyspark_diff.spark.schema import TimeType
@@ -33,6 +34,8 @@ class Outputs:
         self._names = (time, diff)
         #: The sinks that keep collections: a certain arrangement of one, or any.
         self._sinks: dict[Node, Node] = {}
+        #: Frames of those that have a name.
+        self._named: dict[str, object] = {}
         self._holds: list[tuple[Node, Hold]] = []
         #: Files of frames that were handed out and may be read until the dataflow is closed.
         self.pinned: set[str] = set()
@@ -47,6 +50,35 @@ class Outputs:
     def add(self, node: Node, sink: Node) -> None:
         """A collection is kept, by a sink."""
         self._sinks.setdefault(node, sink)
+
+    def check_name(self, name: str | None, frame: object) -> None:
+        """Refuse a name for the frame of a collection, if it cannot have it."""
+        if name is None:
+            return
+        check_name(name, "a kept collection", "counts")
+        if self._named.get(name, frame) is not frame:
+            raise SchemaError(
+                f"this dataflow keeps a collection {name!r} already; give it another name"
+            )
+
+    def call(self, name: str | None, frame: object) -> None:
+        """The frame of a collection has a name."""
+        if name is not None:
+            self._named[name] = frame
+
+    def names(self) -> list[str]:
+        """The names under which collections are kept."""
+        return list(self._named)
+
+    def named(self, name: str) -> object:
+        """The frame of a collection that is kept under a name."""
+        if name not in self._named:
+            names = ", ".join(map(repr, self._named)) or "none"
+            raise NotReadableError(
+                f"no collection is kept under the name {name!r}, of these: {names}. "
+                f"Name one with .keep({name!r})"
+            )
+        return self._named[name]
 
     def has_run(self, node: Node, state: State) -> bool:
         """Whether a kept collection was a part of the last step."""

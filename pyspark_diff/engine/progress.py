@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.live import Live
+from pyspark_diff.engine.state import State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.times import Antichain
 
@@ -98,6 +100,17 @@ def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Prog
         len(report.iterations), report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done,
         jobs.tasks, jobs.tasks_done, jobs.rows, jobs.bytes, jobs.seconds,
         time.monotonic() - context.began,
+    )
+
+
+def progress_after(state: State, live: Live, frontier: Antichain) -> Progress:
+    """How far the step was that led to a state."""
+    report, jobs = state.report, live.counts()
+    operators = 0 if state.graph is None else len(state.graph.order)
+    return Progress(
+        state.epoch, False, frontier, "", operators, operators, len(report.iterations),
+        report.rows_in + report.rows_read, jobs.jobs, jobs.jobs_done, jobs.tasks,
+        jobs.tasks_done, jobs.rows, jobs.bytes, jobs.seconds, report.seconds,
     )
 
 

@@ -14,7 +14,7 @@ updates, and what was shown of them, are kept. Where they are all at one time th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Mapping
+from typing import Callable, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -49,35 +49,50 @@ class Kept:
         From when on updates of each input can be taken back.
     nodes : mapping of Node to Antichain
         The same of each node that has to do with inputs that lag behind each other.
+    still : frozenset of Node
+        Those of them where that is as it was before the step, so that nothing of before goes.
     """
 
     floors: Mapping[Node, Antichain] = field(default_factory=dict)
     nodes: Mapping[Node, Antichain] = field(default_factory=dict)
+    still: frozenset[Node] = frozenset()
 
     def recent(
-        self, node: Node, released: tuple[Arrival, ...], upper: Antichain
+        self, node: Node, old: tuple[Arrival, ...], released: tuple[Arrival, ...], upper: Antichain
     ) -> tuple[Arrival, ...]:
-        """Of what an input released, that which can be taken back."""
+        """Of what an input released before and in this step, that which can be taken back."""
         floor = self.nodes.get(node)
         start = None if floor is None or upper.precedes(floor) else floor.bound
         if start is None:
             return ()
-        found = []
+        if node not in self.still:
+            old, released = (), (*old, *released)
+        found = list(old)
         for one in released:
             taken = start if one.taken is None else max(start, one.taken)
             if one.last >= taken and (one.until is None or one.until > taken):
                 found.append(replace(one, taken=taken))
         return tuple(found)
 
-    def shown(self, shown: list[Shown]) -> tuple[Shown, ...]:
-        """Of what was shown, that which is made of updates that can be taken back."""
+    def shown(self, old: Iterable[Shown], new: Iterable[Shown]) -> tuple[Shown, ...]:
+        """Of what was shown before and in this step, that which is made of updates that can be
+        taken back."""
+        found = []
+        for one in old:
+            if one.node in self.still:
+                found.append(one)
+            else:
+                found += self._within([one])
+        return (*found, *self._within(new))
+
+    def _within(self, shown: Iterable[Shown]) -> list[Shown]:
         found = []
         for one in shown:
             floor = self.nodes.get(one.node)
             table = None if floor is None else _part(one.table, floor.bound)
             if table is not None and table.num_rows:
                 found.append(replace(one, table=table))
-        return tuple(found)
+        return found
 
 
 def kept(graph: Graph, state: State, upper: Mapping[Node, Antichain]) -> Kept:
@@ -92,14 +107,18 @@ def kept(graph: Graph, state: State, upper: Mapping[Node, Antichain]) -> Kept:
     """
     floors: dict[Node, Antichain] = {}
     nodes: dict[Node, Antichain] = {}
+    still: set[Node] = set()
     for part in graph.connected:
         inputs = [node for node in part if isinstance(node, Input)]
         fed = [upper[node] for node in inputs if not isinstance(node, Constant)]
         floor = least = meet_all(fed)
         lags = any(frontier != least for frontier in fed)
         if lags:
-            rows = sum(one.source.rows or 0 for n in inputs for one in state.recent.get(n, ()))
-            if rows > KEPT_ROWS:
+            # One that is released bit by bit is kept once.
+            sources = {
+                id(one.source): one.source for n in inputs for one in state.recent.get(n, ())
+            }
+            if sum(source.rows or 0 for source in sources.values()) > KEPT_ROWS:
                 for frontier in fed:
                     floor = floor.join(frontier)
                 lags = False
@@ -109,7 +128,9 @@ def kept(graph: Graph, state: State, upper: Mapping[Node, Antichain]) -> Kept:
         floors.update(dict.fromkeys(inputs, floor))
         if lags and not floor.is_empty:
             nodes.update(dict.fromkeys(part, floor))
-    return Kept(floors, nodes)
+            if all(state.floors.get(node) == floor for node in inputs):
+                still.update(part)
+    return Kept(floors, nodes, frozenset(still))
 
 
 def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:

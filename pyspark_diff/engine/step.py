@@ -46,6 +46,8 @@ class Step:
         self._on_iteration = on_iteration
         self._waiting: dict[Node, tuple[Arrival, ...]] = {}
         self._recent: dict[Node, tuple[Arrival, ...]] = {}
+        #: What consumers were shown before, if it is not taken back, and what they are shown now.
+        self._before: Sequence[Shown] = ()
         self._shown: list[Shown] = []
 
     def run(
@@ -79,7 +81,8 @@ class Step:
         return State(
             context.frontiers, context.traces, context.pending, self._waiting, taken,
             tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
-            context.graph, context.kept.floors, self._recent, context.kept.shown(self._shown),
+            context.graph, context.kept.floors, self._recent,
+            context.kept.shown(self._before, self._shown),
         )
 
     def process(
@@ -111,9 +114,9 @@ class Step:
         unshown: dict[tuple[Inspect, Coordinate], list[pa.Table]] = {}
         for one in context.unshown:
             unshown.setdefault((one.node, one.at), []).append(one.table)
-        self._shown = [
-            one for one in context.state.shown if (one.node, one.at) not in unshown
-        ]
+        self._before, self._shown = context.state.shown, []
+        if unshown:
+            self._before = [one for one in self._before if (one.node, one.at) not in unshown]
         shown = []
         seen = {(inspect, at) for inspect, _, at in context.shows}
         others = [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in seen]
@@ -158,8 +161,9 @@ class Step:
         if feeds:
             context.fed.add(node)
         self._waiting[node] = tuple(rest)
-        recent = (*self._recent.get(node, ()), *released)
-        self._recent[node] = context.kept.recent(node, recent, upper)
+        self._recent[node] = context.kept.recent(
+            node, self._recent.get(node, ()), tuple(released), upper
+        )
 
     def _cleared(self, node: ChangesInput, feeds: Sequence[Feed]) -> list[Feed]:
         """Changes of single keys; the operator is told of the others, which are of all keys."""

@@ -230,7 +230,7 @@ class Dataflow(BaseDataflow):
         # Not under the lock: to look at a dataflow must not wait for its step.
         return [
             (session.name, Schema(session.schema).describe(), session._told())
-            for session in list(self._sessions.values())
+            for session in list(self._inputs.sessions())
         ]
 
     def _told(self) -> str:

@@ -1,0 +1,191 @@
+"""Inputs: the sessions that feed a dataflow, constants, and where they all begin.
+
+An input that comes later begins where those that are there have got to; a constant enters before
+anything else happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.input_session import BaseSession, Discard, InputSession, check_name
+from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.program import written
+from pyspark_diff.engine.state import Arrival, State
+from pyspark_diff.errors import SchemaError, TimeRegressionError
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.kernels.layout import from_int64
+from pyspark_diff.operators.node import Constant, Input, Node
+from pyspark_diff.operators.upsert import changes_input
+from pyspark_diff.runners.feed import Source
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    Schema,
+    TimeType,
+    check_data_names,
+    parse_schema,
+)
+from pyspark_diff.times import Antichain, meet_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, ValuesView
+
+
+class Inputs:
+    """The inputs of a dataflow that are fed by sessions. It holds state: which there are.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    time_type : TimeType
+    time, diff : str
+        The user's names of these columns.
+    discard : callable
+        Drops what has entered one of them.
+    """
+
+    def __init__(
+        self, spark: SparkSession, time_type: TimeType, time: str, diff: str, discard: Discard
+    ):
+        self._spark = spark
+        self._time_type = time_type
+        self._time_and_diff = (time, diff)
+        self._discard = discard
+        self._sessions: dict[Node, BaseSession] = {}
+        #: Their first frontiers.
+        self.begins: dict[Node, Antichain] = {}
+
+    def new(
+        self, name: str, schema: str | T.StructType, start: Any, state: State
+    ) -> InputSession:
+        """A session for an input of updates, which is not among the inputs yet."""
+        parsed, begin = self._columns(name, schema, start, state)
+        node = Input(parsed, self._time_type, name)
+        return InputSession(node, self._spark, *self._time_and_diff, begin, self._discard)
+
+    def new_keyed(
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str], state: State
+    ) -> KeyedSession:
+        """A session for an input of changes by key, which is not among the inputs yet."""
+        parsed, begin = self._columns(name, schema, start, state)
+        taken = [*parsed.names, *self._time_and_diff]
+        node = changes_input(
+            parsed, parsed.resolved(key, f"the key of input {name!r}", self._spark),
+            self._time_type, name, unused("change", taken), unused("number", taken),
+        )
+        return KeyedSession(node, self._spark, *self._time_and_diff, begin, self._discard)
+
+    def _columns(
+        self, name: str, schema: str | T.StructType, start: Any, state: State
+    ) -> tuple[Schema, int]:
+        """Columns of a new input, and where it starts."""
+        check_name(name, "an input", "edges")
+        if any(session.name == name for session in self._sessions.values()):
+            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
+        parsed = parse_schema(schema)
+        check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
+        begin = self._time_type.start if start is None else self._time_type.encode(start)
+        if start is None and state.graph is not None and self._sessions:
+            # One that comes later begins where the others are.
+            now = meet_all(state.frontiers[n] for n in self._sessions).bound
+            begin = begin if now is None else max(begin, now)
+        return parsed, begin
+
+    def add(self, session: BaseSession) -> None:
+        """An input is there."""
+        self._sessions[session._node] = session
+        self.begins[session._node] = session._content.frontier
+
+    def nodes(self) -> list[Node]:
+        """Their nodes, in the order in which they came."""
+        return list(self._sessions)
+
+    def sessions(self) -> ValuesView[BaseSession]:
+        """All sessions, in the order in which they came."""
+        return self._sessions.values()
+
+    def session(self, node: Node) -> BaseSession:
+        """What feeds an input."""
+        return self._sessions[node]
+
+    def names(self) -> dict[Node, str]:
+        """Their names."""
+        return {node: session.name for node, session in self._sessions.items()}
+
+    def upstream(self, node: Node) -> list[BaseSession]:
+        """What feeds the inputs of which a node is made."""
+        inputs = set(written([node]).nodes)
+        return [session for n, session in self._sessions.items() if n in inputs]
+
+    def start(self) -> Antichain:
+        """Where the first of them began, and constants do."""
+        if not self.begins:
+            return Antichain([self._time_type.start])
+        return meet_all(self.begins.values())
+
+    def frontier(self, state: State) -> Antichain:
+        """Up to where all are processed."""
+        return meet_all(state.frontiers.get(n, self.begins[n]) for n in self._sessions)
+
+    def advance_to(self, time: Any) -> None:
+        """Move all that are open and not there yet forward, unless all are beyond."""
+        to = self._time_type.encode(time)
+        times = {s.name: at for s in self.sessions() if (at := s._at()) is not None}
+        if times and min(times.values()) > to:
+            shown = ", ".join(
+                f"input {name!r} at {self._time_type.decode(at)!r}" for name, at in times.items()
+            )
+            raise TimeRegressionError(
+                f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
+            )
+        for session in self.sessions():
+            session._advance_at_least(to)
+
+    def hand_over(self) -> None:
+        """Flush all that are open."""
+        for session in self.sessions():
+            session._hand_over()
+
+    def given(
+        self, graph: Graph, state: State
+    ) -> tuple[Mapping[Node, tuple[Arrival, ...]], Mapping[Node, Antichain]]:
+        """What was flushed since a state, and the frontiers up to which it is complete."""
+        arrivals: dict[Node, tuple[Arrival, ...]] = {}
+        upper: dict[Node, Antichain] = {}
+        for node, session in self._sessions.items():
+            arrivals[node], upper[node] = session._beyond(state.taken.get(node, 0))
+        for node in graph.nodes:
+            if isinstance(node, Constant):
+                upper[node] = Antichain()
+                start = state.frontiers[node].bound
+                # Its rows, as long as they have not been taken in.
+                arrivals[node] = () if start is None else (constant_arrival(node, start),)
+        return arrivals, upper
+
+    def drop(self, state: State) -> None:
+        """Let go of what a state has taken in."""
+        for node, session in self._sessions.items():
+            session._drop(state.taken.get(node, 0))
+
+    def close(self) -> None:
+        """Let nothing enter any more."""
+        for session in self.sessions():
+            session._flow_closed = True
+
+
+def constant_arrival(node: Constant, start: int) -> Arrival:
+    """The rows of a constant, at the time at which everything begins."""
+    rows = node.rows
+    if isinstance(rows, DataFrame):
+        return Arrival(Source(node.schema, frame=rows, time=start, diff=1), last=start)
+    times = from_int64(pa.array(np.full(rows.num_rows, start)), node.time_type.arrow)
+    diffs = pa.array(np.ones(rows.num_rows, np.int64))
+    table = pa.table([*rows.columns, times, diffs], names=[*node.schema.names, TIME, DIFF])
+    return Arrival(Source(node.schema, table=table, rows=rows.num_rows), last=start)

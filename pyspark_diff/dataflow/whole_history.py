@@ -1,0 +1,74 @@
+"""Whole histories: collections that are given as frames of all their updates, and run at once.
+
+    the first time of all updates  <=  every time in the history  <  the end of all times
+
+Nothing comes after it, so it is one step, from a state in which nothing has been processed to
+inputs that are complete.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple
+
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from pyspark_diff.dataflow.inputs import constant_arrival
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import Arrival, State
+from pyspark_diff.operators.node import Constant, Input, Node
+from pyspark_diff.runners.feed import Source
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import TIME, TimeType
+from pyspark_diff.times import Antichain
+
+#: Where the history of a collection begins that is given as a whole, and its last time.
+BEGINNING, END = -(2**63), 2**63 - 1
+
+
+class WholeHistory(NamedTuple):
+    """What the one step of a whole history is given."""
+
+    state: State
+    arrivals: Mapping[Node, tuple[Arrival, ...]]
+    upper: Mapping[Node, Antichain]
+
+
+def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
+    """What the inputs of a graph are given as frames, and its constants before all that.
+
+    Parameters
+    ----------
+    graph : Graph
+    time_type : TimeType
+    """
+    inputs = [node for node in graph.nodes if isinstance(node, Input)]
+    state = State(dict.fromkeys(graph.nodes, Antichain([BEGINNING])), {}, {}, {})
+    arrivals: dict[Node, tuple[Arrival, ...]] = {}
+    for node in inputs:
+        if isinstance(node, Constant):
+            continue
+        source = Source(node.schema, frame=node.frame)
+        if node.frame is not None and node.local:
+            # Rows that are on the driver already need no job to get there.
+            table = node.frame.toArrow()
+            source = Source(node.schema, table=table, rows=table.num_rows)
+        arrivals[node] = (Arrival(source, last=END),)
+    constants = [node for node in inputs if isinstance(node, Constant)]
+    if constants:
+        # There before anything happens.
+        firsts = [_first(one.source, time_type) for (one,) in arrivals.values()]
+        begin = min([time_type.start, *firsts])
+        arrivals.update({node: (constant_arrival(node, begin),) for node in constants})
+    return WholeHistory(state, arrivals, dict.fromkeys(inputs, Antichain()))
+
+
+def _first(source: Source, time_type: TimeType) -> int:
+    """The first time of some updates; where there are none, that at which inputs begin."""
+    first = None
+    if source.table is not None:
+        first = pc.min(source.table[TIME]).as_py() if source.table.num_rows else None
+    elif source.frame is not None:
+        row = source.frame.agg(F.min(column(TIME)).alias("first")).first()
+        first = None if row is None else row["first"]
+    return time_type.start if first is None else time_type.encode(first)
