@@ -439,7 +439,7 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
         intake = pieces.Intake(str(tmp_path), 100)
         for number in order:
             intake.add(0, parts[number], number)
-        return run_bucket(work, 0, intake)
+        return run_bucket(work, 0, intake, pieces.Waiting(work.most))
 
     def keys(result):
         found = [storage.open_updates(file.path) for file in result.files]

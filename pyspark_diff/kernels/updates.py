@@ -68,6 +68,11 @@ class Updates:
     def __len__(self) -> int:
         return int(self.key64.size)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns; those of 64 bits beside them are left out."""
+        return sum(column.nbytes for column in (*(self.columns or ()), *(self.values or ())))
+
     def times(self) -> Int64:
         """Times as one array, whether or not they are all the same."""
         return spread(self.time, len(self))
