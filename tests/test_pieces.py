@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import files_of
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.kernels import ipc, key_ranges
-from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
-from pyspark_diff.runners import pieces, read, tasks
+from pyspark_diff.operators.top_k import TopKKernel
+from pyspark_diff.runners import local, pieces, read, tasks
+from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
+from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import arrangement, storage
 
 RUNNERS = ["local", "spark"]
@@ -115,6 +123,142 @@ def test_few_keys_with_long_histories_are_not_one_range():
     found = ranges([new], [old], most)
     assert max(len(within(new, keys)) + len(within(old, keys)) for keys in found) <= most
     assert sum(len(within(new, keys)) for keys in found) == len(new)
+
+
+# Of all buckets that are at work at once.
+
+
+@given(rows=st.lists(st.integers(0, 300), min_size=1), most=st.integers(8, 500),
+       threads=st.integers(1, 8))
+def test_what_buckets_hold_is_shared(rows, most, threads):
+    each = pieces.share(rows, most, threads)
+    held = sum(sorted(min(each, bucket) for bucket in rows)[-threads:])
+    assert held <= most
+    # Nobody holds less than could be held.
+    assert each == most or held > most - threads
+
+
+@pytest.fixture
+def at_work(monkeypatch):
+    """The most rows that kernels were at work on at once, and that waited behind them."""
+    monkeypatch.setattr(local, "THREADED", 1)
+    monkeypatch.setattr(local.os, "cpu_count", lambda: 4)
+    seen, now, lock = Counter(), Counter(), threading.Lock()
+
+    def watched(kernel):
+        def call(self, sides, *others):
+            rows = sum(len(part) for s in sides for part in (*s.old, *s.earlier, s.new.updates))
+            with lock:
+                now["held"] += rows
+                seen["held"] = max(seen["held"], now["held"])
+            sleep(0.03)  # the others begin meanwhile
+            found = kernel(self, sides, *others)
+            with lock:
+                now["held"] -= rows
+            return found
+        return call
+
+    def waiting(run):
+        def call(*args):
+            results = run(*args)
+            given = [g for r in results for g in (r.output, *r.later.values())]
+            rows = sum(g.table.num_rows for g in given if g.table is not None)
+            seen["waiting"] = max(seen["waiting"], rows)
+            seen["given"] = max(seen["given"], sum(g.rows for g in given))
+            return results
+        return call
+
+    for kernel in (AggregateKernel, CountKernel, JoinKernel, TopKKernel):
+        monkeypatch.setattr(kernel, "__call__", watched(kernel.__call__))
+    for name in ("run", "read"):
+        monkeypatch.setattr(LocalRunner, name, waiting(getattr(LocalRunner, name)))
+    return seen
+
+
+def test_buckets_at_work_hold_no_more_together(small, at_work):
+    with Dataflow(small, runner="local", buckets=4) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        counts = rows.count().keep()
+        largest = rows.groupBy("k").agg(F.max("v").alias("v")).keep()
+        pairs = rows.join(rows.select("k", F.col("v").alias("w")), "k").select("v", "w")
+        sums = pairs.groupBy("w").agg(F.sum("v").alias("s")).keep()
+        data = [(i // 2, i) for i in range(3600)]  # 900 for each bucket
+        session.insert(data)
+        flow.advance_to(1)
+        held = at_work["held"]  # later, there are old rows in a range that nobody looks at
+        session.insert(data[:10])
+        flow.advance_to(2)
+        assert counts.at().count() == 3600
+        assert dict(largest.at().collect()) == {i // 2: i | 1 for i in range(3600)}
+        found = {row.w: row.s for row in sums.at().collect()}
+        assert found[3599] == 3598 + 3599 and found[2] == 2 * 2 * (2 + 3)
+    assert PIECE // 2 < held <= PIECE
+    # What is given is counted when it is there: a piece of a bucket may be too much.
+    assert at_work["waiting"] <= PIECE < 3600 <= at_work["given"]
+
+
+def test_a_large_bucket_beside_small_ones_is_in_few_pieces(small, at_work, largest):
+    with Dataflow(small, runner="local", buckets=4) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        sums = rows.groupBy("k").agg(F.max("v").alias("v")).keep()
+        session.insert([(0, i) for i in range(900)] + [(k, k) for k in range(1, 40)])
+        flow.advance_to(1)
+        assert dict(sums.at().collect()) == {0: 899, **{k: k for k in range(1, 40)}}
+    assert at_work["held"] > 900 and not largest["spilled"]
+
+
+def test_a_table_comes_in_by_slices(small):
+    table = pa.table({"k": np.arange(5 * PIECE)})
+    source = Source(Schema(T.StructType().add("k", "long")), table=table, rows=table.num_rows)
+    found = list(LocalRunner(None).tables(Feed(source), PIECE))
+    assert [part.num_rows for part in found] == [PIECE] * 5
+    assert pa.concat_tables(found) == table
+
+
+# Wide rows.
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Room for so many bytes of columns."""
+    for module in (key_ranges, pieces, read, local):
+        monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+    return 100_000
+
+
+def test_wide_rows_are_fewer(narrow):
+    text = pa.array(["x" * (10 if i < 500 else 1000) for i in range(1000)])
+    wide = Updates(np.arange(1000), (text,), 0, 1)
+    most = fitting([wide], 5000)
+    assert max(within(wide, keys).nbytes for keys in ranges([wide], [], most)) <= narrow
+    assert fitting([wide.between(0, 500)], 5000) == 5000
+
+
+def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypatch):
+    made, given = [], Output.table
+
+    def watched(self, changes):
+        made.append(sum(column.nbytes for column in changes[0]))
+        return given(self, changes)
+
+    monkeypatch.setattr(Output, "table", watched)
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, session = flow.input("rows", "k long, v string")
+        counts = rows.count().keep()
+        most = rows.groupBy("k").agg(F.max("v").alias("v")).keep()
+        pairs = rows.join(rows.select("k", F.col("v").alias("w")), "k")
+        lengths = pairs.groupBy(F.length("v").alias("n")).agg(F.count("*").alias("c")).keep()
+        data = [(i % 200, f"{i:0400}") for i in range(1000)]
+        for time in (1, 2):
+            session.insert(data)
+            flow.advance_to(time)
+            assert {row["count"] for row in counts.at().collect()} == {time}
+            assert dict(most.at().collect()) == {k: f"{800 + k:0400}" for k in range(200)}
+            assert dict(lengths.at().collect()) == {400: 5 * 5 * time**2 * 200}
+        for batch in (b for trace in flow._state.traces.values() for b in trace.batches):
+            for file in (f for files in batch.files.values() for f in files):
+                assert storage.open_updates(file.path).nbytes <= narrow
+    assert 0 < max(made) <= 1.1 * narrow and largest["spilled"]  # with numbers beside the columns
 
 
 # A join that explodes.
@@ -439,7 +583,7 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
         intake = pieces.Intake(str(tmp_path), 100)
         for number in order:
             intake.add(0, parts[number], number)
-        return run_bucket(work, 0, intake)
+        return run_bucket(work, 0, intake, pieces.Waiting(work.most))
 
     def keys(result):
         found = [storage.open_updates(file.path) for file in result.files]

@@ -258,10 +258,12 @@ class StepContext:
         """What a reader leaves to be made, by coordinate."""
         found: dict[int, list[Rest]] = {}
         for result in results:
-            for code, first, rows in result.rest:
-                found.setdefault(code, []).append(Rest(read, result.bucket, code, first, rows))
-        for rest in found.values():
-            rows = sum(one.rows for one in rest)
+            for code, first, rows, most in result.rest:
+                as_made = replace(read, most=most)  # else its parts would be cut elsewhere
+                rest = Rest(as_made, result.bucket, code, first, rows)
+                found.setdefault(code, []).append(rest)
+        for every in found.values():
+            rows = sum(one.rows for one in every)
             _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
         return found
 

@@ -219,7 +219,7 @@ class Settings:
     local_rows : int
         Up to this many update rows an operator runs on the driver, under ``"auto"``.
     piece_rows : int
-        So many rows an operator holds at once.
+        So many rows an operator holds at once, in a task or on the driver.
     keep_history : bool
         Whether arrangements that are read keep all times, or only the latest complete one.
     holds : mapping of Node to Antichain

@@ -70,8 +70,8 @@ class Dataflow(BaseDataflow):
     ``spark.conf.set("spark.pyspark_diff.compileExpressions", "false")`` leaves those that are
     written afterwards to Spark: slower, and a way to tell whether the two agree.
 
-    An operator holds up to 8 million rows of a bucket at once, some gigabyte, in each task and for
-    each bucket on the driver, and works through more in pieces.
+    An operator holds up to 8 million rows at once, some gigabyte, in each task, and on the driver
+    in all buckets that are at work together; it works through more, or very wide ones, in pieces.
     ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)`` sets another number for dataflows that
     are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
     say, is a TooManyRowsError.

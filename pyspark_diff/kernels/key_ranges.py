@@ -4,6 +4,9 @@ For ranges ``r`` of the keys of ``new``, and updates ``A``, in order of their ke
 
     ranges are disjoint, and each key of new is in one
     rows(A within r) <= most, or r is one key
+
+Of wide rows less are held, see `fitting`: Arrow's strings have offsets of 31 bits, so that what is
+held of a column has to stay below 2 GiB.
 """
 
 from __future__ import annotations
@@ -20,6 +23,29 @@ Keys = tuple[int, int] | None
 #: So many new rows are looked up one by one; of more as many, and ranges are counted with all that
 #: lies between.
 FEW = 1 << 16
+
+#: Bytes of columns that are held at once, and parts of which the widest tells how wide rows are.
+MOST_BYTES, PARTS = 3 << 29, 16
+
+
+def fitting(held: Sequence[Updates], most: int) -> int:
+    """How many rows of some updates are held at once: so many, or as many as have room.
+
+    Examples
+    --------
+    >>> fitting([Updates(np.array([1, 2, 2]), None, 0, 1)], 2)
+    2
+    """
+    if sum(updates.nbytes for updates in held) <= MOST_BYTES:
+        return most
+    return max(1, min(most, MOST_BYTES // max(1, *map(_width, held))))
+
+
+def _width(updates: Updates) -> int:
+    """Bytes of a row where they are widest: in order of the keys they may well grow."""
+    step = max(1, len(updates) // PARTS)
+    starts = range(0, len(updates) - step + 1, step)
+    return max((updates.between(at, at + step).nbytes // step for at in starts), default=0)
 
 
 def within(updates: Updates, keys: Keys) -> Updates:

@@ -10,6 +10,7 @@ For a set of updates ``U`` every function here keeps the law::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Iterable, Sequence
 
 import numpy as np
@@ -67,6 +68,11 @@ class Updates:
 
     def __len__(self) -> int:
         return int(self.key64.size)
+
+    @cached_property  # asked for at each step of files that stay open
+    def nbytes(self) -> int:
+        """Bytes of the columns; those of 64 bits beside them are left out."""
+        return sum(column.nbytes for column in (*(self.columns or ()), *(self.values or ())))
 
     def times(self) -> Int64:
         """Times as one array, whether or not they are all the same."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
-from pyspark_diff.runners.pieces import Intake
+from pyspark_diff.runners.pieces import Intake, Waiting, share
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
@@ -62,21 +64,32 @@ class LocalRunner:
                 feed.ceiling(work.upper),
                 work.diff_columns,
             )
-            for table in self.tables(feed):
+            for table in self.tables(feed, work.most):
                 updates = how.updates(table)
                 # Not consolidated before: nothing is moved from here to there.
                 for bucket, part in partition(updates, work.layout, work.buckets):
                     intake.add(bucket, part)
+        buckets, waiting = intake.buckets(), Waiting(work.most)
+        threads = _threads(buckets, sum(intake.rows.values()))
+        if threads > 1:
+            rows = (intake.rows[b] + sum(map(len, work.old(b))) for b in buckets)
+            work = replace(work, most=share(rows, work.most, threads))
         return self._each(
-            lambda bucket: run_bucket(work, bucket, intake, in_memory=True),
-            intake.buckets(),
-            sum(intake.rows.values()),
+            lambda bucket: run_bucket(work, bucket, intake, waiting, in_memory=True),
+            buckets,
+            threads,
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
+        buckets, waiting = read.buckets(), Waiting(read.most)
+        threads = _threads(buckets, rows)
+        if threads > 1:
+            most = share(map(read.rows, buckets), read.most, threads)
+            # Pairs are made in chunks, a fourth of this each, whatever they are made of.
+            read = replace(read, most=max(1, min(most, 4 * read.most // threads)))
         return self._each(
-            lambda bucket: read_bucket(read, bucket, in_memory=True), read.buckets(), rows
+            lambda bucket: read_bucket(read, bucket, waiting, in_memory=True), buckets, threads
         )
 
     def merge(
@@ -91,8 +104,8 @@ class LocalRunner:
             )
         return merged
 
-    def tables(self, feed: Feed) -> Iterator[pa.Table]:
-        """The update rows of a feed, its chain applied."""
+    def tables(self, feed: Feed, most: int | None = None) -> Iterator[pa.Table]:
+        """The update rows of a feed, its chain applied; up to so many at once."""
         source = feed.source
         if source.frame is not None:
             raise ValueError("a user's frame is evaluated by Spark, not on the driver")
@@ -103,23 +116,24 @@ class LocalRunner:
         else:
             tables = map(storage.read_table, source.paths)
         for table in tables:
-            self._stop.check()
-            if table.num_rows:
-                yield self._staged(table, feed.chain)
+            step = table.num_rows if most is None else min(table.num_rows, _fitting(table, most))
+            for start in range(0, table.num_rows, step or 1):
+                self._stop.check()
+                part = table if step == table.num_rows else table.slice(start, step)
+                yield self._staged(part, feed.chain)
 
     def _each(
-        self, do: Callable[[int], BucketResult], buckets: Sequence[int], rows: float
+        self, do: Callable[[int], BucketResult], buckets: Sequence[int], threads: int
     ) -> list[BucketResult]:
-        """The results of all buckets; many rows are worth a thread each, as kernels let others
-        run."""
+        """The results of all buckets, so many of them at work at once."""
 
         def done(bucket: int) -> BucketResult:
             self._stop.check()
             return do(bucket)
 
-        if rows < THREADED or len(buckets) < 2:
+        if threads < 2:
             return list(map(done, buckets))
-        with ThreadPoolExecutor(min(len(buckets), os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(done, buckets))
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
@@ -135,6 +149,18 @@ class LocalRunner:
             if stage is not None:
                 table = stage.on_table(table)
         return table
+
+
+def _threads(buckets: Sequence[int], rows: float) -> int:
+    """Many rows are worth a thread for each bucket, as kernels let others run."""
+    return 1 if rows < THREADED else min(len(buckets), os.cpu_count() or 1)
+
+
+def _fitting(table: pa.Table, most: int) -> int:
+    """How many of its rows are taken at once."""
+    if table.nbytes <= MOST_BYTES:
+        return most
+    return max(1, min(most, MOST_BYTES * table.num_rows // table.nbytes))
 
 
 def rows_of(feeds: Sequence[Feed]) -> float:

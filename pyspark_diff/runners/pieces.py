@@ -11,6 +11,7 @@ has to be held and does not fit is refused, with the keys that are to blame.
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import contextmanager
 from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.key_ranges import rows_of
+from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.trace import storage
@@ -40,6 +41,52 @@ class Given(NamedTuple):
     rows: int = 0
 
 
+def share(rows: Iterable[int], most: int, threads: int) -> int:
+    """What each bucket may hold at once, so that those at work hold no more than `most` together.
+
+    A large bucket may hold what small ones beside it do not need.
+
+    Parameters
+    ----------
+    rows : iterable of int
+        Of each bucket.
+    most : int
+    threads : int
+        So many buckets are at work at once.
+
+    Examples
+    --------
+    >>> share([50, 50], 100, 2), share([90, 90], 100, 2), share([900, 20], 100, 2)
+    (100, 50, 80)
+    """
+    left, largest = most, sorted(rows)[-threads:]
+    for others, bucket in zip(range(len(largest), 0, -1), largest):
+        if bucket > left // others:
+            return max(1, left // others)
+        left -= bucket
+    return most
+
+
+class Waiting:
+    """Output rows that wait in memory, of all buckets that one process works through.
+
+    Parameters
+    ----------
+    most : int
+    """
+
+    def __init__(self, most: int):
+        self._most, self._lock = most, threading.Lock()
+        self._rows = self._bytes = 0
+
+    def add(self, rows: int, size: int) -> bool:
+        """Count more, or less, of them and of their bytes; gives whether they are too many."""
+        with self._lock:
+            self._rows += rows
+            self._bytes += size
+            return self._rows > self._most or self._bytes > MOST_BYTES
+
+
 class Spool:
     """Output rows of one bucket: in memory, and in files from where there are too many.
 
@@ -47,17 +94,16 @@ class Spool:
     ----------
     directory, name : str
         Where files go, and how their names begin.
-    most : int
-        Rows that are held.
+    waiting : Waiting
+        What is held, by other buckets too.
     make : bool
         Whether the directory has to be made.
     """
 
-    def __init__(self, directory: str, name: str, most: int, *, make: bool):
+    def __init__(self, directory: str, name: str, waiting: Waiting, *, make: bool):
         self._path = os.path.join(directory, name)
-        self._most, self._make = most, make
+        self._waiting, self._make = waiting, make
         self._held: list[pa.Table] = []
-        self._waiting = 0
         self._rows = 0
         self._paths: list[str] = []
 
@@ -66,13 +112,14 @@ class Spool:
         if not table.num_rows:
             return
         self._held.append(table)
-        self._waiting += table.num_rows
         self._rows += table.num_rows
-        if self._waiting > self._most:
+        if self._waiting.add(table.num_rows, table.nbytes):
             path = f"{self._path}-{len(self._paths)}.arrow"
-            storage.write_batch(path, pa.concat_tables(self._held), make=self._make)
+            held = pa.concat_tables(self._held)
+            storage.write_batch(path, held, make=self._make)
             self._paths.append(path)
-            self._held, self._waiting = [], 0
+            self._held = []
+            self._waiting.add(-held.num_rows, -held.nbytes)
 
     def given(self) -> Given:
         """What was taken in."""
@@ -95,7 +142,7 @@ class Intake:
         self._folder, self._most = folder, most
         self._held: dict[int, list[tuple[int, Updates]]] = {}
         self._sorted: dict[int, list[Updates]] = {}
-        self._waiting = 0
+        self._waiting = self._bytes = 0
         #: Rows that came in, by bucket.
         self.rows: dict[int, int] = {}
 
@@ -104,11 +151,15 @@ class Intake:
 
         Parts with numbers are put in order, so that a retried task writes the same bytes.
         """
-        self._held.setdefault(bucket, []).append((number, part))
-        self.rows[bucket] = self.rows.get(bucket, 0) + len(part)
-        self._waiting += len(part)
-        if self._waiting > self._most:
+        rows, size = len(part), part.nbytes
+        if self._held and not self._fits(rows, size):
             self._settle()
+            if not (self._fits(self._waiting, self._bytes) and self._fits(rows, size)):
+                self._write()
+        self._held.setdefault(bucket, []).append((number, part))
+        self.rows[bucket] = self.rows.get(bucket, 0) + rows
+        self._waiting += rows
+        self._bytes += size
 
     def buckets(self) -> list[int]:
         """Those that have any updates."""
@@ -119,20 +170,25 @@ class Intake:
         held = sorted(self._held.pop(bucket, []), key=lambda one: one[0])
         return [part for _, part in held], self._sorted.pop(bucket, [])
 
+    def _fits(self, rows: int, size: int) -> bool:
+        """Whether so many more can be held."""
+        return self._waiting + rows <= self._most and self._bytes + size <= MOST_BYTES
+
     def _settle(self) -> None:
-        """Add up equal updates, and write what is left where it is still much."""
-        less = {
-            bucket: consolidate(concat([part for _, part in parts])).updates
-            for bucket, parts in self._held.items()
-        }
-        self._waiting = sum(map(len, less.values()))
-        if self._waiting <= self._most // 2:
-            self._held = {bucket: [(-1, part)] for bucket, part in less.items()}
-            return
-        for bucket, part in less.items():
+        """Add up equal updates."""
+        self._waiting = self._bytes = 0
+        for bucket, parts in self._held.items():
+            less = consolidate(concat([part for _, part in parts])).updates
+            self._held[bucket] = [(-1, less)]
+            self._waiting += len(less)
+            self._bytes += less.nbytes
+
+    def _write(self) -> None:
+        """Let go of what is held, each bucket's in order of its keys."""
+        for bucket, [(_, part)] in self._held.items():
             if len(part):
                 self._sorted.setdefault(bucket, []).append(storage.spilled(self._folder, part))
-        self._held, self._waiting = {}, 0
+        self._held, self._waiting, self._bytes = {}, 0, 0
 
 
 @contextmanager

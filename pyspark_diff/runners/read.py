@@ -26,7 +26,8 @@ piece, and adds up what is equal before the next. See `Rest`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
+from itertools import chain
+from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ import pyarrow as pa
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
-from pyspark_diff.kernels.key_ranges import Keys, ranges, within
+from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
@@ -47,7 +48,7 @@ from pyspark_diff.operators.contract import (
     ReplayKernel,
     Side,
 )
-from pyspark_diff.runners.pieces import Given, Spool, check_room, explained, room
+from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
 from pyspark_diff.runners.work import BucketResult, Output, write_file
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
@@ -89,6 +90,14 @@ class View:
         every = (self.old, self.new, self.both, self.earlier)
         return [path for files in every for paths in files.values() for path in paths]
 
+    def width(self, bucket: int) -> int:
+        """Bytes of a row of one bucket, about."""
+        held = opened(
+            path for files in (self.old, self.earlier, self.new, self.both)
+            for path in files.get(bucket, ())
+        )
+        return sum(updates.nbytes for updates in held) // max(1, sum(map(len, held)))
+
     def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
         """The view when only some of the new files are processed."""
         earlier = {}
@@ -112,7 +121,7 @@ class View:
         return Side(old, earlier, grouped, self.depth, self.layout, self.names, lower)
 
 
-def opened(paths: Sequence[str]) -> list[Updates]:
+def opened(paths: Iterable[str]) -> list[Updates]:
     """The updates of some files."""
     return [storage.open_updates(path) for path in paths]
 
@@ -191,8 +200,28 @@ class Read:
         for paths in self.due.values():
             yield from paths
 
+    def rows(self, bucket: int) -> int:
+        """Rows that may be read of a bucket."""
+        return sum(map(len, chain(*self._files(bucket))))
+
+    def fitting(self, bucket: int) -> "Read":
+        """The same with no more rows of a bucket at once than have room.
+
+        Whoever makes the rest of what a bucket gives takes this one: told again it may be another,
+        as a file has some bytes more or less than what it was written from.
+        """
+        most = fitting(list(chain(*self._files(bucket))), self.most)
+        if isinstance(self.kernel, BilinearKernel):
+            width = sum(view.width(bucket) for view in self.views)
+            most = max(1, min(most, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
+        return self if most == self.most else replace(self, most=most)
+
     def ranges(self, bucket: int) -> list[Keys]:
         """Ranges of keys that a bucket is worked through in."""
+        return ranges(*self._files(bucket), self.most)
+
+    def _files(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
+        """The updates that say what is done in a bucket, and those that are looked up."""
         new = opened(self.due.get(bucket, ()))
         old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
         if self.kernel.visits_all:
@@ -202,20 +231,24 @@ class Read:
             both = opened(view.both.get(bucket, ()))
             (new if view.first else old).extend(both)
             old += opened((*view.old.get(bucket, ()), *view.earlier.get(bucket, ())))
-        return ranges(new, old, self.most)
+        return new, old
 
     def sides(self, bucket: int, keys: Keys) -> list[Side]:
         """What is in a range of one bucket."""
         return [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
 
 
-def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketResult:
+def read_bucket(
+    read: Read, bucket: int, waiting: Waiting, *, in_memory: bool = False
+) -> BucketResult:
     """Do one bucket's share of a step, or in a loop of a coordinate.
 
     Parameters
     ----------
     read : Read
     bucket : int
+    waiting : Waiting
+        Output that is held.
     in_memory : bool
         Small batches may stay in this process's memory.
 
@@ -223,10 +256,11 @@ def read_bucket(read: Read, bucket: int, *, in_memory: bool = False) -> BucketRe
     -------
     BucketResult
     """
+    read = read.fitting(bucket)
     if isinstance(read.kernel, BilinearKernel):
-        return _bilinear(read, read.kernel, bucket, in_memory)
+        return _bilinear(read, read.kernel, bucket, waiting, in_memory)
     if isinstance(read.kernel, ReplayKernel):
-        return _replayed(read, read.kernel, bucket, in_memory)
+        return _replayed(read, read.kernel, bucket, waiting, in_memory)
     raise TypeError(f"{read.kernel!r} is neither a replay nor bilinear")
 
 
@@ -271,10 +305,10 @@ class _Met:
 
 
 def _bilinear(
-    read: Read, kernel: BilinearKernel, bucket: int, in_memory: bool
+    read: Read, kernel: BilinearKernel, bucket: int, waiting: Waiting, in_memory: bool
 ) -> BucketResult:
     met = _Met(read, kernel, bucket)
-    held: list[tuple[Changes, PerRow]] = []
+    spools: dict[int, Spool] = {}
     rows = number = 0
     done = True
     for number, (sides, part) in enumerate(met.parts()):
@@ -292,22 +326,21 @@ def _bilinear(
                     break
         if not done:
             break  # of this part nothing is given, as others count it as a whole
-        held += made
         rows += more
-    output, later = Given(), {}
-    now = pack(read.at)
-    if read.output is not None:
-        for code, change in _by_coordinate(held):
-            table = read.output.table(change)
-            if code == now:
-                output = Given(table, (), table.num_rows)
-            elif table.num_rows:
-                later[code] = Given(table, (), table.num_rows)
-    rest: tuple[tuple[int, int, int], ...] = ()
+        if read.output is None:
+            continue
+        for code, change in chain.from_iterable(_by_coordinate(*chunk) for chunk in made):
+            if code not in spools:
+                name = f"out-{bucket:05d}-{code}"
+                spools[code] = Spool(read.directory, name, waiting, make=in_memory)
+            spools[code].add(read.output.table(change))
+    rest: tuple[tuple[int, int, int, int], ...] = ()
     if not done and read.output is not None:
         codes = met.rest()
         about = max(met.rows - rows, 1)
-        rest = tuple((code, number, about) for code in codes)
+        rest = tuple((code, number, about, read.most) for code in codes)
+    later = {code: given for code, spool in spools.items() if (given := spool.given()).rows}
+    output = later.pop(pack(read.at), Given())
     return BucketResult(bucket, (), output, met.rows_in, met.rows_read, later, {}, rest)
 
 
@@ -349,7 +382,7 @@ class Rest:
                 continue
             with explained(self.read.name, sides):
                 for chunk in part():
-                    for code, change in _by_coordinate([chunk]):
+                    for code, change in _by_coordinate(*chunk):
                         if code == self.coordinate:
                             yield output.table(change)
 
@@ -387,17 +420,8 @@ def _heaviest(read: Read, bucket: int) -> list[Side]:
     return heaviest
 
 
-def _by_coordinate(chunks: Sequence[tuple[Changes, PerRow]]) -> list[tuple[int, Changes]]:
+def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Changes]]:
     """The changes that belong to each coordinate."""
-    if not chunks:
-        return []
-    changes, coordinates = chunks[0]
-    if len(chunks) > 1:
-        sizes = [chunk[2].size for chunk, _ in chunks]
-        whole = [pa.concat_arrays(pieces) for pieces in zip(*(chunk[0] for chunk, _ in chunks))]
-        time = _gathered([chunk[1] for chunk, _ in chunks], sizes)
-        changes = whole, time, np.concatenate([chunk[2] for chunk, _ in chunks])
-        coordinates = _gathered([where for _, where in chunks], sizes)
     if not isinstance(coordinates, np.ndarray):
         return [(coordinates, changes)]
     columns, time, diff = changes
@@ -413,20 +437,12 @@ def _by_coordinate(chunks: Sequence[tuple[Changes, PerRow]]) -> list[tuple[int, 
     return found
 
 
-def _gathered(values: Sequence[PerRow], sizes: Sequence[int]) -> PerRow:
-    """What rows of several chunks have, or share."""
-    first = values[0]
-    if all(not isinstance(value, np.ndarray) and value == first for value in values):
-        return first
-    return np.concatenate([spread(value, size) for value, size in zip(values, sizes)])
-
-
 def _replayed(
-    read: Read, kernel: ReplayKernel, bucket: int, in_memory: bool
+    read: Read, kernel: ReplayKernel, bucket: int, waiting: Waiting, in_memory: bool
 ) -> BucketResult:
     files: list[BatchFile] = []
     due: dict[int, tuple[BatchFile, ...]] = {}
-    spool = Spool(read.directory, f"out-{bucket:05d}", read.most, make=in_memory)
+    spool = Spool(read.directory, f"out-{bucket:05d}", waiting, make=in_memory)
     rows_in = rows_read = 0
     for number, keys in enumerate(read.ranges(bucket)):
         name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"

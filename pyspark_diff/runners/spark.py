@@ -285,7 +285,7 @@ def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketRe
         told["rows_read"],
         {int(at): Given(None, tuple(held), n) for at, (held, n) in told["later"].items()},
         {int(at): _files(files) for at, files in told["due"].items()},
-        tuple((at, first, rows) for at, first, rows in told["rest"]),
+        tuple(map(tuple, told["rest"])),
     )
 
 

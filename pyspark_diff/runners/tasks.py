@@ -27,7 +27,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory, spare_collector
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
-from pyspark_diff.runners.pieces import Given, Intake
+from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, Rest, read_bucket
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
 from pyspark_diff.trace import storage
@@ -128,7 +128,7 @@ def run_buckets(work: Work) -> Callable[[Batches], Batches]:
                 blob = batch.column("blob")[number].as_buffer()
                 intake.add(bucket, ipc.from_bytes(blob), part)
         for bucket in intake.buckets():
-            yield _result(run_bucket(work, bucket, intake), work.directory)
+            yield _result(run_bucket(work, bucket, intake, Waiting(work.most)), work.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -142,7 +142,8 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batc
     def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                yield _result(read_bucket(read, buckets[number]), read.directory)
+                made = read_bucket(read, buckets[number], Waiting(read.most))
+                yield _result(made, read.directory)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))

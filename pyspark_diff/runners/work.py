@@ -27,13 +27,13 @@ from pyspark_diff.errors import (
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
-from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
-from pyspark_diff.runners.pieces import Given, Intake, Spool, room
+from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -126,6 +126,12 @@ class Work:
     diff_columns: DiffColumns | None = None
     coordinate: int = 0
 
+    def old(self, bucket: int) -> list[Updates]:
+        """What the kernel may read of a bucket's older updates."""
+        if self.kernel is None or not self.kernel.stateful:
+            return []
+        return [storage.open_updates(path) for path in self.files.get(bucket, ())]
+
 
 @dataclass(frozen=True)
 class BucketResult:
@@ -144,9 +150,9 @@ class BucketResult:
         In a loop, output that belongs to later coordinates.
     due : mapping of int to tuple of BatchFile
         In a loop, keys that have to be visited again, by coordinate.
-    rest : tuple of (int, int, int)
+    rest : tuple of (int, int, int, int)
         Output that is too much to hold, and is made when it is read: for each coordinate it, the
-        first part of it, and about how many rows they have.
+        first part of it, about how many rows they have, and the `most` by which parts are cut.
     """
 
     bucket: int
@@ -156,7 +162,7 @@ class BucketResult:
     rows_read: int
     later: Mapping[int, Given] = field(default_factory=dict)
     due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
-    rest: tuple[tuple[int, int, int], ...] = ()
+    rest: tuple[tuple[int, int, int, int], ...] = ()
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""
@@ -166,7 +172,9 @@ class BucketResult:
             yield from given.paths
 
 
-def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = False) -> BucketResult:
+def run_bucket(
+    work: Work, bucket: int, intake: Intake, waiting: Waiting, *, in_memory: bool = False
+) -> BucketResult:
     """Do one bucket's share of a step.
 
     Parameters
@@ -175,6 +183,8 @@ def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = Fal
     bucket : int
     intake : Intake
         The new updates; the bucket's are taken from it.
+    waiting : Waiting
+        Output that is held.
     in_memory : bool
         Small batches may stay in this process's memory.
 
@@ -184,17 +194,16 @@ def run_bucket(work: Work, bucket: int, intake: Intake, *, in_memory: bool = Fal
     """
     held, parts = intake.take(bucket)
     grouped = consolidate(concat(held))
-    old: list[Updates] = []
-    if work.kernel is not None and work.kernel.stateful:
-        old = [storage.open_updates(path) for path in work.files.get(bucket, ())]
+    old = work.old(bucket)
     new = [*parts, grouped.updates]
     files: list[BatchFile] = []
     # Where a bucket is cut depends on the order in which it came in. Another attempt of the task
     # may cut it elsewhere and still be running, so each has names of its own.
     own = uuid.uuid4().hex[:8]
-    spool = Spool(work.directory, f"out-{bucket:05d}-{own}", work.most, make=in_memory)
+    spool = Spool(work.directory, f"out-{bucket:05d}-{own}", waiting, make=in_memory)
     read = 0
-    for number, keys in enumerate(ranges(new, old, work.most)):
+    most = fitting([*new, *old], work.most)
+    for number, keys in enumerate(ranges(new, old, most)):
         if keys is not None or parts:
             inside = [within(updates, keys) for updates in new]
             grouped = consolidate(concat(inside)) if parts else runs_of(inside[0])
@@ -219,7 +228,7 @@ def merge_bucket(
     """Merge one bucket's files into new ones, times advanced to ``since``."""
     batches = [storage.open_updates(path) for path in paths]
     files: list[BatchFile] = []
-    for number, keys in enumerate(ranges(batches, [], most)):
+    for number, keys in enumerate(ranges(batches, [], fitting(batches, most))):
         merged = merge([within(batch, keys) for batch in batches], since).updates
         name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
         files += write_file(directory, name, merged, in_memory=in_memory)

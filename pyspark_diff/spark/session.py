@@ -327,6 +327,8 @@ PIECE_ROWS = "spark.pyspark_diff.pieceRows"
 def piece_rows(spark: SparkSession) -> int:
     """So many rows an operator holds at once: 8 million, some gigabyte, if the session is silent.
 
+    In each task that is so, and on the driver of all buckets together that are at work at once.
+
     Raises
     ------
     ValueError

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import NegativeMultiplicityError, errors_to_text
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.kernels.key_ranges import ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.updates import Int64, Updates, concat
@@ -205,7 +205,7 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
     if len(paths) == 1:
         yield batches[0]  # a batch is consolidated
         return
-    for keys in ranges(batches, [], PIECE_ROWS):
+    for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)):
         yield merge([within(batch, keys) for batch in batches], None).updates
 
 
