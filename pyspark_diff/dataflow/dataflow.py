@@ -279,7 +279,7 @@ class BaseDataflow:
         frontier = self._frontier()
         if begun is not None and shown.epoch <= begun.state.epoch:
             return progress_of(begun, frontier)
-        report, jobs = shown.report, self._live.counts()
+        report, jobs = shown.report, self._live.before.counts()
         operators = 0 if shown.graph is None else len(shown.graph.order)
         return Progress(
             shown.epoch, False, frontier, "", operators, operators, len(report.iterations),

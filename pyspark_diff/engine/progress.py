@@ -86,7 +86,7 @@ class Progress(NamedTuple):
 
 def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
     """How far a step is."""
-    jobs = context.live.counts()
+    jobs = context.jobs.counts()
     graph, report, doing = context.graph, context.report, context.doing
     name = "start"
     if isinstance(doing, Subgraph):
@@ -174,12 +174,16 @@ class _Watcher:
                 elif now - idle >= IDLE:
                     self._thread = None
                     return
-                for run in self._runs:
-                    try:
-                        run.look(now)
-                    except Exception:  # to look on must never harm the step
-                        run.bars = False
-                        _logger.debug("no progress is shown", exc_info=True)
+                self._each(now)
+
+    def _each(self, now: float) -> None:
+        # In a call of its own: a variable of the thread would hold a step that is long over.
+        for run in self._runs:
+            try:
+                run.look(now)
+            except Exception:  # to look on must never harm the step
+                run.bars = False
+                _logger.debug("no progress is shown", exc_info=True)
 
 
 _watcher = _Watcher()
