@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog, staleness
-from pyspark_diff.dataflow.background import RunningStep
+from pyspark_diff.dataflow.background import EVERY, RunningStep
 from pyspark_diff.dataflow.blame import Given, Suspects
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import (
@@ -243,15 +243,19 @@ class BaseDataflow:
         """
         self._check_outside("step_async")
         self._check_open()
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):  # others may be added meanwhile
             session._hand_over()
 
         def step(stop: Stop) -> bool:
-            with self._lock:
+            while not self._lock.acquire(timeout=EVERY):
+                stop.check()
+            try:
                 stop.check()
                 return self._step(on_iteration, stop)
+            finally:
+                self._lock.release()
 
-        running = RunningStep(self.spark, step)
+        running = RunningStep(self.spark, step, self._check_outside)
         self._running = [r for r in self._running if not r.done() or r._unseen] + [running]
         return running
 
@@ -290,7 +294,7 @@ class BaseDataflow:
     def _frontier(self) -> Antichain:
         """Up to where everything is complete."""
         shown = self._complete()
-        return meet_all(shown.frontiers.get(n, self._begins[n]) for n in self._sessions)
+        return meet_all(shown.frontiers.get(n, begin) for n, begin in list(self._begins.items()))
 
     def _complete(self) -> State:
         """The last state of which everything has been handed over."""
@@ -323,6 +327,8 @@ class BaseDataflow:
                 staleness.warn(f"step() had nothing to do, but {found}")
             return False
         else:
+            if stop is not None:
+                stop.pass_by()
             self._deliver()
         return True
 
@@ -468,8 +474,12 @@ class BaseDataflow:
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing.
 
-        It waits for a step that runs. Use of a ``with`` block that an exception ends cancels it.
+        It waits for steps in the background, and for one of another thread. Where an exception ends
+        a ``with`` block, those in the background are cancelled.
         """
+        if not self._lock._is_owned():  # type: ignore[attr-defined]
+            for running in list(self._running):
+                running._end()
         with self._lock:
             self._open = False
             for session in self._sessions.values():
@@ -490,8 +500,8 @@ class BaseDataflow:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            for running in self._running if kind is not None else ():
-                running.cancel()
+            if kind is not None:
+                RunningStep._cancel_all(self._running)
         finally:
             self.close()
 
@@ -580,7 +590,7 @@ class BaseDataflow:
                     return state.frontiers[runs]
                 if growth is not None and node in growth.graph.lowered:
                     return meet_all(self._begins[n] for n in fed)  # it has not run yet
-            return meet_all(state.frontiers[n] for n in fed)
+            return meet_all(state.frontiers.get(n, self._begins[n]) for n in fed)
 
         return Probe(self.time_type, read)
 

@@ -105,7 +105,9 @@ class LocalRunner:
         for table in tables:
             self._stop.check()
             if table.num_rows:
-                yield self._staged(table, feed.chain)
+                with self._stop.obeyed():
+                    staged = self._staged(table, feed.chain)
+                yield staged
 
     def _each(
         self, do: Callable[[int], BucketResult], buckets: Sequence[int], rows: float
@@ -115,12 +117,17 @@ class LocalRunner:
 
         def done(bucket: int) -> BucketResult:
             self._stop.check()
-            return do(bucket)
+            with self._stop.obeyed():
+                return do(bucket)
 
         if rows < THREADED or len(buckets) < 2:
             return list(map(done, buckets))
         with ThreadPoolExecutor(min(len(buckets), os.cpu_count() or 1)) as pool:
-            return list(pool.map(done, buckets))
+            try:
+                results = pool.map(done, buckets)
+            except RuntimeError:  # the program ends, and waits for a step: no thread can be had
+                results = map(done, buckets)
+            return list(results)
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []
