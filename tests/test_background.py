@@ -1,14 +1,23 @@
 """Steps in the background: the same answers and errors, live probes, and an end when asked for."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pyspark_diff import Dataflow, StepCancelledError, StepError
 from pyspark_diff.errors import ClosedError, StalledError
+from pyspark_diff.spark import jobs
 
 ONE = "n long"
 
@@ -246,3 +255,302 @@ def test_cancelled_on_spark(spark, tmp_path, where):
         session.insert([(1,)])
         session.advance_to(3)
         assert flow.step() and counts.at().count() == 1
+
+
+def is_idle(spark):
+    """Whether no job runs; Spark tells of ends a little later."""
+    until = time.monotonic() + 20
+    while (left := spark.sparkContext.statusTracker().getActiveJobsIds()):
+        if time.monotonic() > until:
+            print("running:", left)
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_cancelled_while_another_one_runs(spark, gate):
+    """It need not wait for the end of the one before it."""
+    with Dataflow(spark, runner="local") as flow:
+        _, session = gated(flow, gate)
+        session.insert([(1,)])
+        session.advance_to(1)
+        first = flow.step_async()
+        assert gate.reached.wait(60)
+        second = flow.step_async()
+        time.sleep(0.2)
+        threading.Timer(20, gate.opened.set).start()
+        assert second.cancel() and not first.done()
+        gate.opened.set()
+        assert first.wait()
+
+
+def test_the_end_of_a_block_waits_for_steps(spark):
+    for _ in range(5):
+        seen = []
+        with Dataflow(spark, runner="local") as flow:
+            rows, session = flow.input("rows", ONE)
+            rows.inspect(lambda *row: seen.append(row))
+            session.insert([(1,)])
+            session.advance_to(1)
+            running = flow.step_async()
+        assert running.wait() and len(seen) == 1
+
+
+def naps(row, *_):
+    time.sleep(0.05)
+    return [(1,)]
+
+
+@F.udf(T.LongType())
+def naps_in_a_worker(n):
+    time.sleep(0.3)
+    return n
+
+
+@pytest.mark.parametrize("where", ["map", "reduce", "threshold", "udf"])
+def test_cancelled_between_calls_on_the_driver(spark, where):
+    """All of them are one piece of work there."""
+    makes = {
+        "map": lambda rows: rows.flat_map(naps, "m long"),
+        "reduce": lambda rows: rows.groupBy("n").reduce(naps, "m long"),
+        "threshold": lambda rows: rows.threshold(lambda n: len(naps(n)) if n else 0),
+        "udf": lambda rows: rows.select(naps_in_a_worker("n").alias("m")),
+    }
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, session = flow.input("rows", ONE)
+        made = makes[where](rows).keep()
+        # As many multiplicities as there are records.
+        session.update([(n, 0, n + 1) for n in range(400)])
+        session.advance_to(1)
+        running = flow.step_async()
+        time.sleep(1.5)
+        began = time.monotonic()
+        assert running.cancel() and time.monotonic() - began < 5
+        session.discard()
+        session.insert([(1,)])
+        session.advance_to(2)
+        assert flow.step() and made.at().count() == 1 and is_idle(spark)
+
+
+def test_cancelled_by_what_it_calls(spark):
+    """Nobody waits for himself."""
+    told, here = [], threading.Event()
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", ONE)
+
+        def consume(*_):
+            assert here.wait(60)
+            told.append(running.cancel())
+            with pytest.raises(StalledError, match="wait"):
+                running.wait()
+
+        def cancel(key, values):
+            assert here.wait(60)
+            told.append(running.cancel())
+            return []
+
+        rows.inspect(consume)
+        session.insert([(1,)])
+        session.advance_to(1)
+        running = flow.step_async()
+        here.set()
+        assert running.wait() and told == [False]
+    here.clear()
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", ONE)
+        rows.groupBy("n").reduce(cancel, "m long").keep()
+        # So many that buckets have threads of their own.
+        session.insert(spark.range(60_000).selectExpr("id % 7 AS n").toArrow())
+        session.advance_to(2)
+        running = flow.step_async()
+        here.set()
+        with pytest.raises(StepCancelledError):
+            running.wait(timeout=60)
+        assert told[1:] and all(told[1:])
+        session.discard()
+
+
+def test_a_step_that_only_hands_over_is_not_cancelled(spark):
+    calls, going, opened = [], threading.Event(), threading.Event()
+
+    def consume(*_):
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("no")
+        going.set()
+        assert opened.wait(60)
+
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", ONE)
+        rows.inspect(consume)
+        session.insert([(1,)])
+        session.advance_to(1)
+        with pytest.raises(ValueError):
+            flow.step()
+        running = flow.step_async()
+        assert going.wait(60)
+        assert running.cancel() is False and not running.done()
+        opened.set()
+        assert running.wait()
+
+
+def test_probes_of_inputs_that_came_after_a_consumer_failed(spark):
+    calls = []
+
+    def consume(*_):
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("no")
+
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", ONE)
+        rows.inspect(consume)
+        for time_ in (1, 2):
+            session.insert([(1,)])
+            session.advance_to(time_)
+            if time_ == 1:
+                flow.step()
+        with pytest.raises(ValueError):
+            flow.step()
+        others, _ = flow.input("others", ONE)
+        assert others.count().keep().probe().less_than(3)
+        assert flow.progress().frontier.less_than(2)
+
+
+def test_progress_while_inputs_are_added(spark):
+    """Whoever looks on raises nothing, and what is told never goes back."""
+    errors, over = [], threading.Event()
+    switch = sys.getswitchinterval()
+    with Dataflow(spark, runner="local") as flow:
+
+        def look():
+            while not over.is_set():
+                try:
+                    flow.progress()
+                except BaseException as error:
+                    errors.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for number in range(150):
+                flow.input(f"rows{number}", ONE)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+            sys.setswitchinterval(switch)
+    assert not errors
+
+
+class SlowToPlan(DataSource):
+    """Spark asks a source for its parts before there is a job."""
+
+    @classmethod
+    def name(cls):
+        return "slow_to_plan"
+
+    def schema(self):
+        return ONE
+
+    def reader(self, schema):
+        return SlowReader()
+
+
+class SlowReader(DataSourceReader):
+    def partitions(self):
+        time.sleep(4)
+        return [InputPartition(0)]
+
+    def read(self, partition):
+        for n in range(600):
+            time.sleep(0.1)
+            yield (n,)
+
+
+def test_cancelled_while_spark_plans(spark, tmp_path):
+    """The job that begins then is cancelled too."""
+    spark.dataSource.register(SlowToPlan)
+    frame = spark.read.format("slow_to_plan").load()
+    with Dataflow(spark, runner="spark", root=str(tmp_path)) as flow:
+        rows, session = flow.input("rows", ONE)
+        rows.count().keep()
+        session.insert(frame)
+        session.advance_to(1)
+        before = files_of(tmp_path)
+        running = flow.step_async()
+        time.sleep(1)
+        began = time.monotonic()
+        assert running.cancel() and time.monotonic() - began < 4
+        assert files_of(tmp_path) == before
+        left = [t for t in threading.enumerate() if t.name == "pyspark_diff cancel"]
+        assert len(left) == 1
+        left[0].join(60)
+        assert not left[0].is_alive() and is_idle(spark)
+        assert files_of(tmp_path) == before
+        session.discard()
+
+
+def test_ctrl_c_ends_the_wait_only(spark):
+    """Also where PySpark's own handler would cancel all jobs."""
+    def handler(*_):
+        spark.sparkContext.cancelAllJobs()
+        raise KeyboardInterrupt
+
+    handler.__module__ = SparkContext.__module__
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with Dataflow(spark, runner="spark", buckets=1) as flow:
+            rows, session = flow.input("rows", ONE)
+            counts = rows.flat_map(slow, ONE).count().keep()
+            session.insert([(n,) for n in range(15)])
+            session.advance_to(1)
+            running = flow.step_async()
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                running.wait()
+            assert signal.getsignal(signal.SIGINT) is handler
+            assert running.wait() and counts.at().count() == 15
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_thread_that_takes_nothing_over_says_so(spark, monkeypatch):
+    """As when a session is stopped in the moment in which it starts."""
+    answer = Future()
+    thread = jobs.inheriting_thread(spark, lambda: 1, answer)
+    thread.start()
+    assert answer.result(60) == 1
+    broken = Future()
+    thread = jobs.inheriting_thread(spark, lambda: 1, broken)
+    thread._target = None  # what raises there
+    monkeypatch.setattr(
+        threading.Thread, "run", lambda self: (_ for _ in ()).throw(AssertionError("stopped"))
+    )
+    thread.start()
+    with pytest.raises(AssertionError, match="stopped"):
+        broken.result(60)
+
+
+ENDS = """
+import sys
+from pyspark_diff import Dataflow, session
+spark = session(master="local[1]", conf={"spark.ui.enabled": False})
+flow = Dataflow(spark, runner="local", root=sys.argv[1])
+rows, session = flow.input("rows", "n long")
+rows.count().inspect(lambda row, *_: row.n == 7 and print("handed over", flush=True))
+session.insert(spark.range(100_000).toDF("n").toArrow())
+session.advance_to(1)
+flow.step_async()
+"""
+
+
+def test_a_program_that_ends_waits(spark, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    assert ran.returncode == 0 and ran.stdout == "handed over\n", ran.stderr
+    assert "Traceback" not in ran.stderr and not files_of(tmp_path)

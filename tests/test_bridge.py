@@ -321,6 +321,26 @@ def test_a_listener_that_breaks_says_so_and_harms_nothing(spark, bridge):
     bridge.end("flow", Antichain([1]))
 
 
+@needs_jar
+def test_a_bridge_that_breaks_leaves_no_label(spark, bridge, monkeypatch):
+    """Jobs of the user that come after are not taken for ours."""
+    context = spark.sparkContext
+    with labelled(spark, LABEL):
+        assert context.getLocalProperty("spark.pyspark_diff.job") == LABEL.text()
+        monkeypatch.setattr(bridge, "_broken", True)
+    assert context.getLocalProperty("spark.pyspark_diff.job") is None
+    assert context.getLocalProperty(DESCRIPTION) is None
+    context.setJobDescription("mine")
+    try:
+        monkeypatch.setattr(bridge, "_broken", False)
+        with labelled(spark, LABEL):
+            monkeypatch.setattr(bridge, "_broken", True)
+        assert context.getLocalProperty(DESCRIPTION) == "mine"
+    finally:
+        context.setLocalProperty(DESCRIPTION, None)
+        monkeypatch.setattr(bridge, "_broken", False)
+
+
 class Failing:
     """Stands for the object in the JVM."""
 

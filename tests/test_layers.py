@@ -27,8 +27,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "kernels": frozenset(
         "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
         "double_word equality grouping hashing history into_diff ipc jit join key_ranges "
-        "layout lookup memory merge merge_sort murmur3 quotients ranking replay results split "
-        "sums tallies top_k updates warm_up xxhash64".split()
+        "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
+        "split sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset("bridge frames jobs jvm schema session values version".split()),
     "expressions": frozenset(

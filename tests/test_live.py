@@ -3,17 +3,21 @@ and is never ahead of the commit."""
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
 from pyspark_diff import Antichain, Dataflow, Progress
+from pyspark_diff.engine.live import NOTHING, Live, StepJobs
 from pyspark_diff.spark.bridge import BRIDGE, bridge_of
 
 PROGRAM = Path(__file__).parent / "live_program.py"
@@ -87,6 +91,48 @@ def test_jobs_say_what_they_are_for(spark):
         assert flow._live.frontier() == Antichain([1])
         name = flow._live._name
     assert bridge.counts(name) is None and not bridge.broken  # closed, so forgotten
+
+
+def test_a_dataflow_that_nobody_closed_is_forgotten(spark):
+    """With the next step of any other."""
+    names = []
+    for _ in range(2):
+        flow = Dataflow(spark, runner="spark", buckets=1)
+        rows, rows_in = flow.input("rows", "n long")
+        rows.count().keep()
+        rows_in.insert([(1,)])
+        rows_in.advance_to(1)
+        flow.step()
+        names.append(flow._live._name)
+        if len(names) == 1:
+            assert bridge_of(spark).counts(names[0]) is not None
+        held = ref(flow)
+        del flow, rows, rows_in
+        gc.collect()
+        assert held() is None
+    assert bridge_of(spark).counts(names[0]) is None
+    live = Live(spark)
+    live.close()
+    assert bridge_of(spark).counts(names[1]) is None and not bridge_of(spark).broken
+
+
+def test_steps_are_told_apart():
+    """Who still looks at a step when the next one begins is told nothing of that one."""
+
+    class Counting:
+        jobs = 0
+
+        def counts(self, dataflow):
+            return replace(NOTHING, jobs=self.jobs, jobs_done=self.jobs)
+
+    bridge = Counting()
+    first, second = StepJobs(Antichain([0])), StepJobs(Antichain([1]))
+    first.begin(bridge, "flow")
+    bridge.jobs = 3
+    first.end()
+    second.begin(bridge, "flow")
+    bridge.jobs = 5
+    assert (first.counts().jobs, second.counts().jobs) == (3, 2)
 
 
 def test_a_bridge_that_breaks_harms_nothing(spark, monkeypatch, caplog):

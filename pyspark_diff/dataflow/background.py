@@ -12,11 +12,14 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Callable
 
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from pyspark_diff.errors import StepCancelledError
 from pyspark_diff.runners.stop import Stop
+from pyspark_diff.spark.jobs import cancelling_nothing, inheriting_thread
+
+#: Seconds between two looks at whether a step is still wanted that waits for another one.
+EVERY = 0.1
 
 
 class RunningStep:
@@ -38,20 +41,21 @@ class RunningStep:
     [Row(word='a', count=2)]
     """
 
-    def __init__(self, spark: SparkSession, step: Callable[[Stop], bool]):
+    def __init__(
+        self, spark: SparkSession, step: Callable[[Stop], bool], outside: Callable[[str], None]
+    ):
         self._stop = Stop()
+        #: Raises where a step of the dataflow calls what asks.
+        self._outside = outside
         self._answer: Future[bool] = Future()
         self._seen = False
 
-        def run() -> None:
-            try:
-                self._stop.check()
-                self._answer.set_result(step(self._stop))
-            except BaseException as error:
-                self._answer.set_exception(error)
+        def run() -> bool:
+            self._stop.check()
+            return step(self._stop)
 
         # Not a daemon: a program that ends waits for it, as it waits for a step.
-        self._thread = InheritableThread(run, session=spark, name="pyspark_diff step")
+        self._thread = inheriting_thread(spark, run, self._answer, name="pyspark_diff step")
         self._thread.start()
 
     def __repr__(self) -> str:
@@ -70,7 +74,8 @@ class RunningStep:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over.
 
-        Ctrl-C ends the wait, and not the step.
+        Ctrl-C ends the wait, and not the step. Anywhere else PySpark itself takes Ctrl-C for the
+        end of all Spark jobs, and a step that has one fails.
 
         Parameters
         ----------
@@ -88,10 +93,16 @@ class RunningStep:
             If it is not over by then. It goes on.
         StepCancelledError
             If it was cancelled.
+        StalledError
+            If a function that a step of the same dataflow calls would wait for ever.
         StepError
             And all else that `Dataflow.step` raises.
         """
-        if wait_for([self._answer], timeout).not_done:
+        if not self.done():
+            self._outside("wait")
+        with cancelling_nothing():
+            waiting = wait_for([self._answer], timeout).not_done
+        if waiting:
             raise TimeoutError(f"the step is still running after {timeout} s; it goes on")
         self._seen = True
         return self._answer.result()
@@ -99,7 +110,9 @@ class RunningStep:
     def cancel(self) -> bool:
         """End the step, unless it is too late for that, and wait for its end.
 
-        What was given to the inputs stays there, and the next step takes it.
+        What was given to the inputs stays there, and the next step takes it. A function of the user
+        that runs on the driver is not cut short: the step ends when it returns. If it is such a
+        function that calls this, nobody waits, and the step ends when that returns.
 
         Returns
         -------
@@ -108,11 +121,17 @@ class RunningStep:
             failed otherwise: `wait` tells.
         """
         asked = self._stop.ask()
-        if not asked or threading.current_thread() is self._thread:
+        here = threading.current_thread() is self._thread or self._stop.is_obeyed_here()
+        if not asked or here:
             return asked
         wait_for([self._answer])
         self._seen = self._seen or isinstance(self._answer.exception(), StepCancelledError)
         return isinstance(self._answer.exception(), StepCancelledError)
+
+    def _end(self) -> None:
+        """Wait until it is over, whatever its answer."""
+        with cancelling_nothing():
+            wait_for([self._answer])
 
     @property
     def _unseen(self) -> BaseException | None:
@@ -127,16 +146,25 @@ class RunningSteps:
     def __init__(self) -> None:
         self._running: list[RunningStep] = []
 
-    def begin(self, spark: SparkSession, step: Callable[[Stop], bool]) -> RunningStep:
+    def begin(
+        self, spark: SparkSession, step: Callable[[Stop], bool], outside: Callable[[str], None]
+    ) -> RunningStep:
         """Run one more."""
-        running = RunningStep(spark, step)
+        running = RunningStep(spark, step, outside)
         self._running = [r for r in self._running if not r.done() or r._unseen] + [running]
         return running
 
     def cancel(self) -> None:
-        """End all that is not over."""
+        """End all that is not over: none of them begins when another one ends."""
+        for running in self._running:
+            running._stop.ask()
         for running in self._running:
             running.cancel()
+
+    def wait(self) -> None:
+        """Wait until all are over, whatever their answers."""
+        for running in list(self._running):
+            running._end()
 
     def close(self) -> None:
         """Warn whoever closes the dataflow of those that have failed, and nobody was told."""

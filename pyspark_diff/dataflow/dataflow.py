@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import catalog, discarding, staleness
-from pyspark_diff.dataflow.background import RunningStep, RunningSteps
+from pyspark_diff.dataflow.background import EVERY, RunningStep, RunningSteps
 from pyspark_diff.dataflow.blame import Blame, Watched
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import BaseSession, Discarded, InputSession
@@ -186,11 +186,15 @@ class BaseDataflow:
         self._inputs.hand_over()
 
         def step(stop: Stop) -> bool:
-            with self._lock:
+            while not self._lock.acquire(timeout=EVERY):
+                stop.check()
+            try:
                 stop.check()
                 return self._step(on_iteration, stop)
+            finally:
+                self._lock.release()
 
-        return self._running.begin(self.spark, step)
+        return self._running.begin(self.spark, step, self._check_outside)
 
     def progress(self) -> Progress:
         """How far the step that runs is, or the last one if none does. Any thread may ask.
@@ -216,7 +220,7 @@ class BaseDataflow:
         frontier = self._frontier()
         if begun is not None and shown.epoch <= begun.state.epoch:
             return progress_of(begun, frontier)
-        return progress_after(shown, self._live, frontier)
+        return progress_after(shown, self._live.before.counts(), frontier)
 
     def _frontier(self) -> Antichain:
         """Up to where everything is complete."""
@@ -246,6 +250,8 @@ class BaseDataflow:
                 staleness.warn(f"step() had nothing to do, but {found}")
             return False
         else:
+            if stop is not None:
+                stop.pass_by()
             self._deliver()
         return True
 
@@ -379,8 +385,11 @@ class BaseDataflow:
     def close(self) -> None:
         """Remove everything that the dataflow wrote. A second call does nothing.
 
-        It waits for a step that runs. Use of a ``with`` block that an exception ends cancels it.
+        It waits for steps in the background, and for one of another thread. Where an exception ends
+        a ``with`` block, those in the background are cancelled.
         """
+        if not self._lock._is_owned():  # type: ignore[attr-defined]
+            self._running.wait()
         with self._lock:
             self._open = False
             self._inputs.close()
@@ -458,7 +467,7 @@ class BaseDataflow:
                     return state.frontiers[runs]
                 if growth is not None and node in growth.graph.lowered:
                     return meet_all(begins[n] for n in fed)  # it has not run yet
-            return meet_all(state.frontiers[n] for n in fed)
+            return meet_all(state.frontiers.get(n, begins[n]) for n in fed)
 
         return Probe(self.time_type, read)
 

@@ -132,7 +132,8 @@ class Inputs:
 
     def frontier(self, state: State) -> Antichain:
         """Up to where all are processed."""
-        return meet_all(state.frontiers.get(n, self.begins[n]) for n in self._sessions)
+        begins = list(self.begins.items())  # others may be added meanwhile
+        return meet_all(state.frontiers.get(node, begin) for node, begin in begins)
 
     def advance_to(self, time: Any) -> None:
         """Move all that are open and not there yet forward, unless all are beyond."""
@@ -150,7 +151,7 @@ class Inputs:
 
     def hand_over(self) -> None:
         """Flush all that are open."""
-        for session in self.sessions():
+        for session in list(self.sessions()):  # others may be added meanwhile
             session._hand_over()
 
     def given(

@@ -91,6 +91,8 @@ class StepContext:
         self.inside: tuple[Node, Coordinate] | None = None
         self.done = 0
         self.began = time.monotonic()
+        #: What it has of Spark, for who looks on.
+        self.jobs = self.live.step
         self.directories: list[str] = []
         self.evaluation = Evaluation(
             self.graph, self.settings, self.spark_runner, self._local, self._directory,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.state import State
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.spark.bridge import JobCounts
 from pyspark_diff.times import Antichain
 
 #: After how many seconds a step shows how far it is, and how many there are between lines of log.
@@ -88,7 +88,7 @@ class Progress(NamedTuple):
 
 def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
     """How far a step is."""
-    jobs = context.live.counts()
+    jobs = context.jobs.counts()
     graph, report, doing = context.graph, context.report, context.doing
     name = "start"
     if isinstance(doing, Subgraph):
@@ -103,9 +103,9 @@ def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Prog
     )
 
 
-def progress_after(state: State, live: Live, frontier: Antichain) -> Progress:
-    """How far the step was that led to a state."""
-    report, jobs = state.report, live.counts()
+def progress_after(state: State, jobs: JobCounts, frontier: Antichain) -> Progress:
+    """How far the step was that led to a state, with what Spark has done for it."""
+    report = state.report
     operators = 0 if state.graph is None else len(state.graph.order)
     return Progress(
         state.epoch, False, frontier, "", operators, operators, len(report.iterations),
@@ -187,12 +187,16 @@ class _Watcher:
                 elif now - idle >= IDLE:
                     self._thread = None
                     return
-                for run in self._runs:
-                    try:
-                        run.look(now)
-                    except Exception:  # to look on must never harm the step
-                        run.bars = False
-                        _logger.debug("no progress is shown", exc_info=True)
+                self._each(now)
+
+    def _each(self, now: float) -> None:
+        # In a call of its own: a variable of the thread would hold a step that is long over.
+        for run in self._runs:
+            try:
+                run.look(now)
+            except Exception:  # to look on must never harm the step
+                run.bars = False
+                _logger.debug("no progress is shown", exc_info=True)
 
 
 _watcher = _Watcher()

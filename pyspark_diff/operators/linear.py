@@ -21,6 +21,7 @@ from pyspark_diff.errors import (
     errors_to_text,
     to_text,
 )
+from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column, map_in_arrow
@@ -233,6 +234,7 @@ class FlatMap(Stage):
         rows: list[tuple[Any, ...]] = []
         width = len(self.schema) - 2
         for number, record in enumerate(records):
+            pause()
             for row in self.function(make(*record)):
                 row = tuple(row) if isinstance(row, (tuple, list)) else (row,)
                 if len(row) != width:
@@ -309,6 +311,7 @@ class _Mapped(Stage, ABC):
             for batch in batches
         )
         for part in self.function(parts):
+            pause()
             there = self._names(part)
             missing = [name for name in expected if name not in there]
             if missing:

@@ -30,6 +30,7 @@ from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.jit import interrupted
+from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
@@ -253,6 +254,7 @@ class _Replay:
                 "the input, or pass allow_negative=True to a function that can make sense of it"
             )
         key = self._keys[group]
+        pause()
         try:
             if kernel.form == "rows":
                 found = kernel.function(key, [(self._tuples[v], count[v]) for v in values])

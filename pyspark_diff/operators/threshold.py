@@ -15,6 +15,7 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError, InvalidDiffError
 from pyspark_diff.kernels.lookup import replay_on
+from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.kernels.updates import Int64, pick
 from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
@@ -52,6 +53,7 @@ class ThresholdKernel(RecordKernel):
         return np.array(values, dtype=np.int64)[where] if values else counts
 
     def _checked(self, count: int) -> int:
+        pause()
         value = self.function(count)  # type: ignore[misc]
         if isinstance(value, bool):
             value = int(value)

@@ -120,7 +120,9 @@ class LocalRunner:
             for start in range(0, table.num_rows, step or 1):
                 self._stop.check()
                 part = table if step == table.num_rows else table.slice(start, step)
-                yield self._staged(part, feed.chain)
+                with self._stop.obeyed():
+                    staged = self._staged(part, feed.chain)
+                yield staged
 
     def _each(
         self, do: Callable[[int], BucketResult], buckets: Sequence[int], threads: int
@@ -129,12 +131,17 @@ class LocalRunner:
 
         def done(bucket: int) -> BucketResult:
             self._stop.check()
-            return do(bucket)
+            with self._stop.obeyed():
+                return do(bucket)
 
         if threads < 2:
             return list(map(done, buckets))
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(done, buckets))
+            try:
+                results = pool.map(done, buckets)
+            except RuntimeError:  # the program ends, and waits for a step: no thread can be had
+                results = map(done, buckets)
+            return list(results)
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []

@@ -27,6 +27,7 @@ from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.jobs import run_job
+from pyspark_diff.spark.jvm import needs_job
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -161,7 +162,7 @@ class SparkRunner:
             return self._run(self.frame(source).toArrow)
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
-        """Evaluate column expressions on a few rows: over a local relation, without any job."""
+        """Evaluate column expressions on a few rows: over a local relation, most without a job."""
         struct = chain[0].takes
         if struct is None:
             raise ValueError("only stages that are not portable are evaluated by Spark")
@@ -173,7 +174,8 @@ class SparkRunner:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
             return self._run(frame.toArrow)
-        rows = frame.collect()
+        # A function of the user is called by a job, also for few rows.
+        rows = self._run(frame.collect) if needs_job(frame) else frame.collect()
         if not rows:  # the conversion knows no empty table
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)

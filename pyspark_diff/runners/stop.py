@@ -3,14 +3,18 @@
     asked before the commit  ==>  the step raises, and nothing has changed
     asked after it           ==>  the answer is no, and the step stands
 
-Whoever works looks here between two pieces of work, and while it waits for Spark.
+Whoever works looks here between two pieces of work, between two calls of a function of the user,
+and while it waits for Spark.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark_diff.errors import StepCancelledError
+from pyspark_diff.kernels.pauses import looking, who_looks
 
 
 class Stop:
@@ -47,3 +51,13 @@ class Stop:
         with self._lock:
             self.check()
             self._passed = True
+
+    @contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Around work of this thread that calls functions of the user."""
+        with looking(self.check):
+            yield
+
+    def is_obeyed_here(self) -> bool:
+        """Whether this thread does such work: it cannot wait for the end."""
+        return who_looks() == self.check

@@ -19,7 +19,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ BRIDGE = "spark.pyspark_diff.bridge"
 PROTOCOL = 1
 
 CLASS = "pysparkdiff.Bridge"
+#: What jobs carry: the label, and Spark's own description of them.
+LABEL, DESCRIPTION = "spark.pyspark_diff.job", "spark.job.description"
 JARS = Path(__file__).parent.parent / "jars"
 
 #: The counts in the order in which the bridge tells them; the time in milliseconds comes last.
@@ -336,3 +338,15 @@ def labelled(spark: SparkSession, label: JobLabel) -> Iterator[None]:
         yield
     finally:
         bridge.label(before)
+        if bridge.broken:
+            with suppress(Exception):
+                _unlabelled(spark.sparkContext)
+
+
+def _unlabelled(context: SparkContext) -> None:
+    """Take a label away that a bridge has left: the thread may be the user's, and his jobs are not
+    ours."""
+    none: Any = None
+    context.setLocalProperty(LABEL, none)
+    if (context.getLocalProperty(DESCRIPTION) or "").startswith("pyspark_diff: "):
+        context.setLocalProperty(DESCRIPTION, none)

@@ -579,6 +579,16 @@ def _parsed_call(
     )
 
 
+def needs_job(frame: DataFrame) -> bool:
+    """Whether Spark runs a job for the rows of a frame, and does not know them when it has planned.
+
+    Over Connect, where nobody knows, it is taken to run one.
+    """
+    if not hasattr(frame, "_jdf"):
+        return True
+    return _kind(frame._jdf.queryExecution().optimizedPlan()) != "LocalRelation"
+
+
 def is_running(context: SparkContext) -> bool:
     """Whether a context was not stopped."""
     return context._jsc is not None  # type: ignore[attr-defined]
