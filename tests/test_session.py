@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark import SparkContext
@@ -52,11 +53,17 @@ def options(*pairs, **arguments):
     return builder._options
 
 
-@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077", "yarn"])
-def test_no_worker_complains_of_being_let_go(no_session, master):
-    """Over sockets that are files a worker without work prints a BrokenPipeError when it goes."""
+@pytest.mark.parametrize("shell", ["ps1", "ipykernel", "terminal"])
+def test_where_somebody_looks_on_no_worker_complains_of_being_let_go(no_session, shell):
     wanted = "spark.python.unix.domain.socket.enabled"
-    assert wanted not in options(("spark.master", master))
+    assert wanted in options()
+    if shell == "ps1":
+        no_session.setattr(sys, "ps1", ">>> ", raising=False)
+    elif shell == "terminal":
+        no_session.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    else:
+        no_session.setitem(sys.modules, "ipykernel", module)
+    assert wanted not in options()
     assert options((wanted, "true"))[wanted] == "true"
 
 
@@ -122,6 +129,7 @@ def test_local_session_is_completed(no_session):
     got = options(("spark.master", "local[3]"))
     assert got["spark.sql.execution.arrow.maxRecordsPerBatch"] == str(ARROW_BATCH_ROWS)
     assert got["spark.sql.execution.arrow.pyspark.enabled"] == "true"
+    assert got["spark.python.unix.domain.socket.enabled"] == "true"
     assert got["spark.ui.showConsoleProgress"] == "false"
     assert got["spark.ui.enabled"] == "false"
     assert got["spark.sql.shuffle.partitions"] == "3"
@@ -148,6 +156,7 @@ def test_master_is_local_unless_named(no_session):
         ("spark.driver.memory", "7g"),
         ("spark.executorEnv.PYSPARK_PYTHON", "/opt/python"),
         ("spark.pyspark.python", "/opt/python"),
+        ("spark.python.unix.domain.socket.enabled", "false"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "17"),
         ("spark.sql.execution.arrow.pyspark.enabled", "false"),
         ("spark.sql.shuffle.partitions", "99"),
@@ -217,6 +226,7 @@ def test_cluster_keeps_its_own(no_session, master):
         "spark.ui.enabled",
     ):
         assert key not in got
+    assert ("spark.python.unix.domain.socket.enabled" in got) == (master != "yarn")
     assert "PYSPARK_PYTHON" not in os.environ
 
 
