@@ -222,7 +222,7 @@ def slow(row, *_):
     return [(row[0],)]
 
 
-@pytest.mark.parametrize("where", ["map", "reduce"])
+@pytest.mark.parametrize("where", [pytest.param("map", marks=pytest.mark.slow), "reduce"])
 def test_cancelled_on_spark(spark, tmp_path, where):
     """A task is in the middle of a function of the user."""
     with Dataflow(spark, runner="spark", root=str(tmp_path)) as flow:
@@ -470,6 +470,7 @@ class SlowReader(DataSourceReader):
             yield (n,)
 
 
+@pytest.mark.slow
 def test_cancelled_while_spark_plans(spark, tmp_path):
     """The job that begins then is cancelled too."""
     spark.dataSource.register(SlowToPlan)
@@ -547,6 +548,7 @@ flow.step_async()
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_waits(spark, tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=300,

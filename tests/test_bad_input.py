@@ -643,7 +643,7 @@ def test_sums_of_diffs_do_not_wrap(another, runner):
 
 
 @pytest.mark.parametrize("make", [near, lambda *args: far(near(*args))], ids=["near", "far"])
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("ansi", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_diffs_of_one_set_of_updates_do_not_wrap(another, ansi, make):
     another.conf.set("spark.sql.ansi.enabled", ansi)
     whole = DiffFrame(make(another, [(1, 0, BIG), (1, 0, BIG)], COLUMNS))
@@ -1254,7 +1254,10 @@ def usual(spark):
 
 @pytest.mark.parametrize(
     ("name", "runner"),
-    [*((name, "local") for name in CONF), ("all of them", "spark")],
+    [
+        *((name, "local") for name in CONF),
+        pytest.param("all of them", "spark", marks=pytest.mark.slow),
+    ],
 )
 def test_settings_of_a_session_change_no_answer(another, usual, name, runner):
     for key, value in CONF[name].items():

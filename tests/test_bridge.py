@@ -413,10 +413,8 @@ def run(program: str, *arguments: str) -> str:
 
 
 @needs_jar
-@pytest.mark.parametrize("named", [
-    pytest.param(False, id="in the package"),
-    pytest.param(True, id="spark.jars", marks=pytest.mark.slow),
-])
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [False, True], ids=["in the package", "spark.jars"])
 def test_one_session_after_another(named):
     (jar,) = module.JARS.glob("*.jar")
     assert run(RESTARTED, str(jar) if named else "").endswith("fine\n")

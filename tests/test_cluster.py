@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 #: Seconds after which a program hangs; a slow machine may take minutes for it.
 HANGS = 1800
 
 
+@pytest.mark.slow
 def test_executors_are_killed_in_the_middle_of_a_step(tmp_path):
     environment = {
         **os.environ,

@@ -387,7 +387,7 @@ def test_condition_finds_the_same_rows(spark):
         assert sorted(map(str, again.collect())) == sorted(map(str, a.join(b, on).collect()))
 
 
-@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_types_of_a_pair_are_those_of_spark(spark, ansi):
     kinds = ["int", "bigint", "float", "double", "decimal(10,2)", "decimal(20,0)", "string",
              "date", "timestamp", "timestamp_ntz", "boolean", "array<int>", "array<bigint>"]

@@ -533,7 +533,8 @@ def behind_a_sum(parts):
 
 
 @pytest.mark.parametrize(("runner", "behind"), [
-    ("local", behind_a_sum), ("local", behind_a_loop), ("spark", behind_a_sum),
+    ("local", behind_a_sum), ("local", behind_a_loop),
+    pytest.param("spark", behind_a_sum, marks=pytest.mark.slow),
 ])
 def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
     broken = []

@@ -159,7 +159,10 @@ class Fed:
         return kept, {**self.seen - Counter()}, {**self.ahead - Counter()}
 
 
-CASES = [(name, "local") for name in POISONS] + [("join", "spark"), ("keyed", "spark")]
+CASES = [
+    *((name, "local") for name in POISONS), ("join", "spark"),
+    pytest.param("keyed", "spark", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("name", "runner"), CASES)

@@ -139,6 +139,7 @@ def test_skip_level_with_progress_agrees_with_plain_spark(tmp_path):
     assert "5,000 pairs, the same" in out
 
 
+@pytest.mark.slow
 def test_skip_level_takes_changes_that_are_typed(tmp_path):
     script = str(ROOT / "examples" / "skip_level.py")
     lines = ["who 5", "move 5 1", "who 5", "add 8 5", "who 8", "remove 5", "who 8",

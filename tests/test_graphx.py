@@ -157,7 +157,10 @@ class Case:
     alone: DiffFrame
 
 
-@pytest.fixture(scope="module", params=[replaced, shapes, stream], ids=lambda make: make.__name__)
+@pytest.fixture(
+    scope="module", ids=lambda make: make.__name__,
+    params=[replaced, pytest.param(shapes, marks=pytest.mark.slow), stream],
+)
 def case(request, spark, graphx, tmp_path_factory):
     history = request.param()
     folder = tmp_path_factory.mktemp("graphx")

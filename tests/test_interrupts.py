@@ -146,6 +146,7 @@ def printed(program: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_compiled_code_is_an_interrupt():
     assert printed(REDUCE) == [*["KeyboardInterrupt"] * 3, "done", "[(1, 2), (2, 1)]"]
 

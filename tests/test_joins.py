@@ -142,7 +142,9 @@ def test_every_way_and_every_cut(spark, name, cut):
 @pytest.mark.parametrize(
     ("name", "cut"),
     [("name", "the right side lags"), ("residual", "the left side is closed"),
-     ("chained", "taking turns"), ("cross", "the left side lags"), ("null-safe", "even")],
+     ("chained", "taking turns"),
+     pytest.param("cross", "the left side lags", marks=pytest.mark.slow),
+     pytest.param("null-safe", "even", marks=pytest.mark.slow)],
 )
 def test_every_way_in_spark(spark, name, cut):
     # Fewer ways, since each is some jobs a step.

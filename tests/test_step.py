@@ -75,7 +75,7 @@ ROWS, BYTES, BATCHES, FILES = 200, 40_000, 6, 40
 
 
 def test_compaction_bounds_the_state(spark):
-    for rows, size, batches, files in changes_forever(spark, 300):
+    for rows, size, batches, files in changes_forever(spark, 150):
         assert rows <= ROWS and size <= BYTES and batches <= BATCHES and files <= FILES
 
 
