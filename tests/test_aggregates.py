@@ -115,7 +115,7 @@ def test_aggregates_of_negative_multiplicities(spark, cuts):
     fed(spark, program, cuts, [NEGATIVE], runner="local", buckets=2)
 
 
-@every_runner
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_group_in_which_only_negative_records_stand(spark, runner):
     """Sums are what they add up to; for all that looks for records there are none."""
     sums = [F.count("*"), F.sum("n"), F.count_if("b"), F.avg("n")]

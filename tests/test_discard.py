@@ -160,8 +160,8 @@ class Fed:
 
 
 CASES = [
-    *((name, "local") for name in POISONS), ("join", "spark"),
-    pytest.param("keyed", "spark", marks=pytest.mark.slow),
+    *((name, "local") for name in POISONS),
+    *(pytest.param(name, "spark", marks=pytest.mark.slow) for name in ("join", "keyed")),
 ]
 
 

@@ -574,6 +574,7 @@ def far(most):
         F.when(F.col("n") < most, F.col("n") + 1).otherwise(F.col("n")).alias("n")).distinct()
 
 
+@pytest.mark.slow
 def test_a_long_way_to_rest_is_none_that_swings(spark):
     """Also where earlier steps went there, and what goes round is the difference to them."""
     assert whole(spark, [(0,)]).iterate(far(1000)).at(0).collect() == [(1000,)]

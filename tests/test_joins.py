@@ -142,7 +142,7 @@ def test_every_way_and_every_cut(spark, name, cut):
 @pytest.mark.parametrize(
     ("name", "cut"),
     [("name", "the right side lags"), ("residual", "the left side is closed"),
-     ("chained", "taking turns"),
+     pytest.param("chained", "taking turns", marks=pytest.mark.slow),
      pytest.param("cross", "the left side lags", marks=pytest.mark.slow),
      pytest.param("null-safe", "even", marks=pytest.mark.slow)],
 )

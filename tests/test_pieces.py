@@ -234,6 +234,7 @@ def test_wide_rows_are_fewer(narrow):
     assert fitting([wide.between(0, 500)], 5000) == 5000
 
 
+@pytest.mark.slow
 def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypatch):
     made, given = [], Output.table
 
@@ -353,7 +354,7 @@ def test_what_is_kept_of_an_explosion_is_in_pieces(small, largest, runner):
         assert largest["spilled"] and largest["rows"] <= 2 * PIECE
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_an_explosion_inside_a_loop(small, largest, runner):
     with Dataflow(small, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
