@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pyspark_diff import Dataflow, StepCancelledError, StepError
 from pyspark_diff.errors import ClosedError, StalledError
+from pyspark_diff.runners import local, stop
 from pyspark_diff.spark import jobs
 
 ONE = "n long"
@@ -556,3 +557,103 @@ def test_a_program_that_ends_waits(spark, tmp_path):
     )
     assert ran.returncode == 0 and ran.stdout == "handed over\n", ran.stderr
     assert "Traceback" not in ran.stderr and not files_of(tmp_path)
+
+
+def test_cancelled_by_many_at_once(spark, gate):
+    with Dataflow(spark, runner="local") as flow:
+        copies, session = gated(flow, gate)
+        session.insert([(n,) for n in range(9)])
+        session.advance_to(1)
+        state, running, answers = flow._state, flow.step_async(), []
+        assert gate.reached.wait(60)
+        threads = [
+            threading.Thread(target=lambda: answers.append(running.cancel())) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        gate.opened.set()
+        for thread in threads:
+            thread.join(60)
+        assert answers == [True] * 8 and flow._state is state
+        assert flow.step() and copies.at().count() == 9
+
+
+@pytest.mark.parametrize("place", ["merge_bucket", "pass_by"])
+def test_cancelled_while_it_compacts_and_commits(spark, monkeypatch, tmp_path, place):
+    """The last places at which a step ends."""
+    with Dataflow(spark, runner="local", root=str(tmp_path), buckets=3) as flow:
+        rows, session = flow.input("rows", ONE)
+        counts = rows.count().keep()
+        where = local if place == "merge_bucket" else stop.Stop
+        real, asked, known, started = getattr(where, place), [], [], threading.Event()
+
+        def and_cancel(*arguments, **options):
+            if not asked and time_ > 3:
+                assert started.wait(60)
+                asked.append(known[-1]._stop.ask())
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(where, place, and_cancel)
+        for time_ in range(1, 40):
+            session.insert([(n,) for n in range(20)])
+            session.advance_to(time_)
+            before, state = files_of(tmp_path), flow._state
+            started.clear()
+            known.append(flow.step_async())
+            started.set()
+            try:
+                known[-1].wait()
+            except StepCancelledError:
+                break
+        assert asked == [True]
+        assert flow._state is state and files_of(tmp_path) == before
+        assert flow.step()
+        assert {row["count"] for row in counts.at().collect()} == {time_}
+
+
+def test_of_failures_that_nobody_waits_for_the_last_is_told(spark):
+    flow = Dataflow(spark, runner="local")
+    rows, session = flow.input("rows", ONE)
+    rows.select((1 / F.col("n")).alias("x")).keep()
+    session.insert([(0,)])
+    session.advance_to(1)
+    for _ in range(3):
+        running = flow.step_async()
+        while not running.done():
+            time.sleep(0.01)
+    with pytest.warns(RuntimeWarning, match="nobody has waited") as told:
+        flow.close()
+    assert len(told) == 1
+
+
+def test_asked_by_many_threads_while_spark_works(spark):
+    with Dataflow(spark, runner="spark") as flow:
+        rows, session = flow.input("rows", ONE)
+        counts = rows.flat_map(lambda row: (time.sleep(0.02), [(row.n,)])[1], ONE).count().keep()
+        session.insert([(n,) for n in range(40)])
+        session.advance_to(1)
+        over, failed, looks = threading.Event(), [], [0]
+
+        def look():
+            last = None
+            try:
+                while not over.is_set():
+                    now = flow.progress()
+                    if last is not None and last.step == now.step:
+                        assert now.rows >= last.rows and now.task_rows >= last.task_rows
+                        assert now.tasks_done >= last.tasks_done and now.jobs >= last.jobs
+                    last = now
+                    looks[0] += 1
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert flow.step_async().wait()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(60)
+        assert not failed and looks[0] > 50 and counts.at().count() == 40

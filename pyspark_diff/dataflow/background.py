@@ -144,14 +144,17 @@ class RunningSteps:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._running: list[RunningStep] = []
 
     def begin(
         self, spark: SparkSession, step: Callable[[Stop], bool], outside: Callable[[str], None]
     ) -> RunningStep:
         """Run one more."""
-        running = RunningStep(spark, step, outside)
-        self._running = [r for r in self._running if not r.done() or r._unseen] + [running]
+        with self._lock:
+            running = RunningStep(spark, step, outside)
+            going = [r for r in self._running if not r.done()]
+            self._running = [*self._untold(), *going, running]
         return running
 
     def cancel(self) -> None:
@@ -167,11 +170,14 @@ class RunningSteps:
             running._end()
 
     def close(self) -> None:
-        """Warn whoever closes the dataflow of those that have failed, and nobody was told."""
-        for running in self._running:
-            if running._unseen is not None:
-                warnings.warn(
-                    "a step in the background has failed, and nobody has waited for it: "
-                    f"{running._unseen}", RuntimeWarning, stacklevel=3,
-                )
+        """Warn whoever closes the dataflow of the last failure, if nobody was told."""
+        for running in self._untold():
+            warnings.warn(
+                "a step in the background has failed, and nobody has waited for it: "
+                f"{running._unseen}", RuntimeWarning, stacklevel=3,
+            )
         self._running = []
+
+    def _untold(self) -> list[RunningStep]:
+        """The last that has failed, if nobody was told: an error holds on to what its step held."""
+        return [r for r in self._running if r._unseen is not None][-1:]

@@ -220,7 +220,9 @@ class BaseDataflow:
         frontier = self._frontier()
         if begun is not None and shown.epoch <= begun.state.epoch:
             return progress_of(begun, frontier)
-        return progress_after(shown, self._live.before.counts(), frontier)
+        # Until the files of a step that was committed are in order, its jobs are still its own.
+        jobs = self._live.before if begun is None else begun.jobs
+        return progress_after(shown, jobs.counts(), frontier)
 
     def _frontier(self) -> Antichain:
         """Up to where everything is complete."""
