@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from pyspark_diff import Dataflow, DiffFrame, Loop
+from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
 from pyspark_diff.spark.schema import arrow_type
@@ -477,6 +477,20 @@ class Run:
         self._discarded = False
         assert files_of(self.flow) == self.flow._state.paths() | self.flow._outputs.pinned
         self.check()
+
+    def take(
+        self,
+        schedule: Sequence[Actions],
+        refused: Sequence[str] = ("may look at the times", "loop"),
+    ) -> None:
+        """Take all steps of a schedule and finish, up to what cannot be added late: what looks at
+        times, or into a loop that has run. The error has one of some texts then."""
+        try:
+            for actions in schedule:
+                self.step(actions)
+            self.finish()
+        except NotReadableError as error:
+            assert any(text in str(error) for text in refused), error
 
     def finish(self) -> None:
         """Close all inputs, take the last step, and check the law once more."""

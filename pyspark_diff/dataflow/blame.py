@@ -91,7 +91,8 @@ class Blame:
         """
         doing, program = self._failed.doing, self._failed.graph.program
         old = self._failed.state
-        found, drop = self._blamed(old, arrivals, upper), f"discard({'waiting=True' * again})"
+        found = self._blamed(old, arrivals, upper)
+        drop = "discard(waiting=True)" if again else "discard()"
         if found is None:
             found = "updates that earlier steps took in and that waited for another input"
             base = self._trial(old)

@@ -16,6 +16,7 @@ operators `distinct` and `top_k`, and a group of none but these is to them an em
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Sequence
 
@@ -57,7 +58,7 @@ RECORD = Argument(-1, T.NullType(), nullable=False)
 
 
 @dataclass(frozen=True)
-class AggregateFunction:
+class AggregateFunction(ABC):
     """What `agg` can be asked for; one of the three forms below.
 
     Parameters
@@ -119,9 +120,9 @@ class LinearFunction(AggregateFunction):
             )
         return found
 
+    @abstractmethod
     def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
         """The same for Arrow's type; None if values of the argument's type cannot be summed."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,12 @@ class OrderedFunction(AggregateFunction):
     can_be_distinct = False
 
     @property
+    @abstractmethod
     def order(self) -> tuple[tuple[int, bool], ...]:
         """Numbers of the arguments that make the order, and whether each is descending.
 
         Records in which the first of them is null do not count.
         """
-        raise NotImplementedError
 
     @property
     def from_back(self) -> bool:
@@ -155,9 +156,9 @@ class OrderedFunction(AggregateFunction):
 class CollectedFunction(AggregateFunction):
     """A function of all values that are not null, which are kept for each group."""
 
+    @abstractmethod
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
         """The result over some values and how often each is there, in ascending order."""
-        raise NotImplementedError
 
     def __call__(self, key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
         """The same as a function that `reduce` can call."""

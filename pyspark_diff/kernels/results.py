@@ -7,6 +7,7 @@ formulas hold as they stand, and the root of a negative variance is NaN.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,7 +61,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(ABC):
     """A linear aggregate: what is kept of a column, and what is made of that in the end.
 
     Parameters
@@ -81,10 +82,11 @@ class Result:
     kind: pa.DataType
 
     @property
+    @abstractmethod
     def accumulators(self) -> tuple[Accumulator, ...]:
         """What it is computed from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of(self, sums: Sums) -> pa.Array:
         """The result for each vector; null also where it would be divided by zero.
 
@@ -93,7 +95,6 @@ class Result:
         DiffOverflowError
             If one does not fit the type of the result.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
