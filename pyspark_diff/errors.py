@@ -160,6 +160,13 @@ class StorageError(DiffError, OSError):
     """
 
 
+class ProgramChangedError(DiffError, ValueError):
+    """A store was written by another program than the one that it is opened with.
+
+    Says operator by operator what has changed, and what could be done. Nothing has been done.
+    """
+
+
 class TooManyRowsError(DiffError, MemoryError):
     """Something cannot be worked through in pieces, and as a whole does not fit into memory.
 
@@ -188,6 +195,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StalledError,
         StepError,
         StorageError,
+        ProgramChangedError,
         TooManyRowsError,
     )
 }

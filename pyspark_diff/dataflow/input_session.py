@@ -193,6 +193,11 @@ class BaseSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _go_on(self, frontier: Antichain) -> None:
+        """Go on where another process has got to; nothing has been given yet."""
+        with self._lock:
+            self._content = _Content(frontier, frontier, [], [])
+
     def _at(self) -> int | None:
         """The session's time; None when closed."""
         return self._content.capability.bound

@@ -1,8 +1,13 @@
-"""Where batch files live: one directory that this process owns, and that it always removes.
+"""Where batch files live: a directory that this process owns and always removes, or the folder of a
+store that outlives it.
 
 A file is written under a temporary name and moved into place, so under its final name it is whole::
 
     open(path) succeeds  ==>  the file holds all of one bucket's rows
+
+In a store its name certifies it: the name ends with the checksum and the length of what was
+written, and whoever opens it first compares them. So whoever knows the name knows the content, and
+a file that was changed, cut short or put in the place of another one is never read.
 
 The directory is locked while its owner lives. Directories whose owner died are removed by the next
 one that starts beside them::
@@ -23,6 +28,7 @@ import stat
 import tempfile
 import uuid
 import weakref
+import zlib
 from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,13 +38,16 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.errors import DiffError, StorageError
+from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
 _SCRATCH = ".tmp"
+#: How the name of a directory ends whose batch files outlive the process.
+LASTING = ".durable"
+_CERTIFIED = re.compile(r"-([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
 #: What the system says when it would say the same again, and on every machine.
 _LASTING = frozenset({
     errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
@@ -49,6 +58,8 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 #: of those that it removes, and a task, which learns of no removal, of all that it opened.
 _opened: OrderedDict[str, Updates] = OrderedDict()
 _MOST_OPEN = 4096
+#: Files that are what their names say. They never change under them.
+_checked: set[str] = set()
 #: Small batches that no other process has had to read yet.
 _in_memory: dict[str, Updates] = {}
 
@@ -91,12 +102,74 @@ class Storage:
         self._finalizer()
 
 
+class StoreFiles:
+    """The batch files of a store, as one writer of it makes them.
+
+    Parameters
+    ----------
+    root : str
+        The store's.
+    epoch : int
+        The writer's.
+    """
+
+    def __init__(self, root: str, epoch: int):
+        self.root = root
+        self._begin = os.path.join(root, "data", f"e{epoch:04d}-")
+        self._made: list[str] = []
+
+    def directory(self, name: str) -> str:
+        """A path that nobody has used, for a directory that is made with its first file."""
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
+        found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
+        self._made.append(found)
+        return found
+
+    def close(self) -> None:
+        """Remove what only this process could have read. A second call does nothing."""
+        for directory in self._made:
+            inside = directory + os.sep
+            for known in (_opened, _in_memory):
+                for path in [path for path in known if path.startswith(inside)]:
+                    del known[path]
+            if os.path.isdir(directory):
+                names = os.listdir(directory)
+                left = [name for name in names if _CERTIFIED.search(name) is None]
+                remove_files([os.path.join(directory, name) for name in left])
+        self._made = []
+
+
+def certified(path: str) -> tuple[int, int] | None:
+    """The checksum and the length that a file's name tells, if it is one of a store.
+
+    Examples
+    --------
+    >>> certified("00003-0a1b2c3d-4096.arrow"), certified("00003.arrow")
+    ((169552957, 4096), None)
+    """
+    found = _CERTIFIED.search(path)
+    return None if found is None else (int(found[1], 16), int(found[2]))
+
+
 def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True) -> int:
     """Write an Arrow IPC file under its final name only when it is whole; returns its bytes.
 
     A task of a Spark job does not `make` the directory: when the job has failed and its files are
     removed, other tasks of it may still be running, and shall leave nothing behind.
     """
+    return _written(path, batch, make, lasting=False)[1]
+
+
+def write_lasting(
+    path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True
+) -> tuple[str, int]:
+    """The same with a file that outlives a crash of the machine; returns its certified path too."""
+    return _written(path, batch, make, lasting=True)
+
+
+def _written(
+    path: str, batch: pa.RecordBatch | pa.Table, make: bool, lasting: bool
+) -> tuple[str, int]:
     scratch = f"{path}.{uuid.uuid4().hex[:8]}{_SCRATCH}"
     with _explained(path):
         if make:
@@ -105,12 +178,30 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
             with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write(batch)
             size = os.path.getsize(scratch)
+            if lasting:
+                sync(scratch)
+                path = f"{path.removesuffix('.arrow')}-{checksum_of(scratch):08x}-{size}.arrow"
             os.replace(scratch, path)
         except BaseException:
             if os.path.exists(scratch):
                 os.unlink(scratch)
             raise
-    return size
+    return path, size
+
+
+def sync(path: str) -> None:
+    """Make what was written of a file, or the entries of a directory, outlive a crash."""
+    there = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(there)
+    finally:
+        os.close(there)
+
+
+def checksum_of(path: str) -> int:
+    """The checksum of a file's content."""
+    with pa.memory_map(path) as mapped:
+        return zlib.crc32(mapped.read_buffer()) if mapped.size() else 0
 
 
 @contextmanager
@@ -136,6 +227,7 @@ def made(directory: str) -> Iterator[None]:
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
     with _explained(path):
+        _check(path)
         return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
 
@@ -147,6 +239,11 @@ def put_in_memory(path: str, updates: Updates) -> None:
     """
     # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
     _in_memory[path] = updates.take(np.arange(len(updates)))
+
+
+def hold_in_memory(path: str, updates: Updates) -> None:
+    """The same without a copy, of what is held anyway: mapped from a file, say."""
+    _in_memory[path] = updates
 
 
 def settle(paths: Iterable[str]) -> None:
@@ -180,14 +277,44 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with _explained(path), pa.ipc.open_file(pa.memory_map(path)) as reader:
-            found = ipc.from_batch(reader.get_batch(0))
+        with _explained(path):
+            _check(path)
+            with pa.ipc.open_file(pa.memory_map(path)) as reader:
+                found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
             _opened.popitem(last=False)
     else:
         _opened.move_to_end(path)
     return found
+
+
+def _check(path: str) -> None:
+    """Refuse a file that is not what its name certifies, when this process first opens it.
+
+    Raises
+    ------
+    DamagedStateError
+    """
+    told = certified(path)
+    if told is None or path in _checked:
+        return
+    found = None
+    try:
+        found = checksum_of(path), os.path.getsize(path)
+    except FileNotFoundError:
+        pass
+    if found != told:
+        what = "is missing"
+        if found is not None and found[1] != told[1]:
+            what = f"has {found[1]:,} bytes, and was written with {told[1]:,}"
+        elif found is not None:
+            what = "holds something else than what was written"
+        raise DamagedStateError(
+            f"{path!r} {what}. It was changed from outside, or lost by the file system. Bring it "
+            "back from a copy, or open the store at an older commit that does not need it"
+        )
+    _checked.add(path)
 
 
 @contextmanager
@@ -208,12 +335,19 @@ def remove_files(paths: list[str]) -> None:
         if _in_memory.pop(path, None) is not None:
             continue
         _opened.pop(path, None)
+        _checked.discard(path)
         # The directory goes with the last file of the batch, also of one that is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
             try:
                 remove(what)
             except OSError:
                 pass
+
+
+def forget(paths: Iterable[str]) -> None:
+    """Let go of files that stay where they are."""
+    for path in paths:
+        _opened.pop(path, None)
 
 
 def remove_others(directory: str, paths: Iterable[str]) -> None:

@@ -1,0 +1,189 @@
+"""State that outlives the application: each step that is done is a commit.
+
+    a step is done  ⟺  its commit exists
+
+Whether it exists is settled by the store alone, so a step that is cut short behind its commit is
+done, and is taken over by whatever comes next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_diff.engine.blueprint import blueprint
+from pyspark_diff.engine.durable import Decoder, Place, encoded, sealed, understood
+from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.program import written
+from pyspark_diff.engine.state import State
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.commits import Commit, Commits
+from pyspark_diff.trace.manifest import Segment
+from pyspark_diff.trace.objects import Objects
+from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
+
+#: The description of a program of which nothing has run.
+NOTHING = b"null"
+
+
+class Store:
+    """The commits of one dataflow, as its writer makes them. It holds state: the last of them.
+
+    Parameters
+    ----------
+    objects : Objects
+    commits : Commits
+        Open for writing.
+    commit : Commit
+        The last one.
+    places : mapping of str to Place
+        Where the small batches lie that it holds, by their paths.
+    retain : int
+        So many commits stay readable.
+    """
+
+    def __init__(
+        self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
+        places: Mapping[str, Place], retain: int,
+    ):
+        self.commits, self.last = commits, commit
+        self.files, self.retain = files, retain
+        self._objects = objects
+        self._places = dict(places)
+        #: What is being committed, and where its small batches are going to lie.
+        self._going: tuple[State, dict[str, Place]] | None = None
+        self._done: State | None = None
+        self._described: tuple[Graph, bytes] | None = None
+        #: Whether the last commit has something that consumers were to be given.
+        self._owes = False
+
+    def commit(
+        self, state: State, settings: Mapping[str, Any], token: str | None
+    ) -> State:
+        """Make a state last; returns it as it is then held.
+
+        Raises
+        ------
+        ConcurrentWriteError
+            If another application writes this store now. Nothing is committed then.
+        UnknownOutcomeError
+            If it cannot be told whether it was committed; the next step finds out.
+        """
+        after = sealed(state, self.files.directory)
+        found = encoded(
+            after, self._objects.locate(""), self.commits.next_number, self._places,
+            self._program(after), settings,
+        )
+        self._sync(found.files)
+        self._going = after, dict(found.places)
+        self.commits.append(found.text, found.payload, found.files, found.uses, token)
+        self._settle()
+        return after
+
+    def committed(self, state: State) -> State:
+        """The state of the last commit, where that is not yet the state that is held.
+
+        A step may be cut short behind its commit, so whoever is about to do something asks first.
+        """
+        if self._going is not None:
+            self.commits.settle()
+            self._settle()
+        done, self._done = self._done, None
+        return state if done is None else done
+
+    def _settle(self) -> None:
+        """Take over what was going to be committed, if it was."""
+        last = self.commits.last
+        assert last is not None  # it is open
+        if self._going is not None and last.number > self.last.number:
+            self._done, self._places = self._going
+            self._owes = any(not delivery.done for delivery in self._done.outbox)
+            self.last = last
+        self._going = None
+
+    def owes_nothing(self, state: State) -> bool:
+        """Whether consumers have been given since what the last commit says they were to be."""
+        return self._owes and all(delivery.done for delivery in state.outbox)
+
+    def tidy(self, keep: Sequence[str]) -> None:
+        """Let go of commits that are not retained, now and then."""
+        if self.last.number % max(1, self.retain) == 0:
+            self.vacuum(keep, dry_run=False, older_than=0.0)
+
+    def vacuum(
+        self, keep: Sequence[str], *, dry_run: bool, older_than: float
+    ) -> Vacuumed:
+        """Let go of what no retained commit needs, but for some paths."""
+        root = self._objects.locate("").rstrip("/") + "/"
+        names = [path.removeprefix(root) for path in keep]
+        return vacuum(
+            self._objects, self.commits, self.retain, dry_run=dry_run, older_than=older_than,
+            keep=names,
+        )
+
+    @property
+    def root(self) -> str:
+        """Where it is."""
+        return self._objects.root
+
+    def verify(self) -> list[str]:
+        """What is wrong with the files of the last commit."""
+        return verify(self._objects, self.last, full=True)
+
+    def history(self) -> tuple[list[tuple[Any, ...]], str]:
+        """The commits that can be read, and the columns that tell of them."""
+        rows = []
+        for number in self.commits.numbers():
+            commit = self.commits.read(number)
+            with understood():
+                step = int(json.loads(commit.state.split(b"\n")[1])["step"])
+            size = sum(file.length for file in commit.files.values())
+            rows.append((
+                number, commit.written, commit.epoch, commit.token, step, len(commit.files), size
+            ))
+        columns = (
+            "commit long, written timestamp, epoch long, token string, step long, files long, "
+            "bytes long"
+        )
+        return rows, columns
+
+    def _program(self, state: State) -> bytes:
+        """The description of what runs."""
+        graph = state.graph
+        if graph is None:
+            return NOTHING
+        if self._described is None or self._described[0] is not graph:
+            told = blueprint(graph, fingerprints(written(graph.lowered)))
+            self._described = graph, json.dumps(told, separators=(",", ":")).encode()
+        return self._described[1]
+
+    def _sync(self, names: Mapping[str, object]) -> None:
+        """Make the entries of files last that no commit has named."""
+        root = self._objects.locate("")
+        if not os.path.isabs(root):
+            return  # not in a file system
+        new = {os.path.dirname(name) for name in names if name not in self.last.files}
+        for directory in sorted(new):
+            storage.sync(os.path.join(root, directory))
+        if new:
+            storage.sync(os.path.join(root, "data"))
+
+
+def decoder_of(objects: Objects, commits: Commits, commit: Commit) -> Decoder:
+    """What reads the state of a commit."""
+    root = objects.locate("").rstrip("/")
+    # Small batches are held under paths that nobody else has.
+    own = storage.StoreFiles(root, commit.epoch).directory("small")
+
+    def read(number: int, offset: int, length: int, checksum: int) -> pa.Buffer:
+        found = commits.segment_bytes(number, Segment(offset, length, checksum))
+        return pa.py_buffer(found)
+
+    return Decoder(
+        commit.state, root, commit.files, read, lambda number: f"{own}/{number:05d}.arrow"
+    )
