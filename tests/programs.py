@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
@@ -373,6 +373,9 @@ class Output:
     probe: Any
     #: The first time at which it is known: one that is added late knows no more of its past.
     first: int = 0
+    #: What the last step has shown, and what may be shown again.
+    last: list[tuple[Any, int, int]] = field(default_factory=list)
+    again: list[tuple[Any, int, int]] = field(default_factory=list)
 
 
 class Run:
@@ -469,6 +472,7 @@ class Run:
         for output, old in zip(self.outputs, before):
             output.seen.extend(old.seen)
             output.first = old.first
+            output.again = old.last if self._killed else []
 
     def __enter__(self) -> "Run":
         self._limits.setattr(work, "IN_MEMORY_ROWS", self._held)
@@ -512,7 +516,12 @@ class Run:
         counts = [len(output.seen) for output in self.outputs]
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
-            self._check_new(output, frontier, output.seen[count:])
+            again, output.again = output.again, []
+            if again and output.seen[count:][:len(again)] == again:
+                # Nobody could say whether it had been shown that before the end came.
+                del output.seen[count:count + len(again)]
+            output.last = output.seen[count:]
+            self._check_new(output, frontier, output.last)
         self._discarded = False
         needed = self.flow._state.paths() | self.flow._outputs.pinned
         if self._store is None:

@@ -725,7 +725,9 @@ class BaseDataflow:
         """A state that a crash does not take back, where there is a store: as it is then held."""
         if self._store is None:
             return state
-        return self._store.commit(state, self._settings(state), self._token)
+        return self._store.commit(
+            state, self._settings(state), self._outputs.called(), self._token
+        )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
         settings = Settings(

@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_diff.engine.blueprint import blueprint
-from pyspark_diff.engine.durable import Decoder, Place, encoded, sealed, understood
-from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.durable import Decoder, Encoded, Place, encoded, sealed, understood
+from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
+from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.manifest import Segment
@@ -43,27 +44,31 @@ class Store:
         The last one.
     places : mapping of str to Place
         Where the small batches lie that it holds, by their paths.
+    prints : mapping of Node to Fingerprint
+        Of nodes that have them already.
     retain : int
         So many commits stay readable.
     """
 
     def __init__(
         self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
-        places: Mapping[str, Place], retain: int,
+        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint], retain: int,
     ):
         self.commits, self.last = commits, commit
         self.files, self.retain = files, retain
         self._objects = objects
         self._places = dict(places)
         #: What is being committed, and where its small batches are going to lie.
-        self._going: tuple[State, dict[str, Place]] | None = None
+        self._going: tuple[State, Encoded] | None = None
         self._done: State | None = None
         self._described: tuple[Graph, bytes] | None = None
+        self._prints = dict(prints)
         #: Whether the last commit has something that consumers were to be given.
         self._owes = False
 
     def commit(
-        self, state: State, settings: Mapping[str, Any], token: str | None
+        self, state: State, settings: Mapping[str, Any], names: Mapping[Node, str],
+        token: str | None,
     ) -> State:
         """Make a state last; returns it as it is then held.
 
@@ -76,11 +81,11 @@ class Store:
         """
         after = sealed(state, self.files.directory)
         found = encoded(
-            after, self._objects.locate(""), self.commits.next_number, self._places,
-            self._program(after), settings,
+            after, self._objects.root, self.commits.next_number, self._places,
+            self._program(after, names), settings,
         )
         self._sync(found.files)
-        self._going = after, dict(found.places)
+        self._going = after, found
         self.commits.append(found.text, found.payload, found.files, found.uses, token)
         self._settle()
         return after
@@ -100,11 +105,11 @@ class Store:
         """Take over what was going to be committed, if it was."""
         last = self.commits.last
         assert last is not None  # it is open
-        if self._going is not None and last.number > self.last.number:
-            self._done, self._places = self._going
+        # If it was not, another one has its number, with the state of before.
+        if self._going is not None and last.state == self._going[1].text:
+            self._done, self._places = self._going[0], dict(self._going[1].places)
             self._owes = any(not delivery.done for delivery in self._done.outbox)
-            self.last = last
-        self._going = None
+        self.last, self._going = last, None
 
     def owes_nothing(self, state: State) -> bool:
         """Whether consumers have been given since what the last commit says they were to be."""
@@ -119,7 +124,7 @@ class Store:
         self, keep: Sequence[str], *, dry_run: bool, older_than: float
     ) -> Vacuumed:
         """Let go of what no retained commit needs, but for some paths."""
-        root = self._objects.locate("").rstrip("/") + "/"
+        root = self._objects.root.rstrip("/") + "/"
         names = [path.removeprefix(root) for path in keep]
         return vacuum(
             self._objects, self.commits, self.retain, dry_run=dry_run, older_than=older_than,
@@ -152,19 +157,22 @@ class Store:
         )
         return rows, columns
 
-    def _program(self, state: State) -> bytes:
-        """The description of what runs."""
+    def _program(self, state: State, names: Mapping[Node, str]) -> bytes:
+        """The description of what runs, with what users call nodes."""
         graph = state.graph
         if graph is None:
             return NOTHING
         if self._described is None or self._described[0] is not graph:
-            told = blueprint(graph, fingerprints(written(graph.lowered)))
+            origins = (node for nodes in graph.origins.values() for node in nodes)
+            program = written([*graph.lowered, *origins])
+            self._prints = fingerprints(program, self._prints, rows=True)
+            told = blueprint(graph, self._prints, names)
             self._described = graph, json.dumps(told, separators=(",", ":")).encode()
         return self._described[1]
 
     def _sync(self, names: Mapping[str, object]) -> None:
         """Make the entries of files last that no commit has named."""
-        root = self._objects.locate("")
+        root = self._objects.root
         if not os.path.isabs(root):
             return  # not in a file system
         new = {os.path.dirname(name) for name in names if name not in self.last.files}
@@ -176,7 +184,7 @@ class Store:
 
 def decoder_of(objects: Objects, commits: Commits, commit: Commit) -> Decoder:
     """What reads the state of a commit."""
-    root = objects.locate("").rstrip("/")
+    root = objects.root.rstrip("/")
     # Small batches are held under paths that nobody else has.
     own = storage.StoreFiles(root, commit.epoch).directory("small")
 

@@ -21,7 +21,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.durable import NOTHING, Store, decoder_of
 from pyspark_diff.engine.blueprint import Rebuilt, rebuilt
 from pyspark_diff.engine.durable import Decoder, encoded, understood
-from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
@@ -72,14 +72,14 @@ def opened(
         flow._write(program)
         while True:
             if last is None or decoder is None:
-                state, places = flow._state, {}
+                state, places, prints = flow._state, {}, {}
                 nothing = State({}, {}, {}, {})
                 text = encoded(
-                    nothing, objects.locate(""), 0, {}, NOTHING, flow._settings(nothing)
+                    nothing, objects.root, 0, {}, NOTHING, flow._settings(nothing)
                 ).text
                 commit = commits.make(text)
                 break
-            state = _restored(flow, objects, decoder, on_change)
+            state, prints = _restored(flow, objects, decoder, on_change)
             commit, places = commits.open_for_writing(), decoder.places
             if commit.number == last.number + 1:
                 break
@@ -89,10 +89,10 @@ def opened(
         with understood():
             told = {} if decoder is None else decoder.body["numbers"]
             numbers = {str(name): int(number) for name, number in told.items()}
-        files = storage.StoreFiles(objects.locate(""), commit.epoch)
+        files = storage.StoreFiles(objects.root, commit.epoch)
         flow._storage.close()
         flow._storage = files
-        flow._store = Store(objects, commits, commit, files, places, retain)
+        flow._store = Store(objects, commits, commit, files, places, prints, retain)
         flow._go_on(state, numbers)
     except BaseException:
         flow.close()
@@ -115,8 +115,8 @@ def _same_buckets(objects: Objects, decoder: Decoder, buckets: int | None) -> in
 
 def _restored(
     flow: BaseDataflow, objects: Objects, decoder: Decoder, on_change: OnChange
-) -> State:
-    """The state of a store, as far as a program goes on with it.
+) -> tuple[State, dict[Node, Fingerprint]]:
+    """The state of a store, as far as a program goes on with it, and what the program is.
 
     Raises
     ------
@@ -140,9 +140,10 @@ def _restored(
             objects.root, held["zone"], here["zone"],
         )
     if told is None:
-        return flow._state
+        return flow._state, {}
     program = written(flow._wanted())
-    found = rebuilt(told, program, fingerprints(program))
+    prints = fingerprints(program, rows=True)
+    found = rebuilt(told, program, prints)
     changes = _changes(found, set(kept), set(flow._outputs.names()))
     if changes and on_change == "refuse":
         raise ProgramChangedError(
@@ -164,20 +165,20 @@ def _restored(
                 "done: open it with on_change='rebuild' to begin anew with all that is made of "
                 "the same inputs, which have to be given again"
             ) from error
-        state = _anew(flow, told, decoder, found)
-    return state
+        state = _anew(flow, told, decoder, found, prints)
+    return state, prints
 
 
 def _anew(
-    flow: BaseDataflow, told: Mapping[str, Any], decoder: Decoder, found: Rebuilt
+    flow: BaseDataflow, told: Mapping[str, Any], decoder: Decoder, found: Rebuilt,
+    prints: Mapping[Node, Fingerprint],
 ) -> State:
     """The state in which all that has to do with something new begins anew."""
     every = flow._wanted()
     parts = _parts(written(every).nodes)
     fresh = {parts[node] for node in found.added}
     kept = [sink for sink in every if parts[sink] not in fresh]
-    program = written(kept)
-    found = rebuilt(told, program, fingerprints(program))
+    found = rebuilt(told, written(kept), prints)
     inputs = [n for n in flow._inputs.nodes() if parts[n] in fresh]
     flow._inputs.begin_anew(inputs)
     names = ", ".join(repr(flow._inputs.names()[node]) for node in inputs)

@@ -75,6 +75,10 @@ class Outputs:
             self._named[name] = frame
             self._nodes[name] = node, tuple(columns)
 
+    def called(self) -> dict[Node, str]:
+        """The sinks that keep collections that have a name."""
+        return {self._sinks[node]: name for name, (node, _) in self._nodes.items()}
+
     def told(self, state: State) -> dict[str, Any]:
         """By their names what is to be known of those that have run, as JSON has it, so that they
         can be read without the program."""

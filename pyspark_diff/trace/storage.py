@@ -122,6 +122,9 @@ class StoreFiles:
         """A path that nobody has used, for a directory that is made with its first file."""
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
         found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
+        if not self._made:
+            with _explained(found):
+                os.makedirs(os.path.dirname(found), exist_ok=True)
         self._made.append(found)
         return found
 
@@ -257,7 +260,7 @@ def settle(paths: Iterable[str]) -> None:
 
 def spilled(folder: str, updates: Updates) -> Updates:
     """The same updates in a file, mapped: they take no memory, and go when nobody has them."""
-    path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}.arrow")
+    path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}{_SCRATCH}")
     write_batch(path, ipc.to_batch(updates), make=False)
     with _explained(path):
         try:
