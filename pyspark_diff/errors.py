@@ -176,7 +176,7 @@ class FormatError(StorageError):
 
 
 class UnknownOutcomeError(StorageError):
-    """It cannot be told whether something was written: the answer was lost, not the request perhaps.
+    """Whether something was written cannot be told: the answer was lost, perhaps not the request.
 
     Names the object. Nothing more is written until that is settled; once the store can be reached,
     opening it again gives what is there.
