@@ -167,6 +167,37 @@ class ProgramChangedError(DiffError, ValueError):
     """
 
 
+class DamagedStateError(StorageError):
+    """What lies in a store is not what was written there.
+
+    Names the object and what is wrong with it: missing, cut short, changed, or in another's place.
+    Nothing of it was used. Put the object back from a copy of the store, or start a new store.
+    """
+
+
+class FormatError(StorageError):
+    """A store was written in a format that this version of the library does not read.
+
+    Names both versions. Nothing was changed; open the store with the newer version of the library.
+    """
+
+
+class UnknownOutcomeError(StorageError):
+    """Whether something was written cannot be told: the answer was lost, perhaps not the request.
+
+    Names the object. Nothing more is written until that is settled; once the store can be reached,
+    opening it again gives what is there.
+    """
+
+
+class ConcurrentWriteError(DiffError, RuntimeError):
+    """Another writer has taken over a store, so this one may not write any more.
+
+    Names both epochs. What was to be committed is not in the store; open it again to go on from
+    what the other writer has committed, if both were not meant to write.
+    """
+
+
 class TooManyRowsError(DiffError, MemoryError):
     """Something cannot be worked through in pieces, and as a whole does not fit into memory.
 
@@ -196,6 +227,10 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StepError,
         StorageError,
         ProgramChangedError,
+        DamagedStateError,
+        FormatError,
+        UnknownOutcomeError,
+        ConcurrentWriteError,
         TooManyRowsError,
     )
 }

@@ -35,7 +35,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate_functions aggregates analysis check compiled conditions handles names "
         "tree".split()
     ),
-    "trace": frozenset("arrangement batch spine storage".split()),
+    "trace": frozenset(
+        "arrangement batch commits manifest objects read_holds spine storage vacuum".split()
+    ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
@@ -74,7 +76,9 @@ REACHES: dict[str, frozenset[str]] = {
 LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
-    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions"}),
+    2: frozenset({
+        "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions",
+    }),
 }
 
 #: The only module that talks to the JVM, and the names by which it does.
