@@ -79,12 +79,21 @@ class Standing:
         Arrangements that hold all of their collections, all columns of it.
     gone : frozenset of Node
         Nodes that run and whose past is gone: for what is new they are made again.
+    wanted : mapping of Node to frozenset of str
+        Columns that nodes have given so far.
+    origins : mapping of Node to tuple of Node
+        For each node that runs those as they were written that it comes from.
+    bases : tuple of Node
+        Nodes that go on whatever reads them, as something new is given its past from there.
     """
 
     program: Program = field(default_factory=lambda: Program((), (), {}))
     nodes: Mapping[Node, Node] = field(default_factory=dict)
     whole: frozenset[Node] = frozenset()
     gone: frozenset[Node] = frozenset()
+    wanted: Mapping[Node, frozenset[str]] = field(default_factory=dict)
+    origins: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    bases: tuple[Node, ...] = ()
 
     def __contains__(self, node: Node) -> bool:
         return node in self.program.numbers
@@ -144,7 +153,7 @@ def _standing(program: Program, standing: Standing) -> Lowered:
         if isinstance(variable, Variable):
             results.setdefault(variable, made[result])
     sinks = [standing.nodes.get(sink, made[sink]) for sink in program.sinks]
-    return Lowered(program_of(sinks, results), made)
+    return Lowered(program_of([*sinks, *standing.bases], results), made)
 
 
 def merged(program: Program, standing: Standing = Standing()) -> Lowered:
