@@ -362,7 +362,8 @@ class _Describer:
 def _plain(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
-    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else repr(value).encode()
+    text = value if isinstance(value, str) else repr(value)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _text(value: object) -> str | None:
