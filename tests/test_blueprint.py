@@ -7,7 +7,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import os
+import subprocess
+import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -19,7 +24,7 @@ from oracle import FLAT_MAPS
 from programs import Run, programs, schedules
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, NotReadableError, StorageError
+from pyspark_diff import Dataflow, Loop, NotReadableError, StorageError
 from pyspark_diff.engine.blueprint import Rebuilt, blueprint, rebuilt
 from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.graph import Graph
@@ -152,3 +157,274 @@ def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
 @given(data=st.data())
 def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
     check_rewritten(spark, data, runner="spark", buckets=2)
+
+
+# What a fingerprint tells apart.
+
+
+@pytest.fixture(scope="module")
+def flows(spark):
+    """Dataflows in which a program is written, one for each time."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Dataflow(spark, runner="local"))
+
+
+LIMIT = 3
+
+
+def above(bound, step=1):
+    return lambda row: [(row.k,)] * step if row.v > bound else []
+
+
+def limited(row):
+    return [(row.k,)] * LIMIT
+
+
+def helped(row):
+    return [(value(row),)]
+
+
+def value(row):
+    return row.v + 1
+
+
+def other_value(row):
+    return row.v + 2
+
+
+class Rule:
+    def __init__(self, least):
+        self.least = least
+
+    def __call__(self, row):
+        return [(row.k,)] if row.v > self.least else []
+
+
+def one(value):
+    return 1
+
+
+#: Of each operator some ways to write it, all of which do something else.
+WAYS = {
+    "input": [
+        lambda f, p: f.input("a", "k int")[0], lambda f, p: f.input("b", "k int")[0],
+        lambda f, p: f.input("a", "k long")[0], lambda f, p: f.input("a", "j int")[0],
+        lambda f, p: f.input("a", "k int", key="k")[0],
+    ],
+    "keyed input": [
+        lambda f, p: f.input("a", "k int, v int", key="k")[0],
+        lambda f, p: f.input("a", "k int, v int", key="v")[0],
+    ],
+    "where": [
+        lambda f, p: p.where("k > 1"), lambda f, p: p.where("k > 2"),
+        lambda f, p: p.where("v > 1"), lambda f, p: p.where("k >= 1"),
+        lambda f, p: p.where("k > 1.0"), lambda f, p: p.where("k > 1").where("k > 1"),
+    ],
+    "select": [
+        lambda f, p: p.select("k"), lambda f, p: p.select("v"),
+        lambda f, p: p.select(F.col("k").alias("v")), lambda f, p: p.select("k", "v"),
+        lambda f, p: p.select(F.lit(1).alias("k")), lambda f, p: p.select(F.lit("k").alias("k")),
+        lambda f, p: p.select(F.lit("1").alias("k")), lambda f, p: p.select((p["k"] + 1).alias("k")),
+        lambda f, p: p.select(F.lit(b"ab").alias("k")), lambda f, p: p.select(F.lit(b"ac").alias("k")),
+    ],
+    "expressions of Spark": [
+        lambda f, p: p.withColumn("x", F.col("k") * 1.5),
+        lambda f, p: p.withColumn("x", F.col("v") * 1.5),
+        lambda f, p: p.withColumn("x", p["k"] * 1.25), lambda f, p: p.withColumn("x", p["v"] * 1.25),
+        lambda f, p: p.withColumn("y", F.col("k") * 1.5),
+        lambda f, p: p.withColumn("x", F.col("k").cast("string")),
+        lambda f, p: p.withColumn("x", F.col("k").cast("float")),
+        lambda f, p: p.withColumn("x", F.when(p["k"] > 1, 1.5).otherwise(2.5)),
+        lambda f, p: p.withColumn("x", F.when(p["k"] > 1, 2.5).otherwise(1.5)),
+        lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 1)),
+        lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 2)),
+        lambda f, p: p.withColumn("x", F.expr("k * 1.5")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")), lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
+        lambda f, p: p.fillna(1), lambda f, p: p.fillna(2), lambda f, p: p.fillna(1, ["k"]),
+        lambda f, p: p.replace(1, 2), lambda f, p: p.replace(2, 1),
+    ],
+    "cases": [
+        lambda f, p, n=n: p.withColumn("x", functools.reduce(
+            lambda found, i: found.when(F.col("k") == i, i + n), range(12), F.when(p["v"] == 9, 0.5)
+        )) for n in (0, 1)
+    ],
+    "flat_map": [
+        lambda f, p: p.flat_map(lambda row: [(row.k,)], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.v,)], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k, )], "k long"),
+        lambda f, p: p.flat_map(above(1), "k int"), lambda f, p: p.flat_map(above(2), "k int"),
+        lambda f, p: p.flat_map(above(1.0), "k int"), lambda f, p: p.flat_map(above(1, 2), "k int"),
+        lambda f, p: p.flat_map(above(True), "k int"),
+        lambda f, p: p.flat_map(lambda row, n=1: [(row.k,)] * n, "k int"),
+        lambda f, p: p.flat_map(lambda row, n=2: [(row.k,)] * n, "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k,)] if row.k in {"a", "b"} else [], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k,)] if row.k in {"a", "c"} else [], "k int"),
+        lambda f, p: p.flat_map(Rule(1), "k int"), lambda f, p: p.flat_map(Rule(2), "k int"),
+        lambda f, p: p.flat_map(functools.partial(above, 1), "k int"),
+        lambda f, p: p.flat_map(functools.partial(above, 2), "k int"),
+        lambda f, p: p.flat_map(limited, "k int"),
+    ],
+    "other functions": [
+        lambda f, p: p.map_in_pandas(lambda it: it, "k int"),
+        lambda f, p: p.map_in_pandas(lambda it: iter(it), "k int"),
+        lambda f, p: p.mapInArrow(lambda it: it, "k int"),
+        lambda f, p: p.transform(lambda df: df.where("k > 1")),
+        lambda f, p: p.transform(lambda df: df.where("k > 2")),
+        lambda f, p: p.threshold(lambda n: min(n, 1)), lambda f, p: p.threshold(lambda n: min(n, 2)),
+        lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(1,)], "c int"),
+        lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(2,)], "c int"),
+        lambda f, p: p.arrange_by_key("v").reduce(lambda key, rows: [(1,)], "c int"),
+    ],
+    "aggregates": [
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("s")),
+        lambda f, p: p.groupBy("v").agg(F.sum("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.min("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.max("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.avg("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("t")),
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("s"), F.count("v").alias("t")),
+        lambda f, p: p.count(), lambda f, p: p.distinct(), lambda f, p: p.negate(),
+        lambda f, p: p.consolidate(), lambda f, p: p.groupBy("k").count(),
+    ],
+    "joins": [
+        lambda f, p, how=how: p.join(p.toDF("k", "w"), "k", how)
+        for how in ("inner", "left", "right", "outer", "semi", "anti")
+    ] + [
+        lambda f, p: p.join(p.toDF("k", "w"), F.col("v") == F.col("w")),
+        lambda f, p: p.join(p.toDF("k", "w").where("w > 1"), "k"),
+        lambda f, p: p.toDF("k", "w").join(p, "k"),
+    ],
+    "constants": [
+        lambda f, p, rows=rows, schema=schema: f.constant(rows, schema)
+        for rows, schema in [
+            ([(1, "a")], "k int, s string"), ([(1, "b")], "k int, s string"),
+            ([(1, None)], "k int, s string"), ([(None, "a")], "k int, s string"),
+            ([(1, "a")], "k long, s string"), ([(1, "a")], "k int, t string"),
+            ([(1, "a"), (1, "a")], "k int, s string"), ([], "k int, s string"),
+            ([([1, None],)], "k array<int>"), ([([None, 1],)], "k array<int>"),
+        ]
+    ],
+    "loops": [
+        lambda f, p: turned(p), lambda f, p: turned(p, most=4),
+        lambda f, p: turned(p, on_limit="error"), lambda f, p: turned(p, bound=4),
+        lambda f, p: turned(p.where("k > 1")), lambda f, p: turned(turned(p)),
+        lambda f, p: both(p, 1, 2), lambda f, p: both(p, 1, 3), lambda f, p: both(p, 3, 1),
+    ],
+}
+
+
+def turned(pairs, most=5, on_limit="return", bound=3):
+    return pairs.iterate(
+        lambda x: x.where(F.col("k") < bound).union(pairs).distinct(), most, on_limit
+    )
+
+
+def both(pairs, one, two):
+    """What leaves a loop of two variables."""
+    with Loop(5, "return") as loop:
+        first, second = loop.variable(pairs), loop.variable(pairs.where("v > 7"))
+        after = first.set(second.where(F.col("k") > one).union(pairs).distinct())
+        second.set(first.where(F.col("k") > two).distinct())
+    return loop.leave(after)
+
+
+def digest(flow, way):
+    """The fingerprint of what is written in a way, in a dataflow of its own."""
+    pairs, _ = flow.input("pairs", "k int, v int")
+    node = way(flow, pairs)._node
+    return fingerprints(written([node]))[node].digest
+
+
+@pytest.mark.parametrize("operator", WAYS)
+def test_whatever_differs_has_another_fingerprint(flows, operator):
+    found = [digest(flows(), way) for way in WAYS[operator]]
+    assert len(set(found)) == len(found)
+    assert [digest(flows(), way) for way in WAYS[operator]] == found
+
+
+def test_what_functions_name_is_a_part_of_them(flows, monkeypatch):
+    ways = [lambda f, p: p.flat_map(limited, "k int"), lambda f, p: p.flat_map(helped, "k int")]
+    before = [digest(flows(), way) for way in ways]
+    monkeypatch.setitem(globals(), "LIMIT", 4)
+    assert [a == b for a, b in zip(before, [digest(flows(), way) for way in ways])] == [
+        False, True]
+    monkeypatch.setitem(globals(), "value", other_value)
+    assert digest(flows(), ways[1]) != before[1]
+
+
+def test_names_of_loops_and_what_is_written_beside_make_no_difference(flows):
+    plain = digest(flows(), lambda f, p: both(p, 1, 2))
+
+    def beside(flow, pairs):
+        turned(pairs).keep()
+        return both(pairs, 1, 2)
+
+    assert digest(flows(), beside) == plain
+    flow = flows()
+    pairs, _ = flow.input("pairs", "k int, v int")
+    one, two = both(pairs, 1, 2)._node, both(pairs, 1, 2)._node
+    found = fingerprints(written([two, one]))
+    assert found[one] == found[two] and found[one].digest == plain
+
+
+def test_rows_of_frames_are_compared_where_it_is_asked_for(flows, spark):
+    def found(values, rows):
+        frame = spark.createDataFrame(values, "k int, s string")
+        node = flows().constant(frame)._node
+        return fingerprints(written([node]), rows=rows)[node]
+
+    one, two = [(1, "a"), (2, None)], [(1, None), (2, "a")]
+    assert found(one, True) == found(one[::-1], True) != found(two, True)
+    assert found(one, False) == found(two, False)
+    assert "rows of a Spark frame" in found(one, False).unseen[0] and not found(one, True).unseen
+
+
+@pytest.mark.parametrize("held, told", [
+    (threading.Lock(), "class _thread.lock"), (object(), "class object"),
+])
+def test_what_is_not_compared_is_said(flows, held, told):
+    pairs, _ = flows().input("pairs", "k int")
+    node = pairs.flat_map(lambda row: [(row.k,)] if held else [], "k int")._node
+    found = fingerprints(written([node]))[node]
+    assert any(told in one for one in found.unseen), found.unseen
+    shown = pairs.inspect(print)._node
+    assert fingerprints(written([shown]))[shown].unseen
+
+
+SCRIPT = '''
+import sys
+from pyspark.sql import functions as F
+from pyspark_diff import Dataflow
+from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.program import written
+from pyspark_diff.spark.session import session
+LIMITS = {"a", "b", "c", "d"}
+def kept(row):
+    """Those that are known."""
+    return [(row.k,)] if row.s in LIMITS and row.s in {"x", "y", "a"} else []
+with Dataflow(session()) as flow:
+    pairs, _ = flow.input("pairs", "k int, s string")
+    flow.input("others", "k int, v string", key="k")[0].keep()
+    made = pairs.flat_map(kept, "k int").withColumn("x", F.col("k") * 1.5)
+    more = pairs.select((pairs["k"] / 2).alias("h"), F.transform(F.array("k"), lambda x: x + 1))
+    loop = pairs.select("k").iterate(lambda x: x.where("k < 3").union(pairs.select("k")).distinct())
+    made.keep(), more.keep(), loop.keep()
+    made.groupBy("k").agg(F.sum("x")).join(flow.constant([(1, "a"), (2, None)], "k int, t string"), "k").keep()
+    program = written([*flow._sinks, *flow._inputs.nodes()])
+    found = fingerprints(program)
+    print([found[node].digest for node in program.nodes])
+'''
+
+
+def test_another_process_finds_the_same(tmp_path):
+    shown = []
+    for seed, shift in (("1", ""), ("2", "# a line\nPLACE = 1\n\n")):
+        path = tmp_path / f"program{seed}.py"
+        path.write_text(shift + SCRIPT)
+        done = subprocess.run(
+            [sys.executable, str(path)], env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert shown[0] == shown[1] and shown[0].count(",") > 20
