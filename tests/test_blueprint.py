@@ -428,3 +428,195 @@ def test_another_process_finds_the_same(tmp_path):
         assert done.returncode == 0, done.stderr
         shown.append(done.stdout)
     assert shown[0] == shown[1] and shown[0].count(",") > 20
+
+
+# Programs that have changed.
+
+BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)] + [(t, 0, 0) for t in range(3)]
+AFTER = [(1, 1, 1), (5, 2, 0), (2, 0, 7)]
+
+
+def fed(flow, steps):
+    """Give the inputs what they are given in some steps, and take these steps."""
+    sessions = {session.name: session for session in flow._inputs.sessions()}
+    for time in steps:
+        sessions["rows"].insert(BEFORE if time == 0 else AFTER)
+        sessions["rows"].remove([(time, 0, 0)])
+        sessions["others"].insert([(time, time)])
+        for session in sessions.values():
+            session.advance_to(time + 1)
+        flow._inputs.hand_over()
+        yield time
+
+
+class Case:
+    """A program that has run, and another one in its place."""
+
+    def __init__(self, spark, first, second):
+        self._stack = ExitStack()
+        self._spark = spark
+        self._second = second
+        old = self.flow(first)
+        for _ in fed(old, [0, 1]):
+            old.step()
+        self.before = old._state.graph
+        found = blueprint(
+            self.before, fingerprints(program_of(old)), named(old)
+        )
+        self.blueprint = json.loads(json.dumps(found))
+        self.new = self.flow(second)
+        for _ in fed(self.new, [0, 1]):
+            pass
+        now = program_of(self.new)
+        self.found = rebuilt(self.blueprint, now, fingerprints(now), named(self.new))
+        self.state = moved(old._state, self.found)
+
+    def flow(self, program):
+        flow = self._stack.enter_context(Dataflow(self._spark, runner="local", buckets=2))
+        rows, _ = flow.input("rows", "k int, v int, w int")
+        others, _ = flow.input("others", "k int, o int")
+        program(flow, rows, others)
+        return flow
+
+    def goes_on(self):
+        """What is kept in the end, which is what it would be had it been there always."""
+        self.new._state = self.state
+        growth = self.new._build()
+        for _ in fed(self.new, [2]):
+            self.new.step()
+        whole = self.flow(self._second)
+        for _ in fed(whole, [0, 1, 2]):
+            whole.step()
+        for name in self.new._kept_names():
+            ours, theirs = (
+                sorted(flow._kept(name).at().collect(), key=repr) for flow in (self.new, whole)
+            )
+            assert ours == theirs and ours, name
+        nodes = set(self.new._state.graph.program.nodes)
+        assert set(self.new._state.traces) <= nodes and set(self.new._state.frontiers) <= nodes
+        return growth
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+
+def named(flow):
+    return {
+        flow._outputs._sinks[frame._node]: name for name, frame in flow._outputs._named.items()
+    }
+
+
+def summed(by="k", column="v"):
+    return lambda flow, rows, others: rows.groupBy(by).agg(F.sum(column).alias("s")).keep("sums")
+
+
+def all_of(*programs):
+    def program(flow, rows, others):
+        for one in programs:
+            one(flow, rows, others)
+
+    return program
+
+
+def kept(flow, rows, others):
+    rows.keep("rows")
+
+
+def other_rows(flow, rows, others):
+    others.keep("others")
+
+
+def joined(flow, rows, others):
+    rows.join(others, "k").keep("joined")
+
+
+def joined_less(flow, rows, others):
+    rows.join(others, "k").select("k", "o").keep("joined less")
+
+
+def first_value(least, name="reduced"):
+    def program(flow, rows, others):
+        rows.arrange_by_key("k").reduce(
+            lambda key, values: [(min(v[0] for v, _ in values) + least,)], "m int"
+        ).keep(name)
+
+    return program
+
+
+def looped(bound, most=5):
+    def program(flow, rows, others):
+        rows.select("k").iterate(
+            lambda x: x.where(F.col("k") < bound).select((F.col("k") + 1).alias("k")).union(
+                rows.select("k")).distinct(),
+            most, "return",
+        ).keep("reached")
+
+    return program
+
+
+#: What ran, what runs then, what is new, what is gone, and what is said.
+CHANGES = {
+    "nothing": (all_of(kept, summed()), all_of(kept, summed()), 0, 0, []),
+    "order": (all_of(kept, summed()), all_of(summed(), kept), 0, 0, []),
+    "fewer": (all_of(kept, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
+    "fewer columns": (
+        all_of(joined, joined_less), joined_less, 0, 1, ["'joined' is no longer in the program"],
+    ),
+    "more": (kept, all_of(kept, summed()), 1, 0, ["'sums' is new"]),
+    "more of what is arranged": (
+        all_of(kept, joined_less), all_of(kept, joined_less, first_value(1)), 2, 0,
+        ["arrange_by_key(k int, v int, w int) is new", "'reduced' is new"],
+    ),
+    "others": (kept, summed(), 1, 1, ["'sums' is new", "'rows' is no longer in the program"]),
+    "function": (
+        all_of(kept, first_value(1)), all_of(kept, first_value(2)), 1, 1,
+        ["reduce(k int, m int) changed: its function differs", "'reduced' is made anew"],
+    ),
+    "function of one of two": (
+        all_of(kept, first_value(1), first_value(1, "again")),
+        all_of(kept, first_value(1), first_value(2, "again")), 1, 1,
+        ["reduce(k int, m int) changed: its function differs", "'again' is made anew"],
+    ),
+    "one of two": (
+        all_of(first_value(1), first_value(1, "again")), first_value(1, "again"), 0, 1, None,
+    ),
+    "aggregate": (
+        all_of(kept, summed()), all_of(kept, summed(column="w")), 1, 1,
+        ["changed: its", "'sums' is made anew"],
+    ),
+    "loop": (
+        all_of(kept, looped(3)), all_of(kept, looped(4)), 1, 1,
+        ["where(k int) changed: its condition differs", "'reached' is made anew"],
+    ),
+    "limit": (
+        all_of(kept, looped(3)), all_of(kept, looped(3, 6)), 1, 1,
+        ["variable(k int) changed: its max_iterations differs", "'reached' is made anew"],
+    ),
+    "same loop": (all_of(looped(3), kept), all_of(kept, looped(3)), 0, 0, []),
+    "unlike": (all_of(kept, other_rows, summed()), all_of(kept, looped(3), joined), 2, 2, None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_programs_that_changed_keep_what_did_not(spark, change):
+    first, second, added, dropped, reasons = CHANGES[change]
+    with Case(spark, first, second) as case:
+        found = case.found
+        assert (len(found.added), len(found.dropped)) == (added, dropped), found
+        if reasons is not None:
+            assert len(found.reasons) == len(reasons), found.reasons
+            assert all(text in said for text, said in zip(reasons, found.reasons)), found.reasons
+        stored = {
+            number: node.stored(found.graph.wanted[node])
+            for number, node in found.nodes.items() if hasattr(node, "stored")
+        }
+        assert stored == {
+            number: case.before.program.nodes[number].stored(
+                case.before.wanted[case.before.program.nodes[number]])
+            for number in stored
+        }
+        growth = case.goes_on()
+        assert bool(growth.late) == bool(added)

@@ -251,27 +251,40 @@ def rebuilt(
     plan = _plan_of(found)
     pairs = _paired(plan, written, prints)
     nodes = _Builder(plan, pairs).nodes()
+    sinks = _sinks(plan, pairs, nodes, written)
+    run = _upstream(plan, nodes, sinks.values())
     lowered: dict[Node, Node] = {}
-    for place, node in pairs.items():
-        number = plan.written[place].runs
-        if number in nodes:
-            lowered.setdefault(node, nodes[number])
-    asked = {lowered[sink] for sink in written.sinks if sink in lowered}
-    sinks = tuple(n for n in plan.sinks if n in nodes and nodes[n] in asked)
-    running = {nodes[number] for number in sinks}
-    added = tuple(sink for sink in written.sinks if lowered.get(sink) not in running)
+    for there in (run, nodes):  # where several do the same, the one that runs
+        for place, node in pairs.items():
+            number = plan.written[place].runs
+            if number in there:
+                lowered.setdefault(node, there[number])
+    added = tuple(sink for sink in written.sinks if sink not in sinks)
     changes = _Changes(plan, pairs, written, prints, names)
+    kept = tuple(number for number in plan.sinks if number in sinks.values())
     told = (
-        tuple(map(changes.called, sinks)),
-        tuple(changes.called(number) for number in plan.sinks if number not in sinks),
+        tuple(map(changes.called, kept)),
+        tuple(changes.called(number) for number in plan.sinks if number not in kept),
         added,
-        changes.reasons(sinks, added),
+        changes.reasons(kept, added),
     )
+    nodes = nodes if added else run
     if not nodes:
         return Rebuilt(None, {}, *told)
-    if not added:
-        nodes = _upstream(plan, nodes, sinks)
-    return Rebuilt(_graph(plan, pairs, nodes, sinks, lowered), nodes, *told)
+    return Rebuilt(_graph(plan, pairs, nodes, kept, lowered), nodes, *told)
+
+
+def _sinks(
+    plan: _Plan, pairs: Mapping[int, Node], nodes: Mapping[int, Node], written: Program
+) -> dict[Node, int]:
+    """For each written sink that goes on the number of the one that runs for it."""
+    asked = frozenset(written.sinks)
+    found: dict[Node, int] = {}
+    for place, node in pairs.items():
+        number = plan.written[place].runs
+        if node in asked and number in plan.sinks and number in nodes:
+            found.setdefault(node, number)
+    return found
 
 
 def _graph(
@@ -501,27 +514,35 @@ class _Changes:
 
     def reasons(self, sinks: Sequence[int], added: Sequence[Node]) -> tuple[str, ...]:
         """All of it."""
-        found, function = self._nodes()
+        gone = [self.called(number) for number in self._plan.sinks if number not in sinks]
+        new = [
+            _named(self._names[sink]) if sink in self._names else _told(sink) for sink in added
+        ]
+        found, function = self._nodes(bool(set(new) & set(gone)))
         if function and self._plan.python != PYTHON:
             found.append(
                 f"functions are compared as Python has compiled them: that was Python "
                 f"{self._plan.python} and is {PYTHON}, so that they may differ in nothing else"
             )
-        new = [
-            _named(self._names[sink]) if sink in self._names else _told(sink) for sink in added
-        ]
-        gone = [self.called(number) for number in self._plan.sinks if number not in sinks]
         for text in dict.fromkeys(new):
             found.append(f"{text} is made anew" if text in gone else f"{text} is new")
         found += [f"{text} is no longer in the program" for text in dict.fromkeys(gone)
                   if text not in new]
         return tuple(dict.fromkeys(found))
 
-    def _nodes(self) -> tuple[list[str], bool]:
-        """What differs node by node, and whether that is a function."""
-        again = set(self._pairs.values())
-        new = [node for node in self._written.nodes if node not in again]
-        old = [one for place, one in enumerate(self._plan.written) if place not in self._pairs]
+    def _nodes(self, every: bool) -> tuple[list[str], bool]:
+        """What differs node by node, and whether that is a function.
+
+        With ``every``, also those that have come or gone: something is made anew because of them.
+        """
+        # Two of before that are one now: the second has nobody left.
+        again = {node: place for place, node in reversed(self._pairs.items())}
+        stay = set(again.values())
+        new = [node for node in self._written.nodes if node not in again and not _is_plain(node)]
+        old = [
+            one for place, one in enumerate(self._plan.written)
+            if place not in stay and not one.plain
+        ]
         # What is the same by itself differs in what it is made of only.
         ours = Counter(_parts(self._prints[node].parts) for node in new)
         theirs = Counter(_parts(one.parts) for one in old)
@@ -540,17 +561,18 @@ class _Changes:
             here[_parts(parts)] -= 1
             like = [one for one in left if one.parts.get("kind") == parts["kind"]]
             if not like:
-                if not _is_plain(node):
+                if every:
                     found.append(f"{_told(node)} is new")
                 continue
             one = min(like, key=lambda other: len(_differing(other.parts, parts)))
             left.remove(one)
             differs = _differing(one.parts, parts)
             function |= bool({"function", "expression"} & set(differs))
-            verb = "differs" if len(differs) == 1 and not differs[0].endswith("s") else "differ"
+            verb = "differs" if differs[1:] == [] and differs[0] not in _PLURAL else "differ"
             found.append(f"{_told(node)} changed: its {' and '.join(differs)} {verb}")
-        found += [f"{one.told} is no longer in the program" for one in left if not one.plain]
-        if not found:
+        if every:
+            found += [f"{one.told} is no longer in the program" for one in left]
+        if every and not found:
             found = [
                 f"{_told(node)} is made of something else" for node in new
                 if all(source in again for source in node.inputs)
@@ -566,6 +588,8 @@ def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [part for part in sorted({*old, *new}) if old.get(part) != new.get(part)]
 
 
+#: Parts of nodes that are many.
+_PLURAL = frozenset({"aggregates", "columns", "expressions", "names", "rows", "sums"})
 #: How collections begin that users keep.
 _KEPT = "kept collection"
 

@@ -131,7 +131,8 @@ def lowered(program: Program, standing: Standing = Standing()) -> Lowered:
     for rewriting in rewritings:
         found = rewriting(program, standing)
         program = found.program
-        nodes = {node: found.nodes[to] for node, to in nodes.items()}
+        # Of two that do the same, of a program of before, only one may be left.
+        nodes = {node: found.nodes[to] for node, to in nodes.items() if to in found.nodes}
     return Lowered(program, nodes)
 
 
