@@ -44,8 +44,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph growth live loop lowering oscillation "
-        "program progress rewind state step subgraph".split()
+        "blueprint compaction context demand description evaluation fingerprint graph growth live "
+        "loop lowering oscillation program progress rewind state step subgraph".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding hold input_session inputs "

@@ -10,7 +10,6 @@ from programs import Run, pool, programs, schedules
 from test_law import buckets, examples, held
 
 
-
 def check_reopening(spark, data, most=4, lags=False, **options):
     """A program whose dataflow is closed, or forgotten, and opened again between steps."""
     program = data.draw(programs(most=most))

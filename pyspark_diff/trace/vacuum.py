@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pyspark_diff.errors import StorageError
@@ -60,6 +60,7 @@ def vacuum(
     *,
     dry_run: bool = True,
     older_than: float = 3600.0,
+    keep: Collection[str] = (),
 ) -> Vacuumed:
     """Retire all commits but the last ones and those that are read, and delete what is unlisted.
 
@@ -74,6 +75,8 @@ def vacuum(
         Only say what would be done.
     older_than : float
         Files younger than so many seconds stay: they may be of a commit that is being made.
+    keep : collection of str
+        Files that stay, by their names: this process still reads them.
     """
     if retain < 1:
         raise ValueError(f"retain is {retain}, and the last commit always stays: give 1 or more")
@@ -98,7 +101,7 @@ def vacuum(
     if not dry_run and going:
         kept |= _retire(objects, commits, before, held, going, now)
         going = [n for n in going if n not in kept]
-    listed = {name for commit in kept.values() for name in commit.files}
+    listed = {name for commit in kept.values() for name in commit.files} | set(keep)
     files = list(_unlisted(objects, listed, epoch, now - older_than))
     if not dry_run:
         for hold in expired:
