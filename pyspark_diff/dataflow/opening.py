@@ -68,11 +68,12 @@ def opened(
     if decoder is not None:
         buckets = _same_buckets(objects, decoder, buckets)
     flow = make(spark, buckets=buckets, **settings)
+    prints: Mapping[Node, Fingerprint] = {}
     try:
         flow._write(program)
         while True:
             if last is None or decoder is None:
-                state, places, prints = flow._state, {}, {}
+                state, places = flow._state, {}
                 nothing = State({}, {}, {}, {})
                 text = encoded(
                     nothing, objects.root, 0, {}, NOTHING, flow._settings(nothing)

@@ -54,7 +54,8 @@ _MOST_TOKEN = 4096
 _COMMIT, _PAYLOAD = "commit", "payload"
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"commits/(\d{16})\.commit")
-#: A batch file: its epoch and folder, its bucket or so, the checksum of its bytes and how many they are.
+#: A batch file: its epoch and folder, its bucket or so, the checksum of its bytes and how many they
+#: are.
 DATA_FILE = re.compile(
     r"data/e(\d{4,9})-[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}-[0-9a-f]{12}\.durable/"
     r"([A-Za-z0-9][A-Za-z0-9-]{0,99})-([0-9a-f]{8})-(\d{1,15})\.arrow"

@@ -14,6 +14,7 @@ anything is deleted, and what it names is put back.
 from __future__ import annotations
 
 import logging
+import re
 import time
 import zlib
 from collections.abc import Collection, Iterable
@@ -27,6 +28,8 @@ from pyspark_diff.trace.objects import Objects
 
 _logger = logging.getLogger("pyspark_diff")
 
+#: A file of ours, also one that no commit would ever list.
+_FILE = re.compile(r"data/e(\d{4,9})-[^/]{1,220}\.durable/[^/]{1,250}\.arrow")
 #: How many bytes of a file are looked at together.
 _PIECE = 1 << 23
 
@@ -170,7 +173,7 @@ def _unlisted(
 ) -> Iterable[tuple[str, int]]:
     """Old files of finished epochs that are not listed, and what was left half-written."""
     for found in objects.names("data"):
-        name = DATA_FILE.fullmatch(found.name)
+        name = _FILE.fullmatch(found.name)
         if name and int(name[1]) <= epoch and found.name not in listed and found.modified < before:
             yield found.name, found.size
     for found in objects.leftovers():
