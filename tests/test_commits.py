@@ -33,7 +33,7 @@ from pyspark_diff.trace.manifest import Retired, decode, encode, name_of
 from pyspark_diff.trace.objects import LocalObjects, Objects, objects_at
 
 ROOT = Path(__file__).parent.parent
-FILE = "data/e0001-orders-0123456789ab.durable/00000-0a1b2c3d-128.arrow"
+FILE = "data/e0001-orders-0123456789ab.durable/00000-crc0a1b2c3d-128.arrow"
 
 
 @pytest.fixture(autouse=True)

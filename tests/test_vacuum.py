@@ -28,7 +28,7 @@ def file_of(epoch, number):
     data = b"%d rows" % number * (number + 1)
     name = (
         f"data/e{epoch:04d}-orders-{number:012x}.durable/"
-        f"00000-{zlib.crc32(data):08x}-{len(data)}.arrow"
+        f"00000-crc{zlib.crc32(data):08x}-{len(data)}.arrow"
     )
     return name, data, FileInfo(len(data), number, number)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -120,6 +121,8 @@ class BaseDataflow:
         #: Files that stood before something was discarded; those that nobody needs go.
         self._superseded: set[str] = set()
         self._open = True
+        #: Whether consumers may not have been given all that another application made.
+        self._owes = False
         #: What the user calls the next commit.
         self._token: str | None = None
         #: Held by a step, and by whoever needs that none runs.
@@ -268,6 +271,12 @@ class BaseDataflow:
     ) -> bool:
         self._check_open()
         self._token = token
+        if self._owes:
+            # Before the next commit, so that this one does not owe it too. One that fails is
+            # tried again after it, and is told then.
+            self._owes = False
+            with suppress(Exception):
+                self._deliver()
         growth = self._build()
         graph = growth.graph
         if self._begun is not None or self._superseded:
@@ -555,6 +564,7 @@ class BaseDataflow:
         inputs of changes have given."""
         self._state = replace(state, frontiers=self._inputs.go_on(state, numbers))
         self._shown, self._growth = self._state, None
+        self._owes = any(not delivery.done for delivery in self._state.outbox)
 
     def _add_input(
         self, name: str, schema: str | T.StructType, start: Any, check: bool

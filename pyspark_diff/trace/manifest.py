@@ -58,7 +58,7 @@ _NAME = re.compile(r"commits/(\d{16})\.commit")
 #: are.
 DATA_FILE = re.compile(
     r"data/e(\d{4,9})-[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}-[0-9a-f]{12}\.durable/"
-    r"([A-Za-z0-9][A-Za-z0-9-]{0,99})-([0-9a-f]{8})-(\d{1,15})\.arrow"
+    r"([A-Za-z0-9][A-Za-z0-9-]{0,99})-crc([0-9a-f]{8})-(\d{1,15})\.arrow"
 )
 
 Payload = Sequence[Union[bytes, memoryview, pa.Buffer]]

@@ -47,7 +47,7 @@ _PREFIX = "pyspark_diff-"
 _SCRATCH = ".tmp"
 #: How the name of a directory ends whose batch files outlive the process.
 LASTING = ".durable"
-_CERTIFIED = re.compile(r"-([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
+_CERTIFIED = re.compile(r"-crc([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
 #: What the system says when it would say the same again, and on every machine.
 _LASTING = frozenset({
     errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
@@ -147,7 +147,7 @@ def certified(path: str) -> tuple[int, int] | None:
 
     Examples
     --------
-    >>> certified("00003-0a1b2c3d-4096.arrow"), certified("00003.arrow")
+    >>> certified("00003-crc0a1b2c3d-4096.arrow"), certified("00003.arrow")
     ((169552957, 4096), None)
     """
     found = _CERTIFIED.search(path)
@@ -183,7 +183,7 @@ def _written(
             size = os.path.getsize(scratch)
             if lasting:
                 sync(scratch)
-                path = f"{path.removesuffix('.arrow')}-{checksum_of(scratch):08x}-{size}.arrow"
+                path = f"{path.removesuffix('.arrow')}-crc{checksum_of(scratch):08x}-{size}.arrow"
             os.replace(scratch, path)
         except BaseException:
             if os.path.exists(scratch):
