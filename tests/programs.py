@@ -516,14 +516,19 @@ class Run:
         self._expected = {}
         before = [output.probe.time() for output in self.outputs]
         counts = [len(output.seen) for output in self.outputs]
+        epoch = self.flow._state.epoch
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             again, output.again = output.again, []
             if again and output.seen[count:][:len(again)] == again:
                 # Nobody could say whether it had been shown that before the end came.
                 del output.seen[count:count + len(again)]
-            output.last = output.seen[count:]
-            self._check_new(output, frontier, output.last)
+            else:
+                again = []
+            new = output.seen[count:]
+            # Where there was nothing to do, the last commit is still the one of before.
+            output.last = new if self.flow._state.epoch > epoch else [*again, *new]
+            self._check_new(output, frontier, new)
         self._discarded = False
         needed = self.flow._state.paths() | self.flow._outputs.pinned
         if self._store is None and not self.shares_files:

@@ -17,7 +17,7 @@ def check_reopening(spark, data, most=4, lags=False, **options):
     numbers = range(len(program.inputs))
     kinds = [data.draw(st.sampled_from(["plain", "plain", "keyed", "constant"]))
              for _ in numbers]
-    if lags:
+    if lags or set(kinds) == {"constant"}:
         kinds = ["plain"] * len(kinds)
     constants = {
         i: data.draw(st.lists(st.sampled_from(data.draw(pool(columns))), max_size=4))
