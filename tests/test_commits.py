@@ -104,6 +104,12 @@ class Between(Objects):
     def locate(self, name):
         return self.inner.locate(name)
 
+    def upload(self, name, path):
+        self.inner.upload(name, path)
+
+    def secure(self, name):
+        self.inner.secure(name)
+
 
 def raising(error, times=1):
     """A hook that raises, so many times."""
@@ -508,6 +514,45 @@ def test_a_request_that_arrives_after_all_is_the_same_commit(commits):
     fill(writer, 1)
 
 
+def test_a_request_that_arrives_while_it_is_settled(commits):
+    between = Between(objects_at(commits.objects.root))
+    writer = Commits(between)
+    writer.open_for_writing()
+    sent = []
+
+    def lost(name):
+        raise UnknownOutcomeError("timeout")
+
+    between.before = lost
+    real = between.create
+    between.create = lambda name, parts: (sent.append([bytes(p) for p in parts]), real(name, parts))
+    with pytest.raises(UnknownOutcomeError):
+        writer.append(b"new", [], {}, ())
+    between.create = real
+    between.before = lambda name: between.inner.create(name, sent[0])
+    settled = writer.settle()
+    assert settled is writer.last and settled.state == b"new"
+    assert again(commits).latest() == settled
+    between.before = lambda name: None
+    fill(writer, 1)
+
+
+def test_what_is_found_after_a_doubt_is_synced_before_it_counts(local):
+    """The name is there, and would be gone after a crash."""
+    between = Between(local.objects)
+    writer = Commits(between)
+    writer.open_for_writing()
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"))
+    synced = []
+    between.secure = lambda name: synced.append((name, writer.last.state))
+    writer.append(b"new", [], {}, ())
+    assert synced == [(name_of(2), b"0")]
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"), 100)
+    between.secure = raising(StorageError("the disk is failing"), 100)
+    with pytest.raises(UnknownOutcomeError, match="the disk is failing"):
+        writer.append(b"newer", [], {}, ())
+
+
 def test_an_interrupt_within_a_create_is_in_doubt(commits):
     between = Between(objects_at(commits.objects.root))
     writer = Commits(between)
@@ -787,6 +832,19 @@ def test_a_last_commit_that_is_not_as_it_was_is_damage(local, how):
         again(local).latest()
     with pytest.raises(DamagedStateError):
         again(local).open_for_writing()
+
+
+def test_an_older_commit_of_another_store_is_damage(local):
+    fill(local, 4)
+    reader = again(local)
+    reader.latest()
+    harm(local, 2, "of another store")
+    with pytest.raises(DamagedStateError, match="of another store"):
+        reader.read(2)
+    path = Path(local.objects.root) / name_of(2)
+    path.write_bytes(manifest.tombstone_of(local.last))
+    with pytest.raises(DamagedStateError, match="tombstone of commit 4"):
+        reader.read(2)
 
 
 def test_a_gap_in_the_chain_is_damage(local):

@@ -16,6 +16,7 @@ name is taken, and the folder is synced. No symbolic link is followed below the 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Union
 from urllib.parse import unquote, urlsplit
 
@@ -88,6 +90,10 @@ class Objects(ABC):
 
         One that need not outlive a crash may also be damaged by it, and is quicker.
         """
+
+    @abstractmethod
+    def upload(self, name: str, path: str) -> None:
+        """Put a file where nothing else is ever put, durably, however large it is."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -248,6 +254,12 @@ class LocalObjects(Objects):
             os.replace(scratch, base, src_dir_fd=folder, dst_dir_fd=folder)
             if lasting:
                 self._sync_name(folder, name)
+
+    def upload(self, name: str, path: str) -> None:
+        with open(path, "rb") as file:
+            # Nothing can be mapped of an empty file.
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
+            self.create(name, [memoryview(whole)])
 
     def read(self, name: str) -> bytes:
         with self._explained(checked(name)), self._opened(name) as file:
@@ -561,6 +573,13 @@ class RemoteObjects(Objects):
         with self._explained(checked(name), writes=True):
             obstore.put(self._store, self._prefix + name, data, use_multipart=False)
 
+    def upload(self, name: str, path: str) -> None:
+        import obstore
+
+        with self._explained(checked(name), writes=True):
+            # In parts where it is large; it is there when all of them are.
+            obstore.put(self._store, self._prefix + name, Path(path))
+
     def read(self, name: str) -> bytes:
         import obstore
 
@@ -572,14 +591,19 @@ class RemoteObjects(Objects):
 
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         import obstore
+        from obstore.exceptions import BaseError
 
         with self._explained(checked(name)):
-            size = obstore.head(self._store, self._prefix + name)["size"]
-            if offset >= size or not length:
-                return b""
-            return bytes(obstore.get_range(
-                self._store, self._prefix + name, start=offset, end=min(offset + length, size)
-            ))
+            try:
+                if length:
+                    return bytes(obstore.get_range(
+                        self._store, self._prefix + name, start=offset, length=length
+                    ))
+            except BaseError:
+                # A range behind the end is an error, of no class of its own.
+                if offset < obstore.head(self._store, self._prefix + name)["size"]:
+                    raise
+        return b""
 
     def names(self, folder: str) -> list[Found]:
         import obstore
