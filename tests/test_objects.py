@@ -207,6 +207,18 @@ def test_a_file_system_without_links_is_refused(local, monkeypatch, code):
     assert os.listdir(local.root) == []
 
 
+def test_a_scratch_file_that_cannot_be_removed_is_no_failure(local, monkeypatch):
+    """A vacuum was quicker, or the disk fails: the object has its name."""
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(os, "unlink", failing)
+    assert local.create("commits/a", [b"x"])
+    assert not local.create("commits/a", [b"y"])
+    monkeypatch.undo()
+    assert local.read("commits/a") == b"x" and len(local.leftovers()) == 2
+
+
 def test_no_link_below_the_root_is_followed(local, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

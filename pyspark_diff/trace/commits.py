@@ -453,7 +453,7 @@ class Commits:
         if hint > last:
             raise self._lost(f"commit {hint} was made, and {last} is the last that is there")
         if not _is_commit(sizes[last]):
-            raise self._lost(f"commit {last}, the last, is a tombstone, which the last never is")
+            raise self._lost(f"commit {last}, the last, is cut short, or was retired")
         found = self._decoded(last)
         if not isinstance(found, Commit):
             raise self._lost(f"commit {last}, the last, was retired")

@@ -16,6 +16,7 @@ name is taken, and the folder is synced. No symbolic link is followed below the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import re
@@ -242,7 +243,8 @@ class LocalObjects(Objects):
                     "an object store"
                 ) from error
             finally:
-                os.unlink(scratch, dir_fd=folder)
+                # It may not fail now: what has its name is there.
+                _discard(folder, scratch)
             self._sync_name(folder, name)
         return True
 
@@ -308,8 +310,8 @@ class LocalObjects(Objects):
     def secure(self, name: str) -> None:
         with self._explained(checked(name)), self._within(name) as (folder, _):
             with self._opened(name) as file:
-                os.fsync(file)
-            os.fsync(folder)
+                _sync(file)
+            _sync(folder)
 
     def foreign(self) -> list[str]:
         # Not all below the root is looked at: what is foreign may be a home of millions of files.
@@ -377,17 +379,17 @@ class LocalObjects(Objects):
             try:
                 _write(file, parts)
                 if sync:
-                    os.fsync(file)
+                    _sync(file)
             finally:
                 os.close(file)
         except BaseException:
-            os.unlink(scratch, dir_fd=folder)
+            _discard(folder, scratch)
             raise
         return scratch
 
     def _sync_name(self, folder: int, name: str) -> None:
         try:
-            os.fsync(folder)
+            _sync(folder)
         except OSError as error:
             raise UnknownOutcomeError(
                 f"{os.path.join(self.root, name)!r} was written, but whether it would outlive a "
@@ -471,7 +473,7 @@ class LocalObjects(Objects):
                         os.mkdir(part, dir_fd=above)
                     except FileExistsError:
                         pass  # somebody else was quicker
-                    os.fsync(above)
+                    _sync(above)
                     descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
             finally:
                 os.close(above)
@@ -690,9 +692,24 @@ def _make_lasting(path: str) -> None:
             pass  # somebody else was quicker
         above = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(above)
+            _sync(above)
         finally:
             os.close(above)
+
+
+def _discard(folder: int, scratch: str) -> None:
+    try:
+        os.unlink(scratch, dir_fd=folder)
+    except OSError:
+        pass  # vacuum finds it
+
+
+def _sync(file: int) -> None:
+    """Until it is on the disk itself, for which some systems have a call of their own."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)
 
 
 def _overwritten(folder: int, base: str, data: bytes) -> bool:
