@@ -121,7 +121,10 @@ class Objects(ABC):
         """Where an object is: an absolute path, or a URL."""
 
     def secure(self, name: str) -> None:
-        """Make durable an object that is there, where its `create` could not say so."""
+        """Make durable an object that is there, and its folders, where `create` could not say so.
+
+        Also for files that were written where `locate` has said.
+        """
 
     def foreign(self) -> list[str]:
         """Names below the root that are none of a store, a few of them."""
@@ -141,12 +144,12 @@ class Objects(ABC):
         """
         name = f"{_PROBE}{secrets.token_hex(8)}"
         try:
-            if not self.create(name, [b"first"]):
+            if not self.create(name, [b"first"]) and self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: it says that a new key is taken, so commits cannot be told "
                     "from those of others there. Keep the store somewhere else"
                 )
-            if self.create(name, [b"second"]) or bytes(self.read(name)) != b"first":
+            if self.create(name, [b"second"]) or self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: a second create of one key is not refused there, so two "
                     "writers would overwrite each other's commits. Keep the store on a file system "
@@ -308,10 +311,17 @@ class LocalObjects(Objects):
         return path
 
     def secure(self, name: str) -> None:
-        with self._explained(checked(name)), self._within(name) as (folder, _):
+        with self._explained(checked(name)):
             with self._opened(name) as file:
                 _sync(file)
-            _sync(folder)
+            folder = name
+            while folder:
+                folder = folder.rpartition("/")[0]
+                descriptor = self._open_folder(folder)
+                try:
+                    _sync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def foreign(self) -> list[str]:
         # Not all below the root is looked at: what is foreign may be a home of millions of files.
