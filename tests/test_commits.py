@@ -938,7 +938,7 @@ def forged(data, change):
         return data[:start] + text + manifest._FOOTER.pack(
             start, len(text), manifest.FORMAT, manifest._digest(text), manifest._MAGIC
         )
-    return data[:start] + b"".join(manifest._ending(header, start, 0))
+    return data[:start] + b"".join(manifest._ending(json.dumps(header), start, 0))
 
 
 def setting(**fields):
