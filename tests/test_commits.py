@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from stores import root  # noqa: F401
 
@@ -104,6 +105,12 @@ class Between(Objects):
     def locate(self, name):
         return self.inner.locate(name)
 
+    def upload(self, name, path):
+        self.inner.upload(name, path)
+
+    def secure(self, name):
+        self.inner.secure(name)
+
 
 def raising(error, times=1):
     """A hook that raises, so many times."""
@@ -136,7 +143,7 @@ def test_a_new_store_has_one_commit(root):  # noqa: F811
 
 
 def test_a_commit_is_read_as_it_was_made(commits):
-    payload = [b"abc", b"", memoryview(bytes(range(200)))]
+    payload = [b"abc", b"", memoryview(bytes(range(200))), pa.py_buffer(b"of Arrow")]
     segments = segments_of(payload)
     files = {FILE: FileInfo(128, 7, -3)}
     made = commits.append(b"state \0\xff", payload, files, [0], token="ü")
@@ -144,7 +151,8 @@ def test_a_commit_is_read_as_it_was_made(commits):
     assert other.latest() == made == other.read(1)
     assert made.segments == segments and made.files == files and made.uses == (0,)
     assert (made.token, made.epoch, made.previous) == ("ü", 1, other.read(0).nonce)
-    assert [bytes(other.segment_bytes(1, s)) for s in segments] == [bytes(p) for p in payload]
+    read = [bytes(other.segment_bytes(1, segment)) for segment in segments]
+    assert read == [bytes(memoryview(part)) for part in payload]
     assert other.numbers() == [0, 1]
     assert made.written.utcoffset().total_seconds() == 0
 
@@ -371,8 +379,10 @@ print(losses, "lost")
 """
 
 
-@pytest.mark.parametrize("count", [25])
-def test_processes_that_commit_at_once(tmp_path, count):
+@pytest.mark.parametrize(
+    ("writers", "count"), [(4, 25), pytest.param(8, 100, marks=pytest.mark.slow)]
+)
+def test_processes_that_commit_at_once(tmp_path, writers, count):
     commits = Commits(LocalObjects(tmp_path))
     commits.make(b"")
     processes = [
@@ -381,7 +391,7 @@ def test_processes_that_commit_at_once(tmp_path, count):
             env=environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,
         )
-        for i in range(4)
+        for i in range(writers)
     ]
     told = {}
     losses = 0
@@ -391,7 +401,7 @@ def test_processes_that_commit_at_once(tmp_path, count):
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         for line in out.splitlines():
             number, token = line.split()
@@ -400,7 +410,7 @@ def test_processes_that_commit_at_once(tmp_path, count):
                 continue
             assert int(number) not in told
             told[int(number)] = token
-    assert len(told) == 4 * count and losses
+    assert len(told) == writers * count and losses
     reader = Commits(LocalObjects(tmp_path))
     last = reader.latest()
     there = {n: reader.read(n).token for n in range(last.number + 1)}
@@ -506,6 +516,45 @@ def test_a_request_that_arrives_after_all_is_the_same_commit(commits):
     between.inner.create = real
     assert again(commits).latest() == made
     fill(writer, 1)
+
+
+def test_a_request_that_arrives_while_it_is_settled(commits):
+    between = Between(objects_at(commits.objects.root))
+    writer = Commits(between)
+    writer.open_for_writing()
+    sent = []
+
+    def lost(name):
+        raise UnknownOutcomeError("timeout")
+
+    between.before = lost
+    real = between.create
+    between.create = lambda name, parts: (sent.append([bytes(p) for p in parts]), real(name, parts))
+    with pytest.raises(UnknownOutcomeError):
+        writer.append(b"new", [], {}, ())
+    between.create = real
+    between.before = lambda name: between.inner.create(name, sent[0])
+    settled = writer.settle()
+    assert settled is writer.last and settled.state == b"new"
+    assert again(commits).latest() == settled
+    between.before = lambda name: None
+    fill(writer, 1)
+
+
+def test_what_is_found_after_a_doubt_is_synced_before_it_counts(local):
+    """The name is there, and would be gone after a crash."""
+    between = Between(local.objects)
+    writer = Commits(between)
+    writer.open_for_writing()
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"))
+    synced = []
+    between.secure = lambda name: synced.append((name, writer.last.state))
+    writer.append(b"new", [], {}, ())
+    assert synced == [(name_of(2), b"0")]
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"), 100)
+    between.secure = raising(StorageError("the disk is failing"), 100)
+    with pytest.raises(UnknownOutcomeError, match="the disk is failing"):
+        writer.append(b"newer", [], {}, ())
 
 
 def test_an_interrupt_within_a_create_is_in_doubt(commits):
@@ -662,6 +711,7 @@ def test_a_thousand_commits_leave_few_objects():
             commits.retire(commits.last.number - 5)
             most = max(most, len(commits.objects.names("")))
     assert most < module.MOST_TOMBSTONES + 50
+    assert len(commits.objects.names("floor")) == 2
     assert again(commits).latest() == commits.last
 
 
@@ -789,6 +839,19 @@ def test_a_last_commit_that_is_not_as_it_was_is_damage(local, how):
         again(local).open_for_writing()
 
 
+def test_an_older_commit_of_another_store_is_damage(local):
+    fill(local, 4)
+    reader = again(local)
+    reader.latest()
+    harm(local, 2, "of another store")
+    with pytest.raises(DamagedStateError, match="of another store"):
+        reader.read(2)
+    path = Path(local.objects.root) / name_of(2)
+    path.write_bytes(manifest.tombstone_of(local.last))
+    with pytest.raises(DamagedStateError, match="tombstone of commit 4"):
+        reader.read(2)
+
+
 def test_a_gap_in_the_chain_is_damage(local):
     fill(local, 4)
     for number in (0, 2, 3):
@@ -875,7 +938,7 @@ def forged(data, change):
         return data[:start] + text + manifest._FOOTER.pack(
             start, len(text), manifest.FORMAT, manifest._digest(text), manifest._MAGIC
         )
-    return data[:start] + b"".join(manifest._ending(header, start, 0))
+    return data[:start] + b"".join(manifest._ending(json.dumps(header), start, 0))
 
 
 def setting(**fields):
@@ -901,7 +964,7 @@ HOSTILE = {
     "a later epoch": file_named(FILE.replace("e0001", "e0002")),
     "a negative length": setting(files={FILE: [-128, 1, 1]}),
     "a length that is text": setting(files={FILE: ["128", 1, 1]}),
-    "a length that is true": setting(files={FILE: [True, 1, 1]}),
+    "rows that are true": setting(files={FILE: [128, True, 1]}),
     "files in a list": setting(files=[FILE]),
     "a huge sum": setting(files={FILE: [128, 1, 10**60]}),
     "a huge segment": setting(segments=[[64, 1 << 50, 0]]),

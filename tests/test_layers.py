@@ -36,7 +36,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch commits manifest objects read_holds spine storage vacuum".split()
+        "arrangement batch cache commits manifest objects read_holds spine storage vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "

@@ -122,6 +122,13 @@ class Lying(LocalObjects):
         return not there
 
 
+def test_a_probe_that_meets_its_own_request_again_passes(local):
+    """The answer to the first was lost, and the client has sent it again."""
+    real = local.create
+    local.create = lambda name, parts: real(name, parts) and parts[0] != b"first"
+    local.probe()
+
+
 @pytest.mark.parametrize("kind", [Overwriting, Lying])
 def test_a_root_that_overwrites_is_refused_and_left_as_it_was(tmp_path, kind):
     objects = kind(tmp_path)
@@ -196,6 +203,20 @@ def test_where_the_folder_cannot_be_synced_the_outcome_is_unknown(local, monkeyp
     local.secure("commits/b")
 
 
+def test_a_file_written_where_it_is_located_is_made_durable(local, monkeypatch):
+    local.create("commits/a", [b""])
+    path = local.locate("data/f/x.arrow")
+    os.makedirs(os.path.dirname(path))
+    with open(path, "wb") as file:
+        file.write(b"rows")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(
+        os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), local.root)
+    ))
+    local.secure("data/f/x.arrow")
+    assert synced == ["data/f/x.arrow", "data/f", "data", "."]
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_system_without_links_is_refused(local, monkeypatch, code):
     def failing(*_, **__):
@@ -205,6 +226,18 @@ def test_a_file_system_without_links_is_refused(local, monkeypatch, code):
     with pytest.raises(StorageError, match="without hard links"):
         local.probe()
     assert os.listdir(local.root) == []
+
+
+def test_a_scratch_file_that_cannot_be_removed_is_no_failure(local, monkeypatch):
+    """A vacuum was quicker, or the disk fails: the object has its name."""
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(os, "unlink", failing)
+    assert local.create("commits/a", [b"x"])
+    assert not local.create("commits/a", [b"y"])
+    monkeypatch.undo()
+    assert local.read("commits/a") == b"x" and len(local.leftovers()) == 2
 
 
 def test_no_link_below_the_root_is_followed(local, tmp_path):

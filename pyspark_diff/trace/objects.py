@@ -16,6 +16,8 @@ name is taken, and the folder is synced. No symbolic link is followed below the 
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
 import re
 import secrets
@@ -28,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Union
 from urllib.parse import unquote, urlsplit
 
@@ -90,6 +93,10 @@ class Objects(ABC):
         """
 
     @abstractmethod
+    def upload(self, name: str, path: str) -> None:
+        """Put a file where nothing else is ever put, durably, however large it is."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes:
         """All of an object. A `FileNotFoundError` where there is none."""
 
@@ -114,7 +121,10 @@ class Objects(ABC):
         """Where an object is: an absolute path, or a URL."""
 
     def secure(self, name: str) -> None:
-        """Make durable an object that is there, where its `create` could not say so."""
+        """Make durable an object that is there, and its folders, where `create` could not say so.
+
+        Also for files that were written where `locate` has said.
+        """
 
     def foreign(self) -> list[str]:
         """Names below the root that are none of a store, a few of them."""
@@ -134,12 +144,12 @@ class Objects(ABC):
         """
         name = f"{_PROBE}{secrets.token_hex(8)}"
         try:
-            if not self.create(name, [b"first"]):
+            if not self.create(name, [b"first"]) and self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: it says that a new key is taken, so commits cannot be told "
                     "from those of others there. Keep the store somewhere else"
                 )
-            if self.create(name, [b"second"]) or bytes(self.read(name)) != b"first":
+            if self.create(name, [b"second"]) or self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: a second create of one key is not refused there, so two "
                     "writers would overwrite each other's commits. Keep the store on a file system "
@@ -236,7 +246,8 @@ class LocalObjects(Objects):
                     "an object store"
                 ) from error
             finally:
-                os.unlink(scratch, dir_fd=folder)
+                # It may not fail now: what has its name is there.
+                _discard(folder, scratch)
             self._sync_name(folder, name)
         return True
 
@@ -248,6 +259,12 @@ class LocalObjects(Objects):
             os.replace(scratch, base, src_dir_fd=folder, dst_dir_fd=folder)
             if lasting:
                 self._sync_name(folder, name)
+
+    def upload(self, name: str, path: str) -> None:
+        with open(path, "rb") as file:
+            # Nothing can be mapped of an empty file.
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
+            self.create(name, [memoryview(whole)])
 
     def read(self, name: str) -> bytes:
         with self._explained(checked(name)), self._opened(name) as file:
@@ -294,10 +311,17 @@ class LocalObjects(Objects):
         return path
 
     def secure(self, name: str) -> None:
-        with self._explained(checked(name)), self._within(name) as (folder, _):
+        with self._explained(checked(name)):
             with self._opened(name) as file:
-                os.fsync(file)
-            os.fsync(folder)
+                _sync(file)
+            folder = name
+            while folder:
+                folder = folder.rpartition("/")[0]
+                descriptor = self._open_folder(folder)
+                try:
+                    _sync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def foreign(self) -> list[str]:
         # Not all below the root is looked at: what is foreign may be a home of millions of files.
@@ -365,17 +389,17 @@ class LocalObjects(Objects):
             try:
                 _write(file, parts)
                 if sync:
-                    os.fsync(file)
+                    _sync(file)
             finally:
                 os.close(file)
         except BaseException:
-            os.unlink(scratch, dir_fd=folder)
+            _discard(folder, scratch)
             raise
         return scratch
 
     def _sync_name(self, folder: int, name: str) -> None:
         try:
-            os.fsync(folder)
+            _sync(folder)
         except OSError as error:
             raise UnknownOutcomeError(
                 f"{os.path.join(self.root, name)!r} was written, but whether it would outlive a "
@@ -459,7 +483,7 @@ class LocalObjects(Objects):
                         os.mkdir(part, dir_fd=above)
                     except FileExistsError:
                         pass  # somebody else was quicker
-                    os.fsync(above)
+                    _sync(above)
                     descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
             finally:
                 os.close(above)
@@ -561,6 +585,13 @@ class RemoteObjects(Objects):
         with self._explained(checked(name), writes=True):
             obstore.put(self._store, self._prefix + name, data, use_multipart=False)
 
+    def upload(self, name: str, path: str) -> None:
+        import obstore
+
+        with self._explained(checked(name), writes=True):
+            # In parts where it is large; it is there when all of them are.
+            obstore.put(self._store, self._prefix + name, Path(path))
+
     def read(self, name: str) -> bytes:
         import obstore
 
@@ -572,14 +603,19 @@ class RemoteObjects(Objects):
 
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         import obstore
+        from obstore.exceptions import BaseError
 
         with self._explained(checked(name)):
-            size = obstore.head(self._store, self._prefix + name)["size"]
-            if offset >= size or not length:
-                return b""
-            return bytes(obstore.get_range(
-                self._store, self._prefix + name, start=offset, end=min(offset + length, size)
-            ))
+            try:
+                if length:
+                    return bytes(obstore.get_range(
+                        self._store, self._prefix + name, start=offset, length=length
+                    ))
+            except BaseError:
+                # A range behind the end is an error, of no class of its own.
+                if offset < obstore.head(self._store, self._prefix + name)["size"]:
+                    raise
+        return b""
 
     def names(self, folder: str) -> list[Found]:
         import obstore
@@ -666,9 +702,24 @@ def _make_lasting(path: str) -> None:
             pass  # somebody else was quicker
         above = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(above)
+            _sync(above)
         finally:
             os.close(above)
+
+
+def _discard(folder: int, scratch: str) -> None:
+    try:
+        os.unlink(scratch, dir_fd=folder)
+    except OSError:
+        pass  # vacuum finds it
+
+
+def _sync(file: int) -> None:
+    """Until it is on the disk itself, for which some systems have a call of their own."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)
 
 
 def _overwritten(folder: int, base: str, data: bytes) -> bool:
