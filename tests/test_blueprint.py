@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import FLAT_MAPS
 from programs import Run, programs, schedules
 from pyspark.sql import functions as F
 
@@ -224,13 +223,16 @@ WAYS = {
         lambda f, p: p.select("k"), lambda f, p: p.select("v"),
         lambda f, p: p.select(F.col("k").alias("v")), lambda f, p: p.select("k", "v"),
         lambda f, p: p.select(F.lit(1).alias("k")), lambda f, p: p.select(F.lit("k").alias("k")),
-        lambda f, p: p.select(F.lit("1").alias("k")), lambda f, p: p.select((p["k"] + 1).alias("k")),
-        lambda f, p: p.select(F.lit(b"ab").alias("k")), lambda f, p: p.select(F.lit(b"ac").alias("k")),
+        lambda f, p: p.select(F.lit("1").alias("k")),
+        lambda f, p: p.select((p["k"] + 1).alias("k")),
+        lambda f, p: p.select(F.lit(b"ab").alias("k")),
+        lambda f, p: p.select(F.lit(b"ac").alias("k")),
     ],
     "expressions of Spark": [
         lambda f, p: p.withColumn("x", F.col("k") * 1.5),
         lambda f, p: p.withColumn("x", F.col("v") * 1.5),
-        lambda f, p: p.withColumn("x", p["k"] * 1.25), lambda f, p: p.withColumn("x", p["v"] * 1.25),
+        lambda f, p: p.withColumn("x", p["k"] * 1.25),
+        lambda f, p: p.withColumn("x", p["v"] * 1.25),
         lambda f, p: p.withColumn("y", F.col("k") * 1.5),
         lambda f, p: p.withColumn("x", F.col("k").cast("string")),
         lambda f, p: p.withColumn("x", F.col("k").cast("float")),
@@ -239,7 +241,8 @@ WAYS = {
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 1)),
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 2)),
         lambda f, p: p.withColumn("x", F.expr("k * 1.5")),
-        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")), lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
         lambda f, p: p.fillna(1), lambda f, p: p.fillna(2), lambda f, p: p.fillna(1, ["k"]),
         lambda f, p: p.replace(1, 2), lambda f, p: p.replace(2, 1),
     ],
@@ -270,7 +273,8 @@ WAYS = {
         lambda f, p: p.mapInArrow(lambda it: it, "k int"),
         lambda f, p: p.transform(lambda df: df.where("k > 1")),
         lambda f, p: p.transform(lambda df: df.where("k > 2")),
-        lambda f, p: p.threshold(lambda n: min(n, 1)), lambda f, p: p.threshold(lambda n: min(n, 2)),
+        lambda f, p: p.threshold(lambda n: min(n, 1)),
+        lambda f, p: p.threshold(lambda n: min(n, 2)),
         lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(1,)], "c int"),
         lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(2,)], "c int"),
         lambda f, p: p.arrange_by_key("v").reduce(lambda key, rows: [(1,)], "c int"),
@@ -409,7 +413,8 @@ with Dataflow(session()) as flow:
     more = pairs.select((pairs["k"] / 2).alias("h"), F.transform(F.array("k"), lambda x: x + 1))
     loop = pairs.select("k").iterate(lambda x: x.where("k < 3").union(pairs.select("k")).distinct())
     made.keep(), more.keep(), loop.keep()
-    made.groupBy("k").agg(F.sum("x")).join(flow.constant([(1, "a"), (2, None)], "k int, t string"), "k").keep()
+    names = flow.constant([(1, "a"), (2, None)], "k int, t string")
+    made.groupBy("k").agg(F.sum("x")).join(names, "k").keep()
     program = written([*flow._sinks, *flow._inputs.nodes()])
     found = fingerprints(program)
     print([found[node].digest for node in program.nodes])
@@ -620,3 +625,107 @@ def test_programs_that_changed_keep_what_did_not(spark, change):
         }
         growth = case.goes_on()
         assert bool(growth.late) == bool(added)
+
+
+# A blueprint comes from a file, and is not believed.
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """All places of a JSON value, the whole among them."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(one, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
+    """A copy of a JSON value with another one at a place."""
+    if not path:
+        return to
+    found = copy.copy(value)
+    found[path[0]] = changed(value[path[0]], path[1:], to)
+    return found
+
+
+@pytest.fixture(scope="module")
+def case(spark):
+    with Case(spark, *[all_of(kept, joined, summed(), looped(3))] * 2) as made:
+        yield made
+
+
+@pytest.mark.parametrize("put", [None, -1, 0, 3, 10**20, True, "enter", "x", [], [[1, 1]], {}])
+def test_a_blueprint_that_is_damaged_is_refused_or_fits(case, put):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    refused = 0
+    for path in places_in(case.blueprint):
+        try:
+            found = rebuilt(changed(case.blueprint, path, put), program, prints)
+        except StorageError as error:
+            assert "cannot be right" in str(error)
+            refused += 1
+            continue
+        if found.graph is not None:
+            str(found.graph.program)
+    assert refused
+
+
+@pytest.mark.parametrize("path, put, told", [
+    (("format",), 2, "'format' of the blueprint is '2'"),
+    (("nodes", 1, "form"), "os.system", "'form' of node 1"),
+    (("nodes", 0, "inputs"), [3], "'inputs' of node 0"),
+    (("sinks",), [0, 0], "runs a node twice"),
+    (("written", 0, "fingerprint"), "x" * 32, "'fingerprint' of written node 0"),
+])
+def test_what_is_wrong_with_a_blueprint_is_told(case, path, put, told):
+    program = program_of(case.new)
+    with pytest.raises(StorageError, match=told):
+        rebuilt(changed(case.blueprint, path, put), program, fingerprints(program))
+
+
+def test_fields_that_are_missing_are_told(case):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for path in places_in(case.blueprint):
+        if path and isinstance(path[-1], str) and "parts" not in path[:-1]:
+            damaged = copy.deepcopy(case.blueprint)
+            holder = damaged
+            for key in path[:-1]:
+                holder = holder[key]
+            del holder[path[-1]]
+            if path[-1] == "name" and path[0] == "loops":
+                rebuilt(damaged, program, prints)  # only for who reads it
+                continue
+            with pytest.raises(StorageError, match=f"has no '{path[-1]}'"):
+                rebuilt(damaged, program, prints)
+
+
+def test_columns_that_were_kept_are_kept(case):
+    """Whatever is asked for now, and no others."""
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for number, node in enumerate(case.blueprint["nodes"]):
+        if node["stored"] and len(node["stored"]) > len(node["key"]):
+            path = ("nodes", number, "stored")
+            with pytest.raises(StorageError, match="cannot be right"):
+                rebuilt(changed(case.blueprint, path, node["key"]), program, prints)
+
+
+def test_functions_of_another_python_are_told(case):
+    with Case(case._spark, *[all_of(kept, first_value(n)) for n in (1, 2)]) as other:
+        program = program_of(other.new)
+        found = rebuilt(
+            {**other.blueprint, "python": "3.9"}, program, fingerprints(program), named(other.new)
+        )
+        assert any("Python 3.9" in told for told in found.reasons), found.reasons
+        assert not any("Python 3.9" in told for told in other.found.reasons)
+
+
+def test_fingerprints_stay_what_they_were_when_functions_learn(flows):
+    known: list[int] = []
+    pairs, _ = flows().input("pairs", "k int")
+    node = pairs.flat_map(lambda row: [(row.k,)] * len(known), "k int")._node
+    before = fingerprints(written([node]))
+    known.append(1)
+    assert fingerprints(written([node]), before) == before
+    assert fingerprints(written([node]))[node] != before[node]

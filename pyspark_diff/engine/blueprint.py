@@ -536,7 +536,7 @@ class _Changes:
         With ``every``, also those that have come or gone: something is made anew because of them.
         """
         # Two of before that are one now: the second has nobody left.
-        again = {node: place for place, node in reversed(self._pairs.items())}
+        again = {node: place for place, node in reversed(list(self._pairs.items()))}
         stay = set(again.values())
         new = [node for node in self._written.nodes if node not in again and not _is_plain(node)]
         old = [
