@@ -437,7 +437,8 @@ def test_another_process_finds_the_same(tmp_path):
 
 # Programs that have changed.
 
-BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)] + [(t, 0, 0) for t in range(3)]
+BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)]
+BEFORE += [(time, 0, 0) for time in range(3)]
 AFTER = [(1, 1, 1), (5, 2, 0), (2, 0, 7)]
 
 
