@@ -85,8 +85,8 @@ def moved(state: State, found: Rebuilt) -> State:
     )
 
 
-def again(run: Run, made: Run, schedule, grows: bool) -> Run:
-    """A run that was written anew, where another one stands."""
+def fed_again(run: Run, made: Run, schedule) -> None:
+    """Give the inputs of a run that was written anew what those of the first were given."""
     for step, actions in enumerate(schedule):
         made._steps = step
         if step:
@@ -97,6 +97,13 @@ def again(run: Run, made: Run, schedule, grows: bool) -> Run:
         made.flow._inputs.hand_over()
     made._steps = run._steps
     assert made.history == run.history
+    made._discarded = run._discarded
+    made.shares_files = True
+
+
+def again(run: Run, made: Run, schedule, grows: bool) -> Run:
+    """A run that was written anew, where another one stands."""
+    fed_again(run, made, schedule)
     old, new = run.flow, made.flow
     now, then = program_of(new), program_of(old)
     prints = fingerprints(now)
@@ -113,8 +120,24 @@ def again(run: Run, made: Run, schedule, grows: bool) -> Run:
     assert len(made.outputs) == len(run.outputs)
     for output, last in zip(made.outputs, run.outputs):
         output.seen[:], output.first = last.seen, last.first
-    made._discarded = run._discarded
-    made.shares_files = True
+    return made
+
+
+def other(run: Run, made: Run, schedule) -> Run:
+    """A run of a program that has changed, where another one stands."""
+    fed_again(run, made, schedule)
+    old, new = run.flow, made.flow
+    now = program_of(new)
+    before = blueprint(old._state.graph, fingerprints(program_of(old)))
+    found = rebuilt(json.loads(json.dumps(before)), now, fingerprints(now))
+    new._state, new._growth = moved(old._state, found), None
+    since = new._build().since.bound
+    last = {output.node: output for output in run.outputs}
+    for output in made.outputs:
+        if output.node in last and output.frame._node not in found.added:
+            output.seen[:], output.first = last[output.node].seen, last[output.node].first
+        else:
+            output.first = 0 if since is None else max(since, 0)
     return made
 
 
@@ -156,6 +179,38 @@ def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
 @given(data=st.data())
 def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
     check_rewritten(spark, data, runner="spark", buckets=2)
+
+
+def check_changed(spark, data, **options):
+    """A random program, and in its place another one with other outputs."""
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs))
+    every = st.integers(0, len(program.inputs) + len(program.ops) - 1)
+    first, second = (
+        replace(program, outputs=tuple(sorted(data.draw(st.sets(every, min_size=1, max_size=3)))))
+        for _ in range(2)
+    )
+    stops = data.draw(st.integers(1, len(schedule)))
+    keeps = {*range(len(program.inputs)), *data.draw(st.sets(every))}
+    others = data.draw(st.sets(every))
+    refused = ("may look at the times", "loop", "leave")
+    with ExitStack() as stack:
+        run = stack.enter_context(Run(spark, first, keeps=keeps, **options))
+        for actions in schedule[:stops]:
+            run.step(actions)
+        made = stack.enter_context(Run(spark, second, keeps=others, **options))
+        try:
+            made = other(run, made, schedule[:stops])
+        except NotReadableError as error:
+            assert any(text in str(error) for text in refused), error
+            return
+        made.take(schedule[stops:], refused)
+
+
+@examples(6)
+@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
+def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):
+    check_changed(spark, data, runner="local", buckets=buckets, held=held)
 
 
 # What a fingerprint tells apart.
