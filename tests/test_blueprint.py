@@ -7,24 +7,38 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import enum
 import functools
+import importlib
 import json
+import logging
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections import Counter, deque
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Run, programs, schedules
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, Loop, NotReadableError, StorageError
 from pyspark_diff.engine.blueprint import Rebuilt, blueprint, rebuilt
+from pyspark_diff.engine.description import described
 from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
@@ -399,6 +413,85 @@ def test_whatever_differs_has_another_fingerprint(flows, operator):
     found = [digest(flows(), way) for way in WAYS[operator]]
     assert len(set(found)) == len(found)
     assert [digest(flows(), way) for way in WAYS[operator]] == found
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass(frozen=True)
+class Bound:
+    least: int
+    most: int = field(default=9, compare=False)
+
+
+def recursive(n):
+    return n and other_recursive(n - 1)
+
+
+def other_recursive(n):
+    return n and recursive(n - 1)
+
+
+#: Makers of values that are all different.
+VALUES = [
+    lambda: 1, lambda: True, lambda: 1.0, lambda: "1", lambda: b"1", lambda: None, lambda: -0.0,
+    lambda: 0.0, lambda: (1,), lambda: [1], lambda: {1}, lambda: frozenset({1}), lambda: {1: 2},
+    lambda: [1, [2]], lambda: [[1], 2], lambda: ("ab", "c"), lambda: ("a", "bc"),
+    lambda: {"a": 1, "b": 2}, lambda: {"b": 2, "a": 1}, lambda: {"a", "b", "c"}, lambda: "\ud800",
+    lambda: Colour.RED, lambda: Colour.BLUE, lambda: Bound(1), lambda: Bound(2),
+    lambda: Bound(1, 2), lambda: Rule(1), lambda: Rule(2), lambda: Rule, lambda: Bound,
+    lambda: datetime.date(2024, 1, 1), lambda: datetime.timedelta(1), lambda: Decimal("1.0"),
+    lambda: Decimal("1.00"), lambda: re.compile("a" * 300), lambda: re.compile("a" * 301),
+    lambda: re.compile("a", re.I), lambda: deque([1]), lambda: deque([2]), lambda: Counter("ab"),
+    lambda: logging.getLogger("a"), lambda: logging.getLogger("b"), lambda: Path("/a/b"),
+    lambda: np.array([1, 2]), lambda: np.array([1, 3]), lambda: np.array([1, 2], np.int8),
+    lambda: np.array(["a", None], object), lambda: np.float64(1), lambda: pd.Series([1, 2]),
+    lambda: pd.DataFrame({"a": [1, 2]}), lambda: pd.DataFrame({"b": [1, 2]}),
+    lambda: pa.array([1, None]), lambda: pa.array([1, 0]), lambda: pa.table({"a": [1]}),
+    lambda: pa.array([1, 2, 3])[:2], lambda: pa.array([1, 2, 3])[1:], lambda: pa.int32(),
+    lambda: pa.schema([("a", pa.int32())]), lambda: T.IntegerType(), lambda: T.LongType(),
+    lambda: T.Row(a=1), lambda: T.Row(b=1), lambda: len, lambda: "".join, lambda: math.sqrt,
+    lambda: functools.partial(min, 1), lambda: functools.partial(min, 2), lambda: above(1),
+    lambda: above(2), lambda: limited, lambda: recursive, lambda: Rule(1).__call__,
+    lambda: Rule(2).__call__, lambda: F.col("a"), lambda: F.lit("a"), lambda: F.col("a").desc(),
+    lambda: functools.lru_cache(value), lambda: functools.lru_cache(other_value), lambda: math,
+    lambda: lambda n: n + 1, lambda: lambda n: n + 2, lambda: lambda n: n + 1.0,
+    lambda: lambda n: [m for m in n if m], lambda: lambda n: [m for m in n if not m],
+]
+
+
+def test_values_are_told_apart_and_found_again(spark):
+    found = [described(make()) for make in VALUES]
+    assert [described(make()) for make in VALUES] == found
+    alike = Counter(one.digest for one in found)
+    # Functions that call each other are described each from where it stands.
+    assert all(count == 1 for count in alike.values()), [
+        make() for make, one in zip(VALUES, found) if alike[one.digest] > 1]
+    assert not [one.unseen for one in found if one.unseen]
+
+
+def test_what_is_said_of_functions_makes_no_difference():
+    def one(row):
+        """A text."""
+        return row
+
+    def two(row):
+        """Another text."""
+        # And a line.
+        return row
+
+    assert described(one) == described(two)
+
+
+def test_many_names_of_one_function_take_no_time(tmp_path, monkeypatch):
+    lines = ["def step_0(n): return n"]
+    lines += [f"def step_{n}(n): return step_{n - 1}(n), step_{n - 1}(n)" for n in range(1, 60)]
+    (tmp_path / "steps_of_a_test.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = importlib.import_module("steps_of_a_test")
+    assert described(steps.step_59) != described(steps.step_58)
 
 
 def test_what_functions_name_is_a_part_of_them(flows, monkeypatch):
