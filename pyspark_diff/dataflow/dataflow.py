@@ -810,11 +810,13 @@ class BaseDataflow:
         if old:
             gone = old - self._state.paths() - self._outputs.pinned
             if self._store is not None:
-                # Older commits need what they name; when none does, a vacuum takes it away.
-                stays = {path for path in gone if storage.certified(path) is not None}
-                storage.forget(stays)
-                gone -= stays
-            storage.remove_files(sorted(gone))
+                # Older commits need what they name; when none does, a vacuum takes it away. What
+                # was written and is not in the state was in none.
+                never = gone & set(begun.written) if begun is not None else set()
+                self._store.files.remove(gone - never)
+                storage.remove_files(sorted(never))
+            else:
+                storage.remove_files(sorted(gone))
         self._begun, self._superseded = None, set()
         if self._store is not None:
             self._store.tidy(self._in_use())

@@ -9,7 +9,6 @@ done, and is taken over by whatever comes next.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,10 +80,10 @@ class Store:
         """
         after = sealed(state, self.files.directory)
         found = encoded(
-            after, self._objects.root, self.commits.next_number, self._places,
+            after, self.files.name, self.commits.next_number, self._places,
             self._program(after, names), settings,
         )
-        self._sync(found.files)
+        self.files.make_lasting(name for name in found.files if name not in self.last.files)
         self._going = after, found
         self.commits.append(found.text, found.payload, found.files, found.uses, token)
         self._settle()
@@ -124,11 +123,9 @@ class Store:
         self, keep: Sequence[str], *, dry_run: bool, older_than: float
     ) -> Vacuumed:
         """Let go of what no retained commit needs, but for some paths."""
-        root = self._objects.root.rstrip("/") + "/"
-        names = [path.removeprefix(root) for path in keep]
         return vacuum(
             self._objects, self.commits, self.retain, dry_run=dry_run, older_than=older_than,
-            keep=names,
+            keep=list(map(self.files.name, keep)),
         )
 
     @property
@@ -170,23 +167,19 @@ class Store:
             self._described = graph, json.dumps(told, separators=(",", ":")).encode()
         return self._described[1]
 
-    def _sync(self, names: Mapping[str, object]) -> None:
-        """Make the entries of files last that no commit has named."""
-        root = self._objects.root
-        if not os.path.isabs(root):
-            return  # not in a file system
-        new = {os.path.dirname(name) for name in names if name not in self.last.files}
-        for directory in sorted(new):
-            storage.sync(os.path.join(root, directory))
-        if new:
-            storage.sync(os.path.join(root, "data"))
 
+def decoder_of(objects: Objects, commits: Commits, commit: Commit, own: str) -> Decoder:
+    """What reads the state of a commit.
 
-def decoder_of(objects: Objects, commits: Commits, commit: Commit) -> Decoder:
-    """What reads the state of a commit."""
+    Parameters
+    ----------
+    objects : Objects
+    commits : Commits
+    commit : Commit
+    own : str
+        A directory that nobody else has: small batches are held as if they were files in it.
+    """
     root = objects.root.rstrip("/")
-    # Small batches are held under paths that nobody else has.
-    own = storage.StoreFiles(root, commit.epoch).directory("small")
 
     def read(number: int, offset: int, length: int, checksum: int) -> pa.Buffer:
         found = commits.segment_bytes(number, Segment(offset, length, checksum))
