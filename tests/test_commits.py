@@ -109,6 +109,9 @@ class Between(Objects):
     def upload(self, name, path):
         self.inner.upload(name, path)
 
+    def foreign(self):
+        return self.inner.foreign()
+
     def secure(self, name):
         self.inner.secure(name)
 
