@@ -6,6 +6,7 @@ import doctest
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -419,6 +420,38 @@ def test_processes_that_commit_at_once(tmp_path, writers, count):
     last = reader.latest()
     there = {n: reader.read(n).token for n in range(last.number + 1)}
     assert {n: token for n, token in there.items() if token is not None} == told
+
+
+def test_writers_that_are_killed_lose_nothing_that_they_told(tmp_path):
+    Commits(LocalObjects(tmp_path)).make(b"")
+    told = []
+    for life in range(12):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                commits = Commits(LocalObjects(tmp_path))
+                commits.open_for_writing()
+                for number in range(100_000):
+                    token = f"{life}-{number} "
+                    commits.append(commits.last.state + token.encode(), [b"x" * 999], {}, ())
+                    os.write(writing, token.encode())
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            first = pipe.read(4)
+            time.sleep(Random(life).random() / 50)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            told += (first + pipe.read()).split()
+    commits = Commits(LocalObjects(tmp_path))
+    there = commits.latest().state.decode().split()
+    # The last of each life may be there without having been told.
+    assert set(told) <= set(there) and len(there) <= len(told) + 12
+    assert len(there) == len(set(there)) and len(told) >= 12
+    commits.open_for_writing()
+    fill(commits, 1)
 
 
 # Outcomes that are not known.
