@@ -4,7 +4,8 @@
 
     a name of the chain is never free again:  create(N + 1) = True  =>  N + 1 was not committed yet
     append returns commit N     =>  every later `latest` of anybody is N or a later one
-    append raises a DiffError   =>  the chain is as it was, but for an `UnknownOutcomeError`
+    append raises a DiffError   =>  the chain is as it was, and stays so; after an
+                                    `UnknownOutcomeError`, or damage there, that is not known
 
 **Writers.** Who opens a store for writing appends a commit of the next epoch, with the same state.
 Whoever wrote before finds its next number taken, and is fenced for good. Of an answer that is lost,
