@@ -6,6 +6,7 @@ import doctest
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -107,6 +109,9 @@ class Between(Objects):
 
     def upload(self, name, path):
         self.inner.upload(name, path)
+
+    def foreign(self):
+        return self.inner.foreign()
 
     def secure(self, name):
         self.inner.secure(name)
@@ -417,6 +422,38 @@ def test_processes_that_commit_at_once(tmp_path, writers, count):
     assert {n: token for n, token in there.items() if token is not None} == told
 
 
+def test_writers_that_are_killed_lose_nothing_that_they_told(tmp_path):
+    Commits(LocalObjects(tmp_path)).make(b"")
+    told = []
+    for life in range(12):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                commits = Commits(LocalObjects(tmp_path))
+                commits.open_for_writing()
+                for number in range(100_000):
+                    token = f"{life}-{number} "
+                    commits.append(commits.last.state + token.encode(), [b"x" * 999], {}, ())
+                    os.write(writing, token.encode())
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            first = pipe.read(4)
+            time.sleep(Random(life).random() / 50)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            told += (first + pipe.read()).split()
+    commits = Commits(LocalObjects(tmp_path))
+    there = commits.latest().state.decode().split()
+    # The last of each life may be there without having been told.
+    assert set(told) <= set(there) and len(there) <= len(told) + 12
+    assert len(there) == len(set(there)) and len(told) >= 12
+    commits.open_for_writing()
+    fill(commits, 1)
+
+
 # Outcomes that are not known.
 
 OUTCOMES = {
@@ -478,7 +515,15 @@ def test_a_store_that_is_cut_off_takes_nothing_until_it_is_settled(commits, done
             writer.append(b"newer", [], {}, ())
     with pytest.raises(StorageError):
         writer.settle()
+    # What takes the number may be in doubt as well.
     between.before = between.after = between.reading = lambda name: None
+    if not done:
+        between.after = raising(cut, 100)
+        between.reading = raising(StorageError("unreachable"), 100)
+        with pytest.raises(UnknownOutcomeError):
+            writer.settle()
+        assert again(commits).latest().number == 3
+        between.reading = between.after = lambda name: None
     settled = writer.settle()
     assert writer.settle() is None
     latest = again(commits).latest()
@@ -598,6 +643,121 @@ def test_a_fenced_writer_is_told_so_though_it_was_cut_off(commits):
         writer.append(b"newer", [], {}, ())
 
 
+class Unreliable(Between):
+    """Creates that are lost, or whose answers are, and whatever others do in between."""
+
+    def __init__(self, inner, random, others):
+        super().__init__(inner)
+        self.random = random
+        self.others = others
+
+    def create(self, name, parts):
+        if name.startswith("commits/"):
+            self.others()
+            if self.random.random() < 0.1:
+                raise self.random.choice([UnknownOutcomeError("lost"), StorageError("refused")])
+        made = self.inner.create(name, parts)
+        if name.startswith("commits/"):
+            self.others()
+            if self.random.random() < 0.1:
+                raise UnknownOutcomeError("the answer is lost")
+        return made
+
+    def read(self, name):
+        if self.random.random() < 0.02:
+            raise StorageError("unreachable")
+        return self.inner.read(name)
+
+    def names(self, folder):
+        if self.random.random() < 0.02:
+            raise StorageError("unreachable")
+        return self.inner.names(folder)
+
+
+@pytest.mark.parametrize("seed", [*range(15), 261])
+def test_random_writers_on_an_unreliable_store(seed, monkeypatch):
+    """The state is the list of what was committed: what was told holds, in the end."""
+    monkeypatch.setattr(module, "_PAUSE", 0)
+    monkeypatch.setattr(module, "MOST_TOMBSTONES", 4)
+    random = Random(seed)
+    root = f"memory://random-{seed}"  # noqa: F811
+    inner = objects_at(root)
+    Commits(inner).make(b"")
+    depth = [0]
+    told = {"done": [], "not done": [], "unknown": []}
+    count = iter(range(100_000))
+
+    def act():
+        writer = random.choice(writers)
+        if writer.busy:
+            return
+        writer.busy = True
+        depth[0] += 1
+        try:
+            step(writer)
+        finally:
+            writer.busy = False
+            depth[0] -= 1
+
+    def others():
+        while depth[0] < 4 and random.random() < 0.3:
+            act()
+
+    def step(writer):
+        what = random.random()
+        if writer.doubt is not None:
+            try:
+                settled = writer.settle() if what < 0.8 else None
+            except StorageError:
+                return
+            if what >= 0.8:
+                writer.doubt = None
+                reopen(writer)
+                return
+            told["not done" if settled is None else "done"].append(writer.doubt)
+            told["unknown"].remove(writer.doubt)
+            writer.doubt = None
+        elif writer.last is None or what < 0.1:
+            reopen(writer)
+        elif what < 0.2:
+            try:
+                writer.retire(writer.last.number - random.randrange(4))
+            except StorageError:
+                pass
+        else:
+            token = f"t{next(count)}"
+            try:
+                made = writer.append(writer.last.state + token.encode() + b" ", [b"x"], {}, ())
+                assert writer.last is made
+                told["done"].append(token)
+            except UnknownOutcomeError:
+                told["unknown"].append(token)
+                writer.doubt = token
+            except (ConcurrentWriteError, StorageError) as error:
+                told["not done"].append(token)
+                if isinstance(error, ConcurrentWriteError) and random.random() < 0.7:
+                    reopen(writer)
+
+    def reopen(writer):
+        try:
+            writer.open_for_writing()
+        except (StorageError, ConcurrentWriteError):
+            # Another process: what this one was in doubt of stays so.
+            writer.__init__(Unreliable(inner, random, others))
+
+    writers = [Commits(Unreliable(inner, random, others)) for _ in range(4)]
+    for writer in writers:
+        writer.busy, writer.doubt = False, None
+    for _ in range(150):
+        act()
+    latest = Commits(inner).latest()
+    there = latest.state.decode().split()
+    assert len(there) == len(set(there))
+    assert set(told["done"]) <= set(there) and len(told["done"]) > 20
+    assert not set(told["not done"]) & set(there)
+    assert set(there) <= set(told["done"]) | set(told["unknown"])
+
+
 # The sleeper.
 
 
@@ -658,6 +818,43 @@ def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(commits, monk
     with pytest.raises(ConcurrentWriteError):
         sleeper.append(b"too late", [], {}, ())
     assert again(commits).latest() == other.last
+
+
+@pytest.mark.parametrize("arrived", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_a_floor_has_passed_while_it_was_in_doubt_stays_unknown(
+    commits, monkeypatch, arrived, cut
+):
+    """Nothing tells any more whether the first request had come to something."""
+    monkeypatch.setattr(module, "MOST_TOMBSTONES", 3)
+    between = Between(objects_at(commits.objects.root))
+    sleeper = Commits(between)
+    sleeper.open_for_writing()
+    other = again(commits)
+
+    def sleep(name):
+        between.before = between.after = lambda name: None
+        if cut:
+            between.before = between.reading = raising(UnknownOutcomeError("timeout"), 100)
+        other.open_for_writing()
+        fill(other, 10)
+        other.retire(other.last.number)
+        raise UnknownOutcomeError("timeout")
+
+    setattr(between, "after" if arrived else "before", sleep)
+    with pytest.raises(UnknownOutcomeError) as error:
+        sleeper.append(b"perhaps", [], {}, ())
+    if cut:
+        between.before = between.reading = lambda name: None
+        with pytest.raises(UnknownOutcomeError) as error:
+            sleeper.settle()
+    assert "cannot be told any more" in str(error.value)
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.settle()
+    with pytest.raises(ConcurrentWriteError):
+        sleeper.append(b"more", [], {}, ())
+    assert again(commits).latest() == other.last
+    assert len(other.objects.names("commits")) == 1
 
 
 # Retirement.

@@ -37,6 +37,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 Part = Union[bytes, memoryview]
@@ -126,13 +127,9 @@ class Objects(ABC):
         Also for files that were written where `locate` has said.
         """
 
+    @abstractmethod
     def foreign(self) -> list[str]:
-        """Names below the root that are none of a store, a few of them."""
-        return sorted({
-            found.name for found in self.names("")
-            if found.name.partition("/")[0] not in (*FOLDERS, HEAD)
-            and not found.name.startswith(_PROBE)
-        })[:5]
+        """Names right below the root that are none of a store, a few of them."""
 
     def remove_empty(self, folder: str, before: float) -> None:
         """Remove folders in a folder that are empty and older than a time."""
@@ -324,16 +321,11 @@ class LocalObjects(Objects):
                     os.close(descriptor)
 
     def foreign(self) -> list[str]:
-        # Not all below the root is looked at: what is foreign may be a home of millions of files.
         with self._explained(""):
             try:
-                found = os.listdir(self.root)
+                return _foreign(os.listdir(self.root))
             except FileNotFoundError:
                 return []
-        return sorted(
-            name for name in found
-            if name not in (*FOLDERS, HEAD) and not name.startswith((_PROBE, f"{HEAD}."))
-        )[:5]
 
     def remove_empty(self, folder: str, before: float) -> None:
         with self._explained(checked(folder)):
@@ -622,16 +614,18 @@ class RemoteObjects(Objects):
 
         below = self._prefix + (checked(folder) + "/" if folder else "")
         with self._explained(folder):
-            return [
-                Found(name, int(entry["size"]), entry["last_modified"].timestamp())
-                for page in obstore.list(self._store, below or None) for entry in page
-                for name in [entry["path"].removeprefix(self._prefix)]
-                if all(map(_SEGMENT.fullmatch, name.split("/")))
-            ]
+            pages = obstore.list(self._store, below or None)
+            found = [self._found(entry) for page in pages for entry in page]
+        # What has a name that we never give is not ours.
+        return [item for item in found if all(map(_SEGMENT.fullmatch, item.name.split("/")))]
 
     def leftovers(self) -> list[Found]:
         # An object is there or not; only a key of a probe can stay behind.
-        return [found for found in self.names("") if found.name.startswith(_PROBE)]
+        return [found for found in self._top()[1] if found.name.startswith(_PROBE)]
+
+    def foreign(self) -> list[str]:
+        folders, found = self._top()
+        return _foreign([*folders, *(item.name for item in found)])
 
     def delete(self, names: Iterable[str]) -> None:
         import obstore
@@ -652,6 +646,21 @@ class RemoteObjects(Objects):
 
     def locate(self, name: str) -> str:
         return f"{self.root}/{checked(name)}"
+
+    def _top(self) -> tuple[list[str], list[Found]]:
+        """The folders right below the root, and the objects there."""
+        import obstore
+
+        with self._explained(""):
+            found = obstore.list_with_delimiter(self._store, self._prefix or None)
+        folders = [path.removeprefix(self._prefix) for path in found["common_prefixes"]]
+        return folders, [self._found(entry) for entry in found["objects"]]
+
+    def _found(self, entry: ObjectMeta) -> Found:
+        return Found(
+            entry["path"].removeprefix(self._prefix), int(entry["size"]),
+            entry["last_modified"].timestamp(),
+        )
 
     @contextmanager
     def _explained(self, name: str, *, writes: bool = False) -> Iterator[None]:
@@ -681,6 +690,13 @@ class RemoteObjects(Objects):
             f"{self.root}/{name}: {reason}. Credentials, region and endpoint are taken from the "
             "environment; see that they are those of this root"
         )
+
+
+def _foreign(names: Iterable[str]) -> list[str]:
+    return sorted(
+        name for name in names
+        if name not in (*FOLDERS, HEAD) and not name.startswith((_PROBE, f"{HEAD}."))
+    )[:5]
 
 
 def _close(opened: dict[str, tuple[int, tuple[int, int]]]) -> None:
