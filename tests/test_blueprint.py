@@ -146,12 +146,15 @@ def other(run: Run, made: Run, schedule) -> Run:
     found = rebuilt(json.loads(json.dumps(before)), now, fingerprints(now))
     new._state, new._growth = moved(old._state, found), None
     since = new._build().since.bound
-    last = {output.node: output for output in run.outputs}
+    graph, numbers = old._state.graph, {node: number for number, node in found.nodes.items()}
+    shown = {graph.lowered[output.frame._node]: output for output in run.outputs}
     for output in made.outputs:
-        if output.node in last and output.frame._node not in found.added:
-            output.seen[:], output.first = last[output.node].seen, last[output.node].first
-        else:
+        node = output.frame._node
+        if node in found.added:
             output.first = 0 if since is None else max(since, 0)
+        else:
+            last = shown[graph.program.nodes[numbers[found.graph.lowered[node]]]]
+            output.seen[:], output.first = last.seen, last.first
     return made
 
 
@@ -177,6 +180,8 @@ def check_rewritten(spark, data, **options):
                 run.step(actions)
         except NotReadableError:
             return
+        if run.flow._state.graph is None:
+            return  # there was nothing to do
         run = again(
             run, stack.enter_context(Run(spark, program, **options)), schedule[:stops], grows
         )
@@ -212,6 +217,8 @@ def check_changed(spark, data, **options):
         run = stack.enter_context(Run(spark, first, keeps=keeps, **options))
         for actions in schedule[:stops]:
             run.step(actions)
+        if run.flow._state.graph is None:
+            return
         made = stack.enter_context(Run(spark, second, keeps=others, **options))
         try:
             made = other(run, made, schedule[:stops])

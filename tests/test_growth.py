@@ -179,6 +179,21 @@ def test_what_nobody_reads_again_is_made_again_too(flow):
     assert late.to_df().drop("time", "diff").collect() == [(2, 4, 1)]
 
 
+def test_columns_that_nobody_wanted_are_kept_from_then_on(flow):
+    """An arrangement has the columns that somebody reads: who wants more of it has another one."""
+    pairs, pairs_in = fed(flow)
+    names, names_in = flow.input("names", "k int, name string")
+    names.keep()
+    both = pairs.join(names, "k")
+    both.select("k", "name").keep()
+    names_in.insert([(1, "a"), (2, "b")])
+    flow.advance_to(3)
+    late = both.keep()
+    pairs_in.remove([(2, 5)])
+    flow.advance_to(4)
+    assert late.at().collect() == [(1, 2, "a")]
+
+
 def test_past_that_is_gone_is_refused_where_it_is_asked_for(flow):
     pairs, pairs_in = fed(flow, keep=False)
     counts = pairs.select("k").count()

@@ -125,10 +125,11 @@ def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
     found = lowered(written(sinks), standing)
     origins = {node: standing.origins.get(node, ()) for node in found.program.nodes}
     for node, to in found.nodes.items():
-        # What is shared is evaluated by the node before it.
-        for made in (to, *to.inputs) if isinstance(to, Shared) else (to,):
-            if made in origins and node not in origins[made]:
-                origins[made] += (node,)
+        if to in origins and node not in origins[to]:
+            origins[to] += (node,)
+    for node, of in list(origins.items()):
+        if isinstance(node, Shared) and not origins[node.inputs[0]]:
+            origins[node.inputs[0]] = of
     return graph_from(found.program, found.nodes, origins, standing.wanted)
 
 

@@ -181,7 +181,7 @@ def _grown(
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
             if node.stored(graph.wanted[node]) != node.stored(old.wanted[node]):
-                raise _unkept(node)
+                raise _GoneError(node)  # it has not kept all columns that are wanted now
     beside = [node for node in read if node not in graph.wanted]
     if beside:
         return _grown(sinks, old, state, whole, gone, (*bases, *beside))

@@ -49,7 +49,7 @@ def local_copy(url: str) -> str:
     --------
     >>> import zlib
     >>> data = b"some rows"
-    >>> name = f"e0001-x-0123456789ab.durable/00000-{zlib.crc32(data):08x}-{len(data)}.arrow"
+    >>> name = f"e0001-x-0123456789ab.durable/00000-crc{zlib.crc32(data):08x}-{len(data)}.arrow"
     >>> url = f"memory://doctest-cache/data/{name}"
     >>> _ = objects_at("memory://doctest-cache").create(f"data/{name}", [data])
     >>> open(local_copy(url), "rb").read()
