@@ -718,9 +718,17 @@ def looped(bound, most=5):
     return program
 
 
+def shared(flow, rows, others):
+    halves = rows.select((F.col("v") * 1.5).alias("h"))
+    halves.count().keep("counts")
+    halves.distinct().keep("halves")
+
+
 #: What ran, what runs then, what is new, what is gone, and what is said.
 CHANGES = {
     "nothing": (all_of(kept, summed()), all_of(kept, summed()), 0, 0, []),
+    "shared": (shared, shared, 0, 0, []),
+    "shared, and less": (all_of(shared, kept), shared, 0, 1, None),
     "order": (all_of(kept, summed()), all_of(summed(), kept), 0, 0, []),
     "fewer": (all_of(kept, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
     "fewer columns": (
