@@ -96,7 +96,8 @@ def test_what_is_not_as_its_name_says_is_not_kept(folder):
 
 @pytest.mark.parametrize("url", [
     "memory://x/data/../../etc/passwd", "memory://x/commits/0000000000000001.commit",
-    "data/e0001-x-0123456789ab.durable/00000-crc00000000-0.arrow", "", "memory://x/data/a?sig=hunter2",
+    "data/e0001-x-0123456789ab.durable/00000-crc00000000-0.arrow", "",
+    "memory://x/data/a?sig=hunter2",
 ])
 def test_what_is_no_batch_file_is_refused(url):
     with pytest.raises(StorageError, match="not the URL of a batch file") as error:

@@ -33,6 +33,7 @@ BUILTIN_OF = {
     "StepCancelledError": RuntimeError,
     "StorageError": OSError,
     "ConcurrentWriteError": RuntimeError,
+    "ProgramChangedError": ValueError,
     "TooManyRowsError": MemoryError,
 }
 #: Errors that are a special case of another.
