@@ -30,7 +30,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
         "split sums tallies top_k updates warm_up xxhash64".split()
     ),
-    "spark": frozenset("bridge frames jobs jvm schema session stored_schema values version".split()),
+    "spark": frozenset(
+        "bridge frames jobs jvm schema session stored_schema values version".split()
+    ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
         "tree".split()
