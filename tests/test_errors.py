@@ -34,6 +34,7 @@ BUILTIN_OF = {
     "StorageError": OSError,
     "ConcurrentWriteError": RuntimeError,
     "ProgramChangedError": ValueError,
+    "RepeatedTokenError": ValueError,
     "TooManyRowsError": MemoryError,
 }
 #: Errors that are a special case of another.

@@ -27,6 +27,8 @@ from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
 
+#: So many tokens are remembered.
+MOST_TOKENS = 100
 #: The description of a program of which nothing has run.
 NOTHING = b"null"
 
@@ -45,20 +47,25 @@ class Store:
         Where the small batches lie that it holds, by their paths.
     prints : mapping of Node to Fingerprint
         Of nodes that have them already.
+    tokens : mapping of str to int
+        What the last steps were called, and their commits.
     retain : int
         So many commits stay readable.
     """
 
     def __init__(
         self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
-        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint], retain: int,
+        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint],
+        tokens: Mapping[str, int], retain: int,
     ):
         self.commits, self.last = commits, commit
         self.files, self.retain = files, retain
         self._objects = objects
+        #: What the last steps were called, and their commits.
+        self.tokens = dict(tokens)
         self._places = dict(places)
         #: What is being committed, and where its small batches are going to lie.
-        self._going: tuple[State, Encoded] | None = None
+        self._going: tuple[State, Encoded, dict[str, int]] | None = None
         self._done: State | None = None
         self._described: tuple[Graph, bytes] | None = None
         self._prints = dict(prints)
@@ -79,12 +86,17 @@ class Store:
             If it cannot be told whether it was committed; the next step finds out.
         """
         after = sealed(state, self.files.directory)
+        number, tokens = self.commits.next_number, dict(self.tokens)
+        if token is not None:
+            tokens.pop(token, None)
+            tokens[token] = number
+        tokens = dict(list(tokens.items())[-MOST_TOKENS:])
         found = encoded(
-            after, self.files.name, self.commits.next_number, self._places,
-            self._program(after, names), settings,
+            after, self.files.name, number, self._places, self._program(after, names),
+            {**settings, "tokens": tokens},
         )
         self.files.make_lasting(name for name in found.files if name not in self.last.files)
-        self._going = after, found
+        self._going = after, found, tokens
         self.commits.append(found.text, found.payload, found.files, found.uses, token)
         self._settle()
         return after
@@ -108,6 +120,7 @@ class Store:
         if self._going is not None and last.state == self._going[1].text:
             self._done, self._places = self._going[0], dict(self._going[1].places)
             self._owes = any(not delivery.done for delivery in self._done.outbox)
+            self.tokens = self._going[2]
         self.last, self._going = last, None
 
     def owes_nothing(self, state: State) -> bool:

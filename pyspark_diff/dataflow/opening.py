@@ -96,11 +96,14 @@ def opened(
             files = storage.StoreFiles(objects.root, last.epoch + 1, working)
             decoder = decoder_of(objects, commits, last, files.directory("small"))
         with understood():
-            told = {} if decoder is None else decoder.body["numbers"]
-            numbers = {str(name): int(number) for name, number in told.items()}
+            told = {} if decoder is None else decoder.body
+            numbers, tokens = [
+                {str(name): int(number) for name, number in told.get(part, {}).items()}
+                for part in ("numbers", "tokens")
+            ]
         flow._storage.close()
         flow._storage = files
-        flow._store = Store(objects, commits, commit, files, places, prints, retain)
+        flow._store = Store(objects, commits, commit, files, places, prints, tokens, retain)
         flow._go_on(state, numbers)
     except BaseException:
         flow.close()
