@@ -188,12 +188,13 @@ def check_rewritten(spark, data, **options):
         run.take(schedule[stops:], ("may look at the times", "loop", "leave"))
 
 
-@examples(6)
+@examples(1)
 @given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
 def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
     check_rewritten(spark, data, runner="local", buckets=buckets, held=held)
 
 
+@pytest.mark.slow
 @examples(0.3)
 @given(data=st.data())
 def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
@@ -228,7 +229,7 @@ def check_changed(spark, data, **options):
         made.take(schedule[stops:], refused)
 
 
-@examples(6)
+@examples(1)
 @given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
 def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):
     check_changed(spark, data, runner="local", buckets=buckets, held=held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import Run, pool, programs, schedules
@@ -36,19 +37,20 @@ def check_reopening(spark, data, most=4, lags=False, **options):
         run.take(schedule, ("may look at the times", "loop", "was not kept"))
 
 
-@examples(3)
+@examples(1.5)
 @given(data=st.data(), buckets=buckets, held=held)
 def test_reopened_on_the_driver(spark, data, buckets, held):
     check_reopening(spark, data, runner="local", buckets=buckets, held=held)
 
 
+@pytest.mark.slow
 @examples(0.3)
 @given(data=st.data(), buckets=buckets, held=held)
 def test_reopened_in_spark(spark, data, buckets, held):
     check_reopening(spark, data, most=3, runner="spark", buckets=buckets, held=held)
 
 
-@examples(2)
+@examples(1)
 @given(data=st.data(), buckets=buckets, held=held)
 def test_reopened_while_inputs_lag(spark, data, buckets, held):
     check_reopening(spark, data, lags=True, runner="local", buckets=buckets, held=held)
