@@ -1,0 +1,725 @@
+"""Run by ci/durability: programs in a store are ended, or meet faults, wherever that can happen.
+
+After each of them the store is opened, and whatever has happened:
+
+    a step that was done is there, once; the one that was under way is there wholly or not at all
+    going on gives the answers of an oracle, in what is kept and in what consumers were given
+    consumers were given every update at least once, in order
+    after a vacuum every file is one that a commit lists
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import crashes
+from crashes import At, Synced, operations
+from fault_program import (
+    CLUSTER,
+    INPUTS,
+    LOCAL,
+    STEPS,
+    Oracle,
+    Update,
+    collections,
+    reached_from,
+    small_disk,
+    spark_on,
+    totals_of,
+)
+from oracle import Collection, accumulate
+
+from pyspark_diff import Dataflow, DiffError, StorageError
+from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
+from pyspark_diff.runners import work
+from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.objects import objects_at
+
+#: More rows than this are files, so that a small program has some.
+IN_MEMORY_ROWS = 6
+#: So many commits stay.
+RETAIN = 2
+#: Seconds after which a run hangs, and the command ends.
+HANGS = 300.0
+ORACLES: tuple[Oracle, ...] = (totals_of, reached_from)
+
+Steps = Sequence[dict[str, list[Update]]]
+
+
+class Wrong(Exception):
+    """What an end or a fault has broken."""
+
+
+def demand(right: object, told: str) -> None:
+    if not right:
+        raise Wrong(told)
+
+
+# What is given to a program, and what it is to answer.
+
+
+@lru_cache(maxsize=None)
+def steps_of(seed: int, count: int = 7) -> Steps:
+    """What is given step by step: that of ci/faults first, then by chance.
+
+    Step n has the times 2n and 2n + 1; some of it is already of the next step.
+    """
+    chance = random.Random(seed)
+    steps = [] if seed else list(STEPS)
+    there: dict[str, Collection] = {name: Counter() for name in INPUTS}
+    for step in steps:
+        for name, updates in step.items():
+            for record, _, diff in updates:
+                there[name][record] += diff
+    while len(steps) < count:
+        begin, made = 2 * len(steps), {}
+        for name, width in ("edges", 2), ("prices", 2), ("roots", 1):
+            updates: list[Update] = []
+            for _ in range(chance.choice([0, 3, 9, 14]) if begin else 14):
+                moment = begin + chance.choice([0, 0, 1, 1, 2])
+                present = sorted(there[name].elements())
+                if moment <= begin + 1 and present and chance.random() < 0.4:
+                    record, diff = chance.choice(present), -1
+                    moment = begin + 1
+                else:
+                    record, diff = tuple(chance.randrange(9) for _ in range(width)), 1
+                there[name][record] += diff
+                updates.append((record, moment, diff))
+            made[name] = updates
+        # What comes first is given first, so that nothing is taken away before it is there.
+        steps.append({n: sorted(u, key=lambda one: one[1]) for n, u in made.items()})
+    return steps
+
+
+@lru_cache(maxsize=None)
+def answer(seed: int, oracle: Oracle, moment: int) -> Collection:
+    """What a collection is at a time, worked out from nothing."""
+    given = steps_of(seed)
+    now = {
+        name: accumulate([u for step in given for u in step[name]], moment) for name in INPUTS
+    }
+    return oracle(now) if moment >= 0 else Counter()
+
+
+def change(seed: int, oracle: Oracle, step: int) -> Collection:
+    """The updates that a step gives a consumer."""
+    found: Collection = Counter()
+    for moment in 2 * step, 2 * step + 1:
+        after, before = answer(seed, oracle, moment), answer(seed, oracle, moment - 1)
+        for record in {*after, *before}:
+            if after[record] != before[record]:
+                found[(record, moment)] = after[record] - before[record]
+    return found
+
+
+# An application.
+
+#: What a consumer was given by one application.
+Seen = dict[Oracle, list[Update]]
+
+
+class Application:
+    """One that opens a store, and goes on."""
+
+    def __init__(
+        self, spark: Any, root: str | Path, seed: int = 0, told: Callable[..., None] | None = None,
+        **options: Any,
+    ):
+        self.seed = seed
+        self.seen: Seen = {oracle: [] for oracle in ORACLES}
+        self._nodes: dict[Oracle, Any] = {}
+
+        def program(flow: Dataflow) -> None:
+            for oracle, frame in collections(flow).items():
+                def show(*update: Any, of: Oracle = oracle) -> None:
+                    self.seen[of].append(update)
+                    if told is not None:
+                        told(of, *update)
+
+                frame.inspect(show)
+                self._nodes[oracle] = frame.keep(oracle.__name__)._node
+
+        options = {"runner": "local", "retain": RETAIN, "buckets": 2, **options}
+        self.flow = Dataflow.open(str(root), program, spark=spark, **options)
+        times = {name: self.flow.session(name).time() for name in INPUTS}
+        demand(len(set(times.values())) == 1, f"inputs are at different times: {times}")
+        self.done = self.at()
+        demand(times["edges"] == 2 * self.done, f"inputs are at {times}, and not processed so far")
+
+    def at(self) -> int:
+        """How many steps are done, by how far the inputs are processed."""
+        state = self.flow._state
+        moments = {self.flow._inputs.frontier(state).bound}
+        moments |= {state.frontiers[node].bound for node in self.flow._inputs.nodes()}
+        moment = moments.pop()
+        demand(not moments, f"inputs are processed up to {moment} and up to {moments}")
+        demand(moment is not None and moment % 2 == 0, f"a step is done by half, up to {moment}")
+        return (moment or 0) // 2
+
+    def feed(self) -> None:
+        """Hand in what the next step is to process."""
+        for name, updates in steps_of(self.seed)[self.done].items():
+            session = self.flow.session(name)
+            session.update([(*record, moment, diff) for record, moment, diff in updates])
+            session.advance_to(2 * self.done + 2)
+
+    def step(self) -> None:
+        self.feed()
+        demand(self.flow.step(token=f"step {self.done}"), "a step has nothing to do")
+        self.done += 1
+
+    def check(self) -> None:
+        """What is kept, at its last complete time, and the files that it lies in."""
+        if self.flow._state.graph is None:
+            demand(self.done == 0, f"{self.done} steps are done, and nothing is kept")
+            return
+        moment = 2 * self.done - 1
+        for oracle in ORACLES:
+            found = self.flow._arrangement(self._nodes[oracle])
+            upper = found.trace.upper.bound
+            demand(upper == moment + 1, f"{oracle.__name__} is at {upper}, not {moment + 1}")
+            rows = [
+                (tuple(row.values())[:-2], row["time"], row["diff"])
+                for row in found.table().to_pylist()
+            ]
+            kept = accumulate(rows, moment)
+            wanted = answer(self.seed, oracle, moment)
+            demand(
+                kept == wanted, f"{oracle.__name__} is kept wrong at {moment}: {kept}, not {wanted}"
+            )
+        wrong = self.flow.verify()
+        demand(not wrong, f"files are wrong: {wrong}")
+
+    def check_clean(self, root: str | Path) -> None:
+        """After a vacuum, nothing is there but what commits list."""
+        self.flow.vacuum(dry_run=False, older_than=-60)
+        objects = objects_at(str(root))
+        commits = Commits(objects)
+        numbers = commits.numbers()
+        demand(len(numbers) <= RETAIN, f"{len(numbers)} commits are there after a vacuum")
+        listed = {name for number in numbers for name in commits.read(number).files}
+        data = {found.name for found in objects.names("data")}
+        # What the state in memory needs is listed by the last commit.
+        demand(data >= listed, f"files that are missing: {sorted(listed - data)}")
+        demand(data <= listed, f"files that nobody lists: {sorted(data - listed)}")
+        left = [found.name for found in objects.leftovers()]
+        demand(not left, f"files that were being written are left: {left}")
+
+    def close(self) -> None:
+        self.flow.close()
+
+
+def check_seen(
+    seed: int, segments: Sequence[Seen], ended: Sequence[bool], steps: int, begins: int = 0
+) -> None:
+    """What consumers were given by applications one after another, of which some were ended.
+
+    Others before them had been given the first steps, of the last of which nobody knows.
+    """
+    for oracle in ORACLES:
+        wanted = [change(seed, oracle, step) for step in range(steps)]
+        whole = begins - 1  # the last step of which all was given
+        newest = begins - 1
+        for number, seen in enumerate(segments):
+            groups: dict[int, Collection] = {}
+            before = -1
+            for record, moment, diff in seen[oracle]:
+                step = moment // 2
+                told = f"{oracle.__name__}: application {number} was given step {step}"
+                demand(step >= before, f"{told} after step {before}")
+                demand(step >= newest, f"{told}, although step {newest} had been given")
+                before = step
+                groups.setdefault(step, Counter())[(record, moment)] += diff
+            for step, found in groups.items():
+                found = Counter({update: n for update, n in found.items() if n})
+                gap = any(wanted[missed] for missed in range(whole + 1, step))
+                demand(not gap, f"{oracle.__name__}: step {whole + 1} was never given as a whole")
+                if found == wanted[step]:
+                    whole = step
+                elif not (ended[number] and step == max(groups)):
+                    raise Wrong(
+                        f"{oracle.__name__}: step {step} was given as {found}, not {wanted[step]}"
+                    )
+            newest = max([newest, *groups])
+        demand(
+            not any(wanted[step] for step in range(whole + 1, steps)),
+            f"{oracle.__name__}: step {whole + 1} was never given as a whole",
+        )
+
+
+def recovered(
+    spark: Any, root: str | Path, seed: int, acknowledged: int, under_way: bool,
+    segments: Sequence[Seen], more: int = 2, begins: int = 0,
+) -> int:
+    """Open a store after an end and go on; gives how many steps it has, or raises `Wrong`."""
+    try:
+        application = Application(spark, root, seed)
+    except DiffError as error:
+        raise Wrong(f"it cannot be opened: {error!r}") from error
+    try:
+        found = application.done
+        demand(found >= acknowledged, f"{acknowledged} steps were done, and {found} are there")
+        demand(
+            found <= acknowledged + under_way,
+            f"{acknowledged} steps were done, and {found} are there",
+        )
+        application.check()
+        for _ in range(min(more, len(steps_of(seed)) - found)):
+            application.step()
+            application.check()
+        # Where there is nothing left to do, what consumers are owed is given by an empty step.
+        application.flow.step()
+        application.check_clean(root)
+        application.check()
+    except DiffError as error:
+        raise Wrong(f"going on fails: {error!r}") from error
+    finally:
+        application.close()
+    ended = [*[True] * len(segments), False]
+    check_seen(seed, [*segments, application.seen], ended, application.done, begins)
+    return found
+
+
+@contextmanager
+def small_batches() -> Iterator[None]:
+    """Few rows are many; what is warned of is what is looked at here anyway."""
+    logger = logging.getLogger("pyspark_diff")
+    level = logger.level
+    with mock.patch.object(work, "IN_MEMORY_ROWS", IN_MEMORY_ROWS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+# What is run.
+
+
+@dataclass
+class Tally:
+    """What became of the runs of one gate."""
+
+    name: str
+    runs: int = 0
+    right: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @contextmanager
+    def run(self, what: str) -> Iterator[None]:
+        """One run, which is right if it raises nothing."""
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        started = time.monotonic()
+        self.runs += 1
+        try:
+            yield
+            self.right += 1
+        except Exception as error:
+            told = str(error) if isinstance(error, Wrong) else traceback.format_exc()
+            self.wrong.append(f"{what}: {told}")
+            if os.environ.get("DURABILITY_VERBOSE"):
+                print(f"WRONG: {self.name}, {what}: {told}", flush=True)
+        finally:
+            self.seconds += time.monotonic() - started
+            faulthandler.cancel_dump_traceback_later()
+
+    def line(self) -> str:
+        notes = "".join(f", {count} {what}" for what, count in sorted(self.notes.items()))
+        return f"{self.name}: {self.runs} runs, {self.right} right{notes} ({self.seconds:.0f} s)"
+
+
+class Scenario:
+    """A run from a new store to its end: steps, with what lies between them.
+
+    Gives its stages one after another, and tells what is done and under way.
+    """
+
+    STAGES = (
+        "make", "step", "step", "step", "close", "reopen", "step", "step", "vacuum", "step",
+        "close",
+    )
+
+    def __init__(self, spark: Any, root: str, seed: int, **options: Any):
+        self.spark, self.root, self.seed, self.options = spark, root, seed, options
+        self.application: Application | None = None
+        self.segments: list[Seen] = []
+        self.acknowledged, self.under_way = 0, False
+        self.stage = ""
+
+    def run(self) -> None:
+        for number, stage in enumerate(self.STAGES):
+            self.stage = f"{stage} {number}"
+            self.take(stage)
+        self.stage = "end"
+
+    def take(self, stage: str) -> None:
+        here = self.application
+        if stage in ("make", "reopen"):
+            self.application = Application(self.spark, self.root, self.seed, **self.options)
+            self.segments.append(self.application.seen)
+            return
+        assert here is not None
+        if stage == "step":
+            self.under_way = True
+            here.step()
+            # One assignment each, and nothing is recorded between them.
+            self.acknowledged, self.under_way = here.done, False
+        elif stage == "vacuum":
+            here.flow.vacuum(dry_run=False, older_than=-60)
+        else:
+            here.close()
+
+    def seen(self) -> list[Seen]:
+        """What consumers have been given so far."""
+        return [{o: list(updates) for o, updates in seen.items()} for seen in self.segments]
+
+
+@dataclass
+class Ended:
+    """What an end would leave."""
+
+    what: str
+    root: str
+    acknowledged: int
+    under_way: bool
+    segments: list[Seen]
+
+
+def ends_of(
+    spark: Any, folder: Path, seed: int, *, stride: int = 1, first: int = 0,
+    kind: str = "kill",
+) -> list[Ended]:
+    """What is left by ends at each operation of a scenario, as copies of its store.
+
+    An end is a ``kill``, or a crash of the machine after which ``all`` that was not synced is gone,
+    names are there without their bytes (``torn``), or ``some`` of both.
+    """
+    scenario = Scenario(spark, str(folder / "base" / "store"), seed)
+    found: list[Ended] = []
+    count = 0
+    changed = True
+    last: object = None
+
+    def end(what: str) -> None:
+        nonlocal count, changed, last
+        now = (
+            scenario.acknowledged, scenario.under_way,
+            [len(updates) for seen in scenario.segments for updates in seen.values()],
+        )
+        if not changed and now == last:
+            return  # it would leave what the one before left
+        changed, last = False, now
+        count += 1
+        if count % stride != first % stride:
+            return
+        to = str(folder / f"{len(found)}" / "store")
+        if synced is not None:
+            synced.lost(os.path.dirname(to), kind, seed * 10_000 + count)
+        elif os.path.exists(scenario.root):
+            shutil.copytree(scenario.root, to)
+        found.append(Ended(
+            f"{scenario.stage}, {what}", to, scenario.acknowledged, scenario.under_way,
+            scenario.seen(),
+        ))
+
+    def handler(what: str, path: str, done: bool) -> None:
+        nonlocal changed
+        if done:
+            # What is synced is safe from a crash; to a kill that makes no difference.
+            changed = changed or (what == "fsync") == (kind == "all") or kind in ("torn", "some")
+            if what == "fsync" and synced is not None:
+                synced.synced(path)
+        else:
+            end(f"before {what} {crashes.short(path)}")
+
+    base = folder / "base"
+    os.makedirs(base)
+    synced = None if kind == "kill" else Synced(str(base), str(folder / "beside"))
+    try:
+        # Its own parent too: there the store is made.
+        with operations(str(base), handler):
+            scenario.run()
+        end("at the end")
+    finally:
+        if synced is not None:
+            synced.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is run."""
+
+    seeds: int = 1
+    stride: int = 1
+    real: int = 20
+    random: int = 100
+    executors: int = 20
+    rows: int = 1_000_000
+
+
+# The gates.
+
+
+def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T1: a kill of the process at each primitive operation, as what it would leave."""
+    tally = Tally("T1 white-box kills")
+    for seed in range(options.seeds):
+        here = folder / f"kills-{seed}"
+        with tally.run(f"seed {seed}, without an end"):
+            for number, one in enumerate(ends_of(spark, here, seed, stride=options.stride)):
+                with tally.run(f"seed {seed}, {one.what}"):
+                    found = recovered(
+                        spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+                        more=9 if number % 5 == 0 else 2,
+                    )
+                    if one.under_way:
+                        tally.notes["step there" if found > one.acknowledged else "not there"] += 1
+        shutil.rmtree(here)
+    yield tally
+
+def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A crash of the machine at each sync, or operation: what was not synced is lost."""
+    for kind in "all", "torn", "some":
+        tally = Tally(f"loss of unsynced writes ({kind})")
+        for seed in range(options.seeds):
+            here = folder / f"{kind}-{seed}"
+            with tally.run(f"seed {seed}, without an end"):
+                ends = ends_of(spark, here, seed, stride=options.stride, kind=kind)
+                for one in ends:
+                    with tally.run(f"seed {seed}, {one.what}"):
+                        recovered(
+                            spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+                            more=1,
+                        )
+            shutil.rmtree(here)
+        yield tally
+
+
+def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """The same with processes that are really ended, in the middle of all: a share of them."""
+    tally = Tally("T1 real ends of a process")
+    seed = 0
+    places = At(lambda what, path: None)
+    with operations(str(folder / "counted"), places):
+        Scenario(spark, str(folder / "counted"), seed).run()
+    for number in sorted({round(n * places.count / options.real) for n in range(options.real)}):
+        root = folder / f"ended-{number}" / "store"
+        with tally.run(f"operation {number + 1} of {places.count}"):
+            lines, code = forked(spark, str(root), seed, number + 1)
+            demand(code == 137, f"the process ended with {code}: {lines}")
+            acknowledged, under_way, segments = read_lines(lines)
+            recovered(spark, root, seed, acknowledged, under_way, segments)
+        shutil.rmtree(root.parent, ignore_errors=True)
+    yield tally
+
+
+def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any]], int]:
+    """A process that runs a scenario and ends at an operation: what it told, and its exit code."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reads)
+            thread = threading.Thread(target=child_runs, args=(spark, root, seed, number, writes))
+            thread.start()
+            thread.join()
+        finally:
+            os._exit(99)
+    os.close(writes)
+    with open(reads) as pipe:
+        lines = [json.loads(line) for line in pipe]
+    _, status = os.waitpid(child, 0)
+    return lines, os.waitstatus_to_exitcode(status)
+
+
+def child_runs(spark: Any, root: str, seed: int, number: int, writes: int) -> None:
+    """What a process does that will be ended; it tells what it has done before that counts."""
+    from py4j import java_gateway
+
+    # The parent's objects in the JVM stay; this thread has a connection of its own.
+    java_gateway._garbage_collect_object = lambda *_: None
+    tells = os.write
+
+    def tell(*what: Any) -> None:
+        tells(writes, json.dumps(what).encode() + b"\n")
+
+    try:
+        scenario = Scenario(spark, root, seed, told=lambda of, *update: tell(
+            "given", ORACLES.index(of), *update
+        ))
+        with operations(root, At(crashes.ends, number)):
+            for stage in scenario.STAGES:
+                tell("begins", stage)
+                scenario.take(stage)
+                tell("done", stage)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(98)
+
+
+def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Seen]]:
+    """What a process has told: steps that were done, whether one was under way, what was given."""
+    acknowledged, under_way = 0, False
+    segments: list[Seen] = []
+    for kind, *what in lines:
+        if kind == "begins":
+            under_way = what[0] == "step"
+            if what[0] in ("make", "reopen"):
+                segments.append({oracle: [] for oracle in ORACLES})
+        elif kind == "done":
+            acknowledged += what[0] == "step"
+            under_way = False
+        else:
+            of, record, moment, diff = what
+            segments[-1][ORACLES[of]].append((tuple(record), moment, diff))
+    return acknowledged, under_way, segments
+
+
+# Faults of files.
+
+#: What is done where a fault is met, and before how many steps.
+PLACES = (("make", 0), ("step", 1), ("step", 2), ("step", 4), ("reopen", 4), ("vacuum", 4),
+          ("close", 4))
+FAULTS: tuple[tuple[str, int, bool], ...] = (
+    ("EIO", errno.EIO, False), ("ENOSPC", errno.ENOSPC, False), ("done, and EIO", errno.EIO, True),
+)
+
+
+def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T4: the k-th operation on files fails, or is done and says that it failed."""
+    for seed in range(options.seeds):
+        templates = templates_of(spark, folder / f"templates-{seed}", seed)
+        for name, code, after in FAULTS:
+            tally = Tally(f"T4 failing operations ({name})" + (f", seed {seed}" if seed else ""))
+            for stage, steps in PLACES:
+                for number in range(1, 10_000, options.stride):
+                    at = At(crashes.fails(code), number, after=after)
+                    with tally.run(f"{stage} after {steps} steps, operation {number}"):
+                        one_fault(spark, folder, templates, seed, stage, steps, at, tally)
+                    if not at.struck:
+                        # It was the run without a fault.
+                        break
+            yield tally
+
+
+def templates_of(spark: Any, folder: Path, seed: int) -> dict[int, Path]:
+    """Stores after so many steps."""
+    found = {0: folder / "0"}
+    application = Application(spark, folder / "store", seed)
+    while application.done < 5:
+        application.step()
+        found[application.done] = folder / f"{application.done}"
+        shutil.copytree(folder / "store", found[application.done])
+    application.close()
+    return found
+
+
+def one_fault(
+    spark: Any, folder: Path, templates: dict[int, Path], seed: int, stage: str, steps: int,
+    at: At, tally: Tally, make_room: Callable[[], None] = lambda: None,
+) -> None:
+    """One operation of a stage meets a fault; then another application goes on with a copy of what
+    is there now, and so does this one, or who opens the store after it."""
+    root, copy = folder / "fault" / "store", folder / "copy" / "store"
+    for path in root.parent, copy.parent:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+    if templates[steps].exists():
+        shutil.copytree(templates[steps], root)
+    segments: list[Seen] = []
+    here: Application | None = None
+    error: Exception | None = None
+
+    def opens() -> Application:
+        made = Application(spark, root, seed)
+        segments.append(made.seen)
+        return made
+
+    done = steps
+    try:
+        if stage not in ("make", "reopen"):
+            here = opens()
+        if stage == "close" and here is not None:
+            here.step()
+            done += 1
+        before = None if here is None else here.flow._state
+        try:
+            with operations(str(root.parent), at):
+                if here is None:
+                    here = opens()
+                elif stage == "step":
+                    here.step()
+                    done += 1
+                elif stage == "vacuum":
+                    here.flow.vacuum(dry_run=False, older_than=-60)
+                else:
+                    here.close()
+        except (DiffError, OSError) as found:
+            error = found
+        make_room()
+        if root.exists():
+            shutil.copytree(root, copy)
+        seen = [{o: list(updates) for o, updates in one.items()} for one in segments]
+        if error is not None:
+            tally.notes["failed, and went on"] += 1
+            demand(isinstance(error, StorageError), f"{at.struck}: the error is {error!r}")
+        undone = stage == "step" and error is not None
+        recovered(spark, copy, seed, done, undone, seen, more=1, begins=steps)
+        if here is not None and stage != "close":
+            if before is not None and error is not None:
+                steps_made = here.flow._state.epoch - before.epoch
+                demand(steps_made in (0, stage == "step"), "the state is neither before nor after")
+            if undone:
+                here.done = done = go_on_after(here, at, error, done)
+            if here.done == done:
+                here.step()
+                here.check()
+                done += 1
+            here.close()
+        recovered(spark, root, seed, done, undone, segments, more=1, begins=steps)
+    finally:
+        if here is not None:
+            here.close()
+
+
+def go_on_after(here: Application, at: At, error: Exception | None, done: int) -> int:
+    """The same application runs a step again; gives how many are done then."""
+    try:
+        here.flow.step()
+    except (UnknownOutcomeError, ConcurrentWriteError) as found:
+        # Whether it is done is what the next to open it finds.
+        told = f"{at.struck}, {error!r}: run again it fails: {found!r}"
+        demand(isinstance(error, UnknownOutcomeError), told)
+        return done
+    found = here.at()
+    demand(found == done + 1, f"{at.struck}, {error!r}: run again, {found} steps are done")
+    here.done = found
+    here.check()
+    return found
