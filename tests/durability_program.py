@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import faulthandler
+import hashlib
 import json
 import logging
 import os
@@ -28,14 +29,15 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import crashes
+import faults
 from crashes import At, Synced, operations
 from fault_program import (
     CLUSTER,
@@ -50,13 +52,20 @@ from fault_program import (
     spark_on,
     totals_of,
 )
+from faults import Fault
 from oracle import Collection, accumulate
 
 from pyspark_diff import Dataflow, DiffError, StorageError
+from pyspark_diff.dataflow import durable
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
 from pyspark_diff.runners import work
+from pyspark_diff.trace import commits as commits_module
+from pyspark_diff.trace import storage
+from pyspark_diff.trace import vacuum as vacuum_module
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.objects import LocalObjects, objects_at
 
 #: More rows than this are files, so that a small program has some.
 IN_MEMORY_ROWS = 6
@@ -723,3 +732,539 @@ def go_on_after(here: Application, at: At, error: Exception | None, done: int) -
     here.done = found
     here.check()
     return found
+
+def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T13: the disk is full from the k-th operation on, until there is room again."""
+    tally = Tally("T13 full disks")
+    with small_disk(folder) as small:
+        if small == folder:
+            tally.notes["left out, as no disk can be made here"] = 1
+            yield tally
+            return
+        templates = templates_of(spark, folder / "templates-full", 0)
+        root = str(small / "fault" / "store")
+        filler = crashes.filler(root)
+        for stage, steps in PLACES:
+            for number in range(1, 10_000, options.stride):
+                at = At(crashes.full(root), number, only=("open", "write", "writev", "mkdir"))
+                with tally.run(f"{stage} after {steps} steps, operation {number}"):
+                    one_fault(
+                        spark, small, templates, 0, stage, steps, at, tally,
+                        lambda: filler.unlink(missing_ok=True),
+                    )
+                if not at.struck:
+                    break
+        yield tally
+
+
+# Writers that come between each other.
+
+
+def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A writer that another one has come after commits nothing more, however long it slept."""
+    tally = Tally("writers that were overtaken")
+    for slept in False, True:
+        root = folder / f"writers-{slept}"
+        with tally.run("one that slept" if slept else "two that are awake"):
+            first = Application(spark, root)
+            first.step()
+            second = Application(spark, root)
+            try:
+                with mock.patch.object(commits_module, "MOST_TOMBSTONES", 0):
+                    for _ in range(3 if slept else 0):
+                        second.step()
+                    if slept:
+                        second.flow.vacuum(dry_run=False, older_than=-60)
+                        demand(not objects_at(root).names("commits")[0].name.endswith(
+                            f"{2:016d}.commit"), "the vacuum has left all tombstones")
+                try:
+                    first.step()
+                    raise Wrong("a writer that was overtaken could commit")
+                except ConcurrentWriteError:
+                    pass
+                second.check()
+                second.step()
+                second.check()
+            finally:
+                first.close()
+                second.close()
+            recovered(spark, root, 0, second.done, False, [second.seen], begins=1)
+    yield tally
+
+
+# Ends at random moments, with many rows.
+
+#: So many steps, those that run in Spark whatever their size, and rows that change in each.
+LARGE_STEPS, IN_SPARK, CHANGES = 8, (2, 5), 400
+NODES = 50_000
+
+
+def large_program(flow: Dataflow) -> None:
+    for oracle, frame in collections(flow).items():
+        frame.keep(oracle.__name__)
+
+
+def large_edge(number: int) -> tuple[int, int]:
+    return number % NODES, (number * 7919 + number // NODES) % NODES
+
+
+def feed_large(spark: Any, flow: Dataflow, step: int, rows: int) -> None:
+    """Many rows, and then a few that come and go."""
+    edges, prices, roots = (flow.session(name) for name in INPUTS)
+    if step == 0:
+        edges.update(spark.range(rows).selectExpr(
+            f"id % {NODES} AS src", f"(id * 7919 + id div {NODES}) % {NODES} AS dst",
+            "0L AS time", "1L AS diff",
+        ))
+        prices.update([(src, src % 17, 0, 1) for src in range(0, NODES, 50)])
+        roots.update([(0, 0, 1)])
+    else:
+        gone = range((step - 1) * CHANGES, step * CHANGES)
+        edges.update([(*large_edge(n), step, -1) for n in gone])
+        edges.update([(*large_edge(n + rows), step, 1) for n in gone])
+        prices.update([(50 * n, n % 17, step, 1) for n in range(step * 10)])
+
+
+def large_child(root: str, rows: int) -> None:
+    """An application that steps to the end; a line for all that it has done."""
+    def tell(*what: object) -> None:
+        print(*what, flush=True)
+
+    with tempfile.TemporaryDirectory() as folder, spark_on(LOCAL, Path(folder)) as spark:
+        tell("jvm", spark.sparkContext._gateway.proc.pid)
+        with Dataflow.open(root, large_program, spark=spark, buckets=2, retain=RETAIN) as flow:
+            done = flow.session("edges").time()
+            tell("opened", done)
+            for step in range(done, LARGE_STEPS):
+                feed_large(spark, flow, step, rows)
+                flow.runner = "spark" if step in IN_SPARK else "auto"
+                tell("begins", step)
+                flow.advance_to(step + 1)
+                tell("done", step + 1)
+            wrong = flow.verify()
+            digest = hashlib.sha256()
+            for oracle in ORACLES:
+                node = flow._outputs._nodes[oracle.__name__][0]
+                table = flow._arrangement(node).table(LARGE_STEPS - 1)
+                digest.update(repr(sorted(map(str, table.to_pylist()))).encode())
+                tell("rows", oracle.__name__, table.num_rows)
+            tell("wrong" if wrong else "answer", wrong or digest.hexdigest())
+
+
+class Child:
+    """A process that runs `large_child`, and what it has told."""
+
+    def __init__(self, root: Path, rows: int):
+        self.lines: list[list[str]] = []
+        self.errors = open(f"{root}.errors", "ab")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child", str(root), str(rows)],
+            stdout=subprocess.PIPE, stderr=self.errors, text=True, start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.split())
+
+    def told(self, what: str) -> list[str] | None:
+        """The last line of a kind."""
+        return next((line[1:] for line in reversed(self.lines) if line[0] == what), None)
+
+    def wait_for(self, *what: str) -> None:
+        while not any(map(self.told, what)) and self.process.poll() is None:
+            time.sleep(0.01)
+
+    def kill(self, whom: str) -> None:
+        jvm = self.told("jvm")
+        if whom == "driver and JVM" or jvm is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            os.kill(int(jvm[0]) if whom == "JVM" else self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Wait until it has ended by itself; what it started ends with it."""
+        try:
+            self.process.wait(HANGS / 3)
+        except subprocess.TimeoutExpired:
+            raise Wrong("the driver hangs after its end") from None
+        finally:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+            self._reader.join()
+            self.errors.close()
+
+
+def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T2: driver, JVM or both are killed at a random moment of running steps, again and again."""
+    tally = Tally(f"T2 random kills, {options.rows:,} rows")
+    chance = random.Random(2)
+    plain = Child(folder / "plain", options.rows)
+    plain.wait_for("opened")
+    started = time.monotonic()
+    plain.wait_for("answer", "wrong")
+    seconds = time.monotonic() - started
+    plain.end()
+    wanted = plain.told("answer")
+    with tally.run("without a kill"):
+        demand(wanted, f"no answer: {plain.lines}")
+    number = stores = 0
+    while number < options.random:
+        root = folder / f"store-{stores}"
+        stores += 1
+        acknowledged = 0
+        ended = False
+        while not ended:
+            with tally.run(f"kill {number}, store {stores - 1}"):
+                child = Child(root, options.rows)
+                try:
+                    if number < options.random:
+                        number += 1
+                        child.wait_for("jvm")
+                        # Some while it opens; most while it steps.
+                        if chance.random() < 0.8:
+                            child.wait_for("opened")
+                        whom = chance.choice(["driver and JVM", "driver and JVM", "driver", "JVM"])
+                        time.sleep(chance.random() * seconds * chance.choice([0.3, 1.0]))
+                        over = child.process.poll() is not None
+                        child.kill(whom) if not over else None
+                        tally.notes["over before" if over else f"of {whom}"] += 1
+                finally:
+                    child.end()
+                opened, done = child.told("opened"), child.told("done")
+                if opened is not None:
+                    demand(
+                        acknowledged <= int(opened[0]) <= acknowledged + 1,
+                        f"{acknowledged} steps were done, and {opened[0]} are there",
+                    )
+                    acknowledged = int((done or opened)[0])
+                answer = child.told("answer")
+                demand(child.told("wrong") is None, f"files are wrong: {child.told('wrong')}")
+                ended = answer is not None
+                demand(answer in (None, wanted), "the answer is another one")
+                killed = child.process.returncode or child.told("jvm") is None
+                demand(ended or killed, f"it ended without an answer: {child.lines}")
+            if tally.wrong and not ended:
+                break
+        shutil.rmtree(root, ignore_errors=True)
+    yield tally
+
+
+def executor_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T3: an executor is killed in a task of a join, a reduction or a loop."""
+    tally = Tally("T3 kills of executors")
+    with spark_on(CLUSTER, folder) as cluster:
+        templates = templates_of(cluster, folder / "templates-cluster", 0)
+        places = ("task kernel", "task rename", "task end")
+        counted = executor_kill(cluster, folder, templates, Fault("", ""), tally)
+        for number in range(options.executors):
+            place = places[number % len(places)]
+            count = counted[place]
+            at = 1 + (number // len(places)) * 7919 % max(count, 1)
+            with tally.run(f"{place} {at} of {count}"):
+                fault = Fault("", "", place, "kill executor", at)
+                executor_kill(cluster, folder, templates, fault, tally)
+    yield tally
+
+
+def executor_kill(
+    spark: Any, folder: Path, templates: dict[int, Path], fault: Fault, tally: Tally
+) -> Counter[str]:
+    """A step on Spark in which an executor may be killed; gives the places of the step."""
+    root = folder / "executor" / "store"
+    shutil.rmtree(root.parent, ignore_errors=True)
+    shutil.copytree(templates[4], root)
+    here = Application(spark, root, runner="spark")
+    with tempfile.TemporaryDirectory() as counts:
+        fault = replace(fault, folder=counts, root=str(root))
+        try:
+            with faults.about(fault):
+                here.step()
+        except DiffError:
+            tally.notes["failed, and went on"] += 1
+            here.flow.step()
+            here.done += 1
+        places = fault.places()
+        demand(not fault.act or fault.struck(), "the step did not come to this place")
+    here.check()
+    here.flow.runner = "local"
+    here.close()
+    recovered(spark, root, 0, here.done, False, [here.seen], begins=4)
+    return places
+
+
+#: All gates by their names; those of the second kind start Sparks of their own.
+GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
+    "T1": kills,
+    "T1-real": real_kills,
+    "loss": crashes_of_the_machine,
+    "T4": faults_of_files,
+    "T13": full_disks,
+    "writers": writers,
+}
+ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
+    "T2": random_kills,
+    "T3": executor_kills,
+}
+
+
+def run_gates(names: Sequence[str], options: Options) -> list[Tally]:
+    """Run some gates, and tell of each."""
+    tallies = []
+
+    def run(spark: Any, folder: Path, gates: dict[str, Any]) -> None:
+        for name in names:
+            if name in gates:
+                for tally in gates[name](spark, folder, options):
+                    print(tally.line(), flush=True)
+                    for told in tally.wrong:
+                        print(f"WRONG: {tally.name}, {told}", flush=True)
+                    tallies.append(tally)
+
+    with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
+        if any(name in GATES for name in names):
+            with spark_on(LOCAL, Path(folder)) as spark:
+                run(spark, Path(folder), GATES)
+        run(None, Path(folder), ALONE)
+    return tallies
+
+
+# Bugs that are seeded, to show that they are found.
+
+
+@contextmanager
+def data_files_are_not_synced() -> Iterator[None]:
+    real = storage.sync
+    with mock.patch.object(
+        storage, "sync", lambda path: real(path) if os.path.isdir(path) else None
+    ):
+        yield
+
+
+@contextmanager
+def folders_of_data_files_are_not_synced() -> Iterator[None]:
+    with mock.patch.object(Store, "_sync", lambda store, names: None):
+        yield
+
+
+@contextmanager
+def commits_are_not_synced() -> Iterator[None]:
+    real: Any = LocalObjects._write_scratch
+
+    def write(objects: Any, *given: Any, sync: bool) -> Any:
+        return real(objects, *given, sync=False)
+
+    with mock.patch.object(LocalObjects, "_write_scratch", write):
+        yield
+
+
+@contextmanager
+def the_folder_of_commits_is_not_synced() -> Iterator[None]:
+    with mock.patch.object(LocalObjects, "_sync_name", lambda objects, folder, name: None):
+        yield
+
+
+@contextmanager
+def commits_come_before_their_files() -> Iterator[None]:
+    waiting: list[tuple[str, str]] = []
+    real_write, real_append = storage.write_lasting, Commits.append
+
+    def write(path: str, batch: Any, **options: Any) -> Any:
+        found, size = real_write(path, batch, **options)
+        storage.open_updates(found)  # mapped, so that it can be read from here on
+        aside = f"{found}.aside"
+        os.rename(found, aside)
+        waiting.append((aside, found))
+        return found, size
+
+    def append(*given: Any) -> Any:
+        made = real_append(*given)
+        while waiting:
+            os.rename(*waiting.pop())
+        return made
+
+    with mock.patch.object(storage, "write_lasting", write), \
+            mock.patch.object(Commits, "append", append):
+        yield
+
+
+@contextmanager
+def _encoded_without(**parts: Any) -> Iterator[None]:
+    real = durable.encoded
+
+    def encoded(state: Any, *given: Any) -> Any:
+        return real(replace(state, **parts), *given)
+
+    with mock.patch.object(durable, "encoded", encoded):
+        yield
+
+
+def what_waits_is_not_committed() -> Any:
+    return _encoded_without(pending={}, waiting={})
+
+
+def the_outbox_is_not_committed() -> Any:
+    return _encoded_without(outbox=())
+
+
+@contextmanager
+def a_vacuum_deletes_a_listed_file() -> Iterator[None]:
+    real = vacuum_module._unlisted
+
+    def unlisted(objects: Any, listed: set[str], *given: Any) -> Any:
+        return real(objects, listed - {max(listed, default="")}, *given)
+
+    with mock.patch.object(vacuum_module, "_unlisted", unlisted):
+        yield
+
+
+@contextmanager
+def files_go_before_the_commit_without_them() -> Iterator[None]:
+    real: Any = Commits.append
+
+    def append(commits: Any, state: Any, payload: Any, files: Any, *given: Any) -> Any:
+        if commits.last is not None:
+            commits.objects.delete([name for name in commits.last.files if name not in files])
+        return real(commits, state, payload, files, *given)
+
+    with mock.patch.object(Commits, "append", append):
+        yield
+
+
+@contextmanager
+def a_vacuum_forgets_payloads_that_are_used() -> Iterator[None]:
+    real: Any = Commits._replace
+    with mock.patch.object(
+        Commits, "_replace", lambda commits, number, *, used: real(commits, number, used=False)
+    ):
+        yield
+
+
+@contextmanager
+def the_state_is_taken_over_before_its_commit() -> Iterator[None]:
+    real: Any = BaseDataflow._lasting
+
+    def lasting(flow: Any, state: Any) -> Any:
+        flow._state = state
+        return real(flow, state)
+
+    with mock.patch.object(BaseDataflow, "_lasting", lasting):
+        yield
+
+
+@contextmanager
+def errors_of_files_have_no_type() -> Iterator[None]:
+    @contextmanager
+    def explained(objects: Any, name: str, *, writes: bool = False) -> Iterator[None]:
+        yield
+
+    with mock.patch.object(LocalObjects, "_explained", explained):
+        yield
+
+
+@contextmanager
+def a_name_that_is_taken_is_overwritten() -> Iterator[None]:
+    def create(objects: Any, name: str, parts: Any) -> bool:
+        objects.replace(name, b"".join(parts))
+        return True
+
+    with mock.patch.object(LocalObjects, "create", create), \
+            mock.patch.object(LocalObjects, "probe", lambda objects: None):
+        yield
+
+
+@contextmanager
+def any_commit_is_taken_for_ours() -> Iterator[None]:
+    def judge(commits: Any, commit: Any, found: Any, also: Any) -> None:
+        commits.last, commits._in_doubt = commit, None
+
+    with mock.patch.object(Commits, "_judge", judge):
+        yield
+
+
+@contextmanager
+def tombstones_are_deleted_without_a_floor() -> Iterator[None]:
+    def collapse(commits: Any) -> None:
+        sizes = commits._numbers()
+        gone = [n for n, size in sizes.items() if commits_module.manifest.is_tombstone(size)]
+        commits.objects.delete([commits_module.name_of(n) for n in gone])
+
+    def last_of(commits: Any, hint: int, sizes: Any, floor: int) -> Any:
+        return commits._decoded(max(sizes))
+
+    with mock.patch.object(Commits, "collapse", collapse), \
+            mock.patch.object(Commits, "_last_of", last_of):
+        yield
+
+
+#: Each with the gate that shows it, and how often it is looked for.
+BUGS: list[tuple[Callable[[], Any], str, int]] = [
+    (data_files_are_not_synced, "loss", 6),
+    (folders_of_data_files_are_not_synced, "loss", 6),
+    (commits_are_not_synced, "loss", 6),
+    (the_folder_of_commits_is_not_synced, "loss", 6),
+    (commits_come_before_their_files, "T1", 3),
+    (files_go_before_the_commit_without_them, "T1", 3),
+    (what_waits_is_not_committed, "T1", 9),
+    (the_outbox_is_not_committed, "T1", 3),
+    (a_vacuum_deletes_a_listed_file, "T1", 9),
+    (a_vacuum_forgets_payloads_that_are_used, "T1", 9),
+    (the_state_is_taken_over_before_its_commit, "T4", 5),
+    (errors_of_files_have_no_type, "T4", 5),
+    (a_name_that_is_taken_is_overwritten, "writers", 1),
+    (any_commit_is_taken_for_ours, "writers", 1),
+    (tombstones_are_deleted_without_a_floor, "writers", 1),
+]
+
+
+def self_check() -> int:
+    """Seed bugs one after another; gives the number of those that are not found."""
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
+        with spark_on(LOCAL, Path(folder)) as spark:
+            for bug, name, stride in BUGS:
+                with bug(), tempfile.TemporaryDirectory(dir=folder) as inside:
+                    tallies = list(GATES[name](spark, Path(inside), Options(stride=stride)))
+                wrong, runs = sum(len(t.wrong) for t in tallies), sum(t.runs for t in tallies)
+                missed += not wrong
+                print(f"{bug.__name__}: {wrong} of {runs} runs of {name} found it", flush=True)
+    print(f"{len(BUGS)} bugs were seeded, {len(BUGS) - missed} were found")
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ci/durability", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--only", action="append", choices=[*GATES, *ALONE], metavar="NAME",
+        help=f"only this gate, of {', '.join([*GATES, *ALONE])}; may be given several times",
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="so many programs of inputs; 1")
+    parser.add_argument("--quick", action="store_true", help="every seventh place, and few kills")
+    parser.add_argument(
+        "--self-check", action="store_true", help="show that seeded bugs of the library are found"
+    )
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    # Whoever ends this ends it with all that it has mounted and started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.child:
+        large_child(options.child[0], int(options.child[1]))
+        return 0
+    if options.self_check:
+        return 1 if self_check() else 0
+    quick = Options(options.seeds, stride=7, real=4, random=12, executors=3, rows=50_000)
+    tallies = run_gates(
+        options.only or [*GATES, *ALONE], quick if options.quick else Options(options.seeds)
+    )
+    runs, right = sum(tally.runs for tally in tallies), sum(tally.right for tally in tallies)
+    print(f"{runs} runs: {right} right, {runs - right} wrong")
+    return 0 if runs and runs == right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
