@@ -513,6 +513,7 @@ def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
         shutil.rmtree(here)
     yield tally
 
+
 def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     """A crash of the machine at each sync, or operation: what was not synced is lost."""
     for kind in "all", "torn", "some":
@@ -632,9 +633,8 @@ def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tall
                     at = At(crashes.fails(code), number, after=after)
                     with tally.run(f"{stage} after {steps} steps, operation {number}"):
                         one_fault(spark, folder, templates, seed, stage, steps, at, tally)
-                    if not at.struck:
-                        # It was the run without a fault.
-                        break
+                    if at.count < number:
+                        break  # that was the run without a fault
             yield tally
 
 
@@ -733,6 +733,7 @@ def go_on_after(here: Application, at: At, error: Exception | None, done: int) -
     here.check()
     return found
 
+
 def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     """T13: the disk is full from the k-th operation on, until there is room again."""
     tally = Tally("T13 full disks")
@@ -752,7 +753,7 @@ def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                         spark, small, templates, 0, stage, steps, at, tally,
                         lambda: filler.unlink(missing_ok=True),
                     )
-                if not at.struck:
+                if at.count < number:
                     break
         yield tally
 

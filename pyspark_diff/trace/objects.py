@@ -25,7 +25,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Union
@@ -228,15 +228,18 @@ class LocalObjects(Objects):
             except FileExistsError:
                 return False
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if _is_same(folder, scratch, base):
+                    pass  # it was done, and only the answer was lost
+                elif error.errno not in _NO_LINKS:
                     raise
-                raise StorageError(
-                    f"{self.root!r} is on a file system without hard links, where an object cannot "
-                    "be created whole and only once. Keep the store on another file system, or in "
-                    "an object store"
-                ) from error
+                else:
+                    raise StorageError(
+                        f"{self.root!r} is on a file system without hard links, where an object "
+                        "cannot be created whole and only once. Keep the store on another file "
+                        "system, or in an object store"
+                    ) from error
             finally:
-                os.unlink(scratch, dir_fd=folder)
+                _remove_scratch(folder, scratch)
             self._sync_name(folder, name)
         return True
 
@@ -369,7 +372,7 @@ class LocalObjects(Objects):
             finally:
                 os.close(file)
         except BaseException:
-            os.unlink(scratch, dir_fd=folder)
+            _remove_scratch(folder, scratch)
             raise
         return scratch
 
@@ -669,6 +672,26 @@ def _make_lasting(path: str) -> None:
             os.fsync(above)
         finally:
             os.close(above)
+
+
+def _is_same(folder: int, scratch: str, base: str) -> bool:
+    """Whether two names in a folder are of one file."""
+    try:
+        first, second = (
+            os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (scratch, base)
+        )
+    except OSError:
+        return False
+    return os.path.samestat(first, second)
+
+
+def _remove_scratch(folder: int, scratch: str) -> None:
+    """Remove what is not needed any more; if that fails, a vacuum finds it.
+
+    Whether an object was created does not depend on it.
+    """
+    with suppress(OSError):
+        os.unlink(scratch, dir_fd=folder)
 
 
 def _overwritten(folder: int, base: str, data: bytes) -> bool:
