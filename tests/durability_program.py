@@ -638,11 +638,11 @@ def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tall
             yield tally
 
 
-def templates_of(spark: Any, folder: Path, seed: int) -> dict[int, Path]:
+def templates_of(spark: Any, folder: Path, seed: int, most: int = 5) -> dict[int, Path]:
     """Stores after so many steps."""
     found = {0: folder / "0"}
     application = Application(spark, folder / "store", seed)
-    while application.done < 5:
+    while application.done < most:
         application.step()
         found[application.done] = folder / f"{application.done}"
         shutil.copytree(folder / "store", found[application.done])
