@@ -797,7 +797,8 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
 
 #: So many steps, those that run in Spark whatever their size, and rows that change in each.
 LARGE_STEPS, IN_SPARK, CHANGES = 8, (2, 5), 400
-NODES = 50_000
+#: Edges from each node, so that a loop takes few iterations.
+DEGREE = 20
 
 
 def large_program(flow: Dataflow) -> None:
@@ -805,25 +806,26 @@ def large_program(flow: Dataflow) -> None:
         frame.keep(oracle.__name__)
 
 
-def large_edge(number: int) -> tuple[int, int]:
-    return number % NODES, (number * 7919 + number // NODES) % NODES
-
-
 def feed_large(spark: Any, flow: Dataflow, step: int, rows: int) -> None:
     """Many rows, and then a few that come and go."""
     edges, prices, roots = (flow.session(name) for name in INPUTS)
+    nodes = rows // DEGREE
+
+    def edge(number: int) -> tuple[int, int]:
+        return number % nodes, (number * 7919 + number // nodes) % nodes
+
     if step == 0:
         edges.update(spark.range(rows).selectExpr(
-            f"id % {NODES} AS src", f"(id * 7919 + id div {NODES}) % {NODES} AS dst",
+            f"id % {nodes} AS src", f"(id * 7919 + id div {nodes}) % {nodes} AS dst",
             "0L AS time", "1L AS diff",
         ))
-        prices.update([(src, src % 17, 0, 1) for src in range(0, NODES, 50)])
+        prices.update([(src, src % 17, 0, 1) for src in range(0, nodes, 50)])
         roots.update([(0, 0, 1)])
     else:
         gone = range((step - 1) * CHANGES, step * CHANGES)
-        edges.update([(*large_edge(n), step, -1) for n in gone])
-        edges.update([(*large_edge(n + rows), step, 1) for n in gone])
-        prices.update([(50 * n, n % 17, step, 1) for n in range(step * 10)])
+        edges.update([(*edge(number), step, -1) for number in gone])
+        edges.update([(*edge(number + rows), step, 1) for number in gone])
+        prices.update([(50 * number, number % 17, step, 1) for number in range(step * 10)])
 
 
 def large_child(root: str, rows: int) -> None:
@@ -1118,7 +1120,8 @@ def a_vacuum_deletes_a_listed_file() -> Iterator[None]:
     real = vacuum_module._unlisted
 
     def unlisted(objects: Any, listed: set[str], *given: Any) -> Any:
-        return real(objects, listed - {max(listed, default="")}, *given)
+        files = [name for name in listed if storage.certified(name)]  # others are in memory
+        return real(objects, listed - {max(files, default="")}, *given)
 
     with mock.patch.object(vacuum_module, "_unlisted", unlisted):
         yield
@@ -1213,7 +1216,7 @@ BUGS: list[tuple[Callable[[], Any], str, int]] = [
     (files_go_before_the_commit_without_them, "T1", 3),
     (what_waits_is_not_committed, "T1", 9),
     (the_outbox_is_not_committed, "T1", 3),
-    (a_vacuum_deletes_a_listed_file, "T1", 9),
+    (a_vacuum_deletes_a_listed_file, "T1", 5),
     (a_vacuum_forgets_payloads_that_are_used, "T1", 9),
     (the_state_is_taken_over_before_its_commit, "T4", 5),
     (errors_of_files_have_no_type, "T4", 5),
