@@ -177,6 +177,8 @@ class Application:
         demand(len(set(times.values())) == 1, f"inputs are at different times: {times}")
         self.done = self.at()
         demand(times["edges"] == 2 * self.done, f"inputs are at {times}, and not processed so far")
+        token = f"step {self.done - 1}" if self.done else None
+        demand(self.flow.token == token, f"{self.done} steps are done, and {self.flow.token!r}")
 
     def at(self) -> int:
         """How many steps are done, by how far the inputs are processed."""
@@ -1160,9 +1162,9 @@ def a_vacuum_forgets_payloads_that_are_used() -> Iterator[None]:
 def the_state_is_taken_over_before_its_commit() -> Iterator[None]:
     real: Any = BaseDataflow._lasting
 
-    def lasting(flow: Any, state: Any) -> Any:
+    def lasting(flow: Any, state: Any, token: Any) -> Any:
         flow._state = state
-        return real(flow, state)
+        return real(flow, state, token)
 
     with mock.patch.object(BaseDataflow, "_lasting", lasting):
         yield

@@ -489,7 +489,8 @@ class BaseDataflow:
 
     @property
     def token(self) -> str | None:
-        """What the last step was called: see the ``token`` of `step`."""
+        """What the last step was called, also that of another application: see the ``token`` of
+        `step`."""
         return self._store_of("token").last.token
 
     def close(self) -> None:
@@ -518,7 +519,7 @@ class BaseDataflow:
         self._state = store.committed(self._state)
         if store.owes_nothing(self._state):
             try:
-                self._lasting(replace(self._state, outbox=()))
+                self._lasting(replace(self._state, outbox=()), store.last.token)
             except (StorageError, ConcurrentWriteError):
                 _logger.warning("consumers will be given the last step again", exc_info=True)
 
@@ -729,14 +730,14 @@ class BaseDataflow:
         stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
-        self._state = self._lasting(after)
+        self._state = self._lasting(after, self._token)
 
-    def _lasting(self, state: State) -> State:
+    def _lasting(self, state: State, token: str | None) -> State:
         """A state that a crash does not take back, where there is a store: as it is then held."""
         if self._store is None:
             return state
         return self._store.commit(
-            state, self._settings(state), self._outputs.called(), self._token
+            state, self._settings(state), self._outputs.called(), token
         )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
@@ -780,7 +781,8 @@ class BaseDataflow:
         self._superseded |= old.paths()
         # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
         # after it is done by the next step, so that what was dropped is surely returned.
-        self._state = after if after is old else self._lasting(after)
+        token = None if self._store is None else self._store.last.token
+        self._state = after if after is old else self._lasting(after, token)
         return found
 
     @interruptible()
