@@ -1162,9 +1162,9 @@ def a_vacuum_forgets_payloads_that_are_used() -> Iterator[None]:
 def the_state_is_taken_over_before_its_commit() -> Iterator[None]:
     real: Any = BaseDataflow._lasting
 
-    def lasting(flow: Any, state: Any, token: Any) -> Any:
+    def lasting(flow: Any, state: Any, *given: Any) -> Any:
         flow._state = state
-        return real(flow, state, token)
+        return real(flow, state, *given)
 
     with mock.patch.object(BaseDataflow, "_lasting", lasting):
         yield

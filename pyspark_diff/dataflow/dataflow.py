@@ -489,8 +489,7 @@ class BaseDataflow:
 
     @property
     def token(self) -> str | None:
-        """What the last step was called, also that of another application: see the ``token`` of
-        `step`."""
+        """What the last step was called: see the ``token`` of `step`."""
         return self._store_of("token").last.token
 
     def close(self) -> None:
@@ -519,7 +518,7 @@ class BaseDataflow:
         self._state = store.committed(self._state)
         if store.owes_nothing(self._state):
             try:
-                self._lasting(replace(self._state, outbox=()), store.last.token)
+                self._lasting(replace(self._state, outbox=()))
             except (StorageError, ConcurrentWriteError):
                 _logger.warning("consumers will be given the last step again", exc_info=True)
 
@@ -730,14 +729,14 @@ class BaseDataflow:
         stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
-        self._state = self._lasting(after, self._token)
+        self._state = self._lasting(after)
 
-    def _lasting(self, state: State, token: str | None) -> State:
+    def _lasting(self, state: State) -> State:
         """A state that a crash does not take back, where there is a store: as it is then held."""
         if self._store is None:
             return state
         return self._store.commit(
-            state, self._settings(state), self._outputs.called(), token
+            state, self._settings(state), self._outputs.called(), self._token
         )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
@@ -781,8 +780,7 @@ class BaseDataflow:
         self._superseded |= old.paths()
         # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
         # after it is done by the next step, so that what was dropped is surely returned.
-        token = None if self._store is None else self._store.last.token
-        self._state = after if after is old else self._lasting(after, token)
+        self._state = after if after is old else self._lasting(after)
         return found
 
     @interruptible()

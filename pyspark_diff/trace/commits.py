@@ -207,8 +207,7 @@ class Commits:
         return data
 
     def open_for_writing(self) -> Commit:
-        """Take the store over: the next commit, of a new epoch, with the state of the last one,
-        and its token.
+        """Take the store over: the next commit, of a new epoch, with the state of the last one.
 
         Every writer before is fenced. Where several open at once, each of them wins over those
         before it, and the last goes on.
@@ -219,7 +218,7 @@ class Commits:
             used = {last.number} if last.segments else set()
             commit = replace(
                 last, number=last.number + 1, epoch=last.epoch + 1, nonce=secrets.token_hex(16),
-                previous=last.nonce, written=_now(), segments=(),
+                previous=last.nonce, written=_now(), segments=(), token=None,
                 uses=tuple(sorted({*last.uses, *used})),
             )
             self._fenced = None
@@ -284,7 +283,7 @@ class Commits:
             used = {before.number} if before.segments else set()
             empty = replace(
                 before, number=commit.number, nonce=secrets.token_hex(16), previous=before.nonce,
-                written=_now(), segments=(),
+                written=_now(), segments=(), token=None,
                 uses=tuple(sorted({*before.uses, *used})),
             )
             parts = manifest.encode(empty, ())
