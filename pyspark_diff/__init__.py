@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark_diff.dataflow.keyed_session import KeyedSession
     from pyspark_diff.dataflow.probe import Probe
     from pyspark_diff.dataflow.staleness import StaleWarning
+    from pyspark_diff.dataflow.stored import StateReader
     from pyspark_diff.engine.progress import Progress
     from pyspark_diff.errors import (
         ClosedError,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         NegativeMultiplicityError,
         NonDeterministicError,
         NotReadableError,
+        ProgramChangedError,
+        RepeatedTokenError,
         ReservedNameError,
         SchemaError,
         StalledError,
@@ -78,12 +81,15 @@ _HOMES = {
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",
     "Probe": "dataflow.probe",
+    "ProgramChangedError": "errors",
     "Progress": "engine.progress",
+    "RepeatedTokenError": "errors",
     "ReservedNameError": "errors",
     "RunningStep": "dataflow.background",
     "SchemaError": "errors",
     "StaleWarning": "dataflow.staleness",
     "StalledError": "errors",
+    "StateReader": "dataflow.stored",
     "StepCancelledError": "errors",
     "StepError": "errors",
     "StorageError": "errors",
@@ -119,12 +125,15 @@ __all__ = [
     "NonDeterministicError",
     "NotReadableError",
     "Probe",
+    "ProgramChangedError",
     "Progress",
+    "RepeatedTokenError",
     "ReservedNameError",
     "RunningStep",
     "SchemaError",
     "StaleWarning",
     "StalledError",
+    "StateReader",
     "StepCancelledError",
     "StepError",
     "StorageError",

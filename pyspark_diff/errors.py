@@ -198,6 +198,14 @@ class ConcurrentWriteError(DiffError, RuntimeError):
     """
 
 
+class RepeatedTokenError(DiffError, ValueError):
+    """A step was to be committed by a token that names a commit already, and with more updates.
+
+    Nothing has been done. If it is the same job that runs again, drop what it has given with
+    `discard`, as it was processed then; else give the step another token.
+    """
+
+
 class TooManyRowsError(DiffError, MemoryError):
     """Something cannot be worked through in pieces, and as a whole does not fit into memory.
 
@@ -227,6 +235,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StepError,
         StorageError,
         ProgramChangedError,
+        RepeatedTokenError,
         DamagedStateError,
         FormatError,
         UnknownOutcomeError,

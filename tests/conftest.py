@@ -60,7 +60,7 @@ LONGEST = [
     "test_many_rows", "test_law", "test_growth", "test_pyspark_names", "test_computed",
     "test_commit", "test_doctests", "test_step", "test_storage", "test_columns", "test_session",
     "test_contract", "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants",
-    "test_kernel_cache", "test_arrangements", "test_typing",
+    "test_kernel_cache", "test_arrangements", "test_typing", "test_commits", "test_vacuum",
 ]
 
 

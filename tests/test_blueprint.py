@@ -7,25 +7,38 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import enum
 import functools
+import importlib
 import json
+import logging
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections import Counter, deque
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import FLAT_MAPS
 from programs import Run, programs, schedules
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, Loop, NotReadableError, StorageError
 from pyspark_diff.engine.blueprint import Rebuilt, blueprint, rebuilt
+from pyspark_diff.engine.description import described
 from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
@@ -86,8 +99,8 @@ def moved(state: State, found: Rebuilt) -> State:
     )
 
 
-def again(run: Run, made: Run, schedule, grows: bool) -> Run:
-    """A run that was written anew, where another one stands."""
+def fed_again(run: Run, made: Run, schedule) -> None:
+    """Give the inputs of a run that was written anew what those of the first were given."""
     for step, actions in enumerate(schedule):
         made._steps = step
         if step:
@@ -98,6 +111,13 @@ def again(run: Run, made: Run, schedule, grows: bool) -> Run:
         made.flow._inputs.hand_over()
     made._steps = run._steps
     assert made.history == run.history
+    made._discarded = run._discarded
+    made.shares_files = True
+
+
+def again(run: Run, made: Run, schedule, grows: bool) -> Run:
+    """A run that was written anew, where another one stands."""
+    fed_again(run, made, schedule)
     old, new = run.flow, made.flow
     now, then = program_of(new), program_of(old)
     prints = fingerprints(now)
@@ -114,8 +134,27 @@ def again(run: Run, made: Run, schedule, grows: bool) -> Run:
     assert len(made.outputs) == len(run.outputs)
     for output, last in zip(made.outputs, run.outputs):
         output.seen[:], output.first = last.seen, last.first
-    made._discarded = run._discarded
-    made.shares_files = True
+    return made
+
+
+def other(run: Run, made: Run, schedule) -> Run:
+    """A run of a program that has changed, where another one stands."""
+    fed_again(run, made, schedule)
+    old, new = run.flow, made.flow
+    now = program_of(new)
+    before = blueprint(old._state.graph, fingerprints(program_of(old)))
+    found = rebuilt(json.loads(json.dumps(before)), now, fingerprints(now))
+    new._state, new._growth = moved(old._state, found), None
+    since = new._build().since.bound
+    graph, numbers = old._state.graph, {node: number for number, node in found.nodes.items()}
+    shown = {graph.lowered[output.frame._node]: output for output in run.outputs}
+    for output in made.outputs:
+        node = output.frame._node
+        if node in found.added:
+            output.first = 0 if since is None else max(since, 0)
+        else:
+            last = shown[graph.program.nodes[numbers[found.graph.lowered[node]]]]
+            output.seen[:], output.first = last.seen, last.first
     return made
 
 
@@ -141,6 +180,8 @@ def check_rewritten(spark, data, **options):
                 run.step(actions)
         except NotReadableError:
             return
+        if run.flow._state.graph is None:
+            return  # there was nothing to do
         run = again(
             run, stack.enter_context(Run(spark, program, **options)), schedule[:stops], grows
         )
@@ -157,6 +198,40 @@ def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
 @given(data=st.data())
 def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
     check_rewritten(spark, data, runner="spark", buckets=2)
+
+
+def check_changed(spark, data, **options):
+    """A random program, and in its place another one with other outputs."""
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs))
+    every = st.integers(0, len(program.inputs) + len(program.ops) - 1)
+    first, second = (
+        replace(program, outputs=tuple(sorted(data.draw(st.sets(every, min_size=1, max_size=3)))))
+        for _ in range(2)
+    )
+    stops = data.draw(st.integers(1, len(schedule)))
+    keeps = {*range(len(program.inputs)), *data.draw(st.sets(every))}
+    others = data.draw(st.sets(every))
+    refused = ("may look at the times", "loop", "leave")
+    with ExitStack() as stack:
+        run = stack.enter_context(Run(spark, first, keeps=keeps, **options))
+        for actions in schedule[:stops]:
+            run.step(actions)
+        if run.flow._state.graph is None:
+            return
+        made = stack.enter_context(Run(spark, second, keeps=others, **options))
+        try:
+            made = other(run, made, schedule[:stops])
+        except NotReadableError as error:
+            assert any(text in str(error) for text in refused), error
+            return
+        made.take(schedule[stops:], refused)
+
+
+@examples(6)
+@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
+def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):
+    check_changed(spark, data, runner="local", buckets=buckets, held=held)
 
 
 # What a fingerprint tells apart.
@@ -224,13 +299,16 @@ WAYS = {
         lambda f, p: p.select("k"), lambda f, p: p.select("v"),
         lambda f, p: p.select(F.col("k").alias("v")), lambda f, p: p.select("k", "v"),
         lambda f, p: p.select(F.lit(1).alias("k")), lambda f, p: p.select(F.lit("k").alias("k")),
-        lambda f, p: p.select(F.lit("1").alias("k")), lambda f, p: p.select((p["k"] + 1).alias("k")),
-        lambda f, p: p.select(F.lit(b"ab").alias("k")), lambda f, p: p.select(F.lit(b"ac").alias("k")),
+        lambda f, p: p.select(F.lit("1").alias("k")),
+        lambda f, p: p.select((p["k"] + 1).alias("k")),
+        lambda f, p: p.select(F.lit(b"ab").alias("k")),
+        lambda f, p: p.select(F.lit(b"ac").alias("k")),
     ],
     "expressions of Spark": [
         lambda f, p: p.withColumn("x", F.col("k") * 1.5),
         lambda f, p: p.withColumn("x", F.col("v") * 1.5),
-        lambda f, p: p.withColumn("x", p["k"] * 1.25), lambda f, p: p.withColumn("x", p["v"] * 1.25),
+        lambda f, p: p.withColumn("x", p["k"] * 1.25),
+        lambda f, p: p.withColumn("x", p["v"] * 1.25),
         lambda f, p: p.withColumn("y", F.col("k") * 1.5),
         lambda f, p: p.withColumn("x", F.col("k").cast("string")),
         lambda f, p: p.withColumn("x", F.col("k").cast("float")),
@@ -239,7 +317,8 @@ WAYS = {
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 1)),
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 2)),
         lambda f, p: p.withColumn("x", F.expr("k * 1.5")),
-        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")), lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
         lambda f, p: p.fillna(1), lambda f, p: p.fillna(2), lambda f, p: p.fillna(1, ["k"]),
         lambda f, p: p.replace(1, 2), lambda f, p: p.replace(2, 1),
     ],
@@ -270,7 +349,8 @@ WAYS = {
         lambda f, p: p.mapInArrow(lambda it: it, "k int"),
         lambda f, p: p.transform(lambda df: df.where("k > 1")),
         lambda f, p: p.transform(lambda df: df.where("k > 2")),
-        lambda f, p: p.threshold(lambda n: min(n, 1)), lambda f, p: p.threshold(lambda n: min(n, 2)),
+        lambda f, p: p.threshold(lambda n: min(n, 1)),
+        lambda f, p: p.threshold(lambda n: min(n, 2)),
         lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(1,)], "c int"),
         lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(2,)], "c int"),
         lambda f, p: p.arrange_by_key("v").reduce(lambda key, rows: [(1,)], "c int"),
@@ -342,6 +422,85 @@ def test_whatever_differs_has_another_fingerprint(flows, operator):
     assert [digest(flows(), way) for way in WAYS[operator]] == found
 
 
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass(frozen=True)
+class Bound:
+    least: int
+    most: int = field(default=9, compare=False)
+
+
+def recursive(n):
+    return n and other_recursive(n - 1)
+
+
+def other_recursive(n):
+    return n and recursive(n - 1)
+
+
+#: Makers of values that are all different.
+VALUES = [
+    lambda: 1, lambda: True, lambda: 1.0, lambda: "1", lambda: b"1", lambda: None, lambda: -0.0,
+    lambda: 0.0, lambda: (1,), lambda: [1], lambda: {1}, lambda: frozenset({1}), lambda: {1: 2},
+    lambda: [1, [2]], lambda: [[1], 2], lambda: ("ab", "c"), lambda: ("a", "bc"),
+    lambda: {"a": 1, "b": 2}, lambda: {"b": 2, "a": 1}, lambda: {"a", "b", "c"}, lambda: "\ud800",
+    lambda: Colour.RED, lambda: Colour.BLUE, lambda: Bound(1), lambda: Bound(2),
+    lambda: Bound(1, 2), lambda: Rule(1), lambda: Rule(2), lambda: Rule, lambda: Bound,
+    lambda: datetime.date(2024, 1, 1), lambda: datetime.timedelta(1), lambda: Decimal("1.0"),
+    lambda: Decimal("1.00"), lambda: re.compile("a" * 300), lambda: re.compile("a" * 301),
+    lambda: re.compile("a", re.I), lambda: deque([1]), lambda: deque([2]), lambda: Counter("ab"),
+    lambda: logging.getLogger("a"), lambda: logging.getLogger("b"), lambda: Path("/a/b"),
+    lambda: np.array([1, 2]), lambda: np.array([1, 3]), lambda: np.array([1, 2], np.int8),
+    lambda: np.array(["a", None], object), lambda: np.float64(1), lambda: pd.Series([1, 2]),
+    lambda: pd.DataFrame({"a": [1, 2]}), lambda: pd.DataFrame({"b": [1, 2]}),
+    lambda: pa.array([1, None]), lambda: pa.array([1, 0]), lambda: pa.table({"a": [1]}),
+    lambda: pa.array([1, 2, 3])[:2], lambda: pa.array([1, 2, 3])[1:], lambda: pa.int32(),
+    lambda: pa.schema([("a", pa.int32())]), lambda: T.IntegerType(), lambda: T.LongType(),
+    lambda: T.Row(a=1), lambda: T.Row(b=1), lambda: len, lambda: "".join, lambda: math.sqrt,
+    lambda: functools.partial(min, 1), lambda: functools.partial(min, 2), lambda: above(1),
+    lambda: above(2), lambda: limited, lambda: recursive, lambda: Rule(1).__call__,
+    lambda: Rule(2).__call__, lambda: F.col("a"), lambda: F.lit("a"), lambda: F.col("a").desc(),
+    lambda: functools.lru_cache(value), lambda: functools.lru_cache(other_value), lambda: math,
+    lambda: lambda n: n + 1, lambda: lambda n: n + 2, lambda: lambda n: n + 1.0,
+    lambda: lambda n: [m for m in n if m], lambda: lambda n: [m for m in n if not m],
+]
+
+
+def test_values_are_told_apart_and_found_again(spark):
+    found = [described(make()) for make in VALUES]
+    assert [described(make()) for make in VALUES] == found
+    alike = Counter(one.digest for one in found)
+    # Functions that call each other are described each from where it stands.
+    assert all(count == 1 for count in alike.values()), [
+        make() for make, one in zip(VALUES, found) if alike[one.digest] > 1]
+    assert not [one.unseen for one in found if one.unseen]
+
+
+def test_what_is_said_of_functions_makes_no_difference():
+    def one(row):
+        """A text."""
+        return row
+
+    def two(row):
+        """Another text."""
+        # And a line.
+        return row
+
+    assert described(one) == described(two)
+
+
+def test_many_names_of_one_function_take_no_time(tmp_path, monkeypatch):
+    lines = ["def step_0(n): return n"]
+    lines += [f"def step_{n}(n): return step_{n - 1}(n), step_{n - 1}(n)" for n in range(1, 60)]
+    (tmp_path / "steps_of_a_test.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = importlib.import_module("steps_of_a_test")
+    assert described(steps.step_59) != described(steps.step_58)
+
+
 def test_what_functions_name_is_a_part_of_them(flows, monkeypatch):
     ways = [lambda f, p: p.flat_map(limited, "k int"), lambda f, p: p.flat_map(helped, "k int")]
     before = [digest(flows(), way) for way in ways]
@@ -409,7 +568,8 @@ with Dataflow(session()) as flow:
     more = pairs.select((pairs["k"] / 2).alias("h"), F.transform(F.array("k"), lambda x: x + 1))
     loop = pairs.select("k").iterate(lambda x: x.where("k < 3").union(pairs.select("k")).distinct())
     made.keep(), more.keep(), loop.keep()
-    made.groupBy("k").agg(F.sum("x")).join(flow.constant([(1, "a"), (2, None)], "k int, t string"), "k").keep()
+    names = flow.constant([(1, "a"), (2, None)], "k int, t string")
+    made.groupBy("k").agg(F.sum("x")).join(names, "k").keep()
     program = written([*flow._sinks, *flow._inputs.nodes()])
     found = fingerprints(program)
     print([found[node].digest for node in program.nodes])
@@ -432,7 +592,8 @@ def test_another_process_finds_the_same(tmp_path):
 
 # Programs that have changed.
 
-BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)] + [(t, 0, 0) for t in range(3)]
+BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)]
+BEFORE += [(time, 0, 0) for time in range(3)]
 AFTER = [(1, 1, 1), (5, 2, 0), (2, 0, 7)]
 
 
@@ -557,9 +718,17 @@ def looped(bound, most=5):
     return program
 
 
+def shared(flow, rows, others):
+    halves = rows.select((F.col("v") * 1.5).alias("h"))
+    halves.count().keep("counts")
+    halves.distinct().keep("halves")
+
+
 #: What ran, what runs then, what is new, what is gone, and what is said.
 CHANGES = {
     "nothing": (all_of(kept, summed()), all_of(kept, summed()), 0, 0, []),
+    "shared": (shared, shared, 0, 0, []),
+    "shared, and less": (all_of(shared, kept), shared, 0, 1, None),
     "order": (all_of(kept, summed()), all_of(summed(), kept), 0, 0, []),
     "fewer": (all_of(kept, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
     "fewer columns": (
@@ -620,3 +789,107 @@ def test_programs_that_changed_keep_what_did_not(spark, change):
         }
         growth = case.goes_on()
         assert bool(growth.late) == bool(added)
+
+
+# A blueprint comes from a file, and is not believed.
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """All places of a JSON value, the whole among them."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(one, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
+    """A copy of a JSON value with another one at a place."""
+    if not path:
+        return to
+    found = copy.copy(value)
+    found[path[0]] = changed(value[path[0]], path[1:], to)
+    return found
+
+
+@pytest.fixture(scope="module")
+def case(spark):
+    with Case(spark, *[all_of(kept, joined, summed(), looped(3))] * 2) as made:
+        yield made
+
+
+@pytest.mark.parametrize("put", [None, -1, 0, 3, 10**20, True, "enter", "x", [], [[1, 1]], {}])
+def test_a_blueprint_that_is_damaged_is_refused_or_fits(case, put):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    refused = 0
+    for path in places_in(case.blueprint):
+        try:
+            found = rebuilt(changed(case.blueprint, path, put), program, prints)
+        except StorageError as error:
+            assert "cannot be right" in str(error)
+            refused += 1
+            continue
+        if found.graph is not None:
+            str(found.graph.program)
+    assert refused
+
+
+@pytest.mark.parametrize("path, put, told", [
+    (("format",), 2, "'format' of the blueprint is '2'"),
+    (("nodes", 1, "form"), "os.system", "'form' of node 1"),
+    (("nodes", 0, "inputs"), [3], "'inputs' of node 0"),
+    (("sinks",), [0, 0], "runs a node twice"),
+    (("written", 0, "fingerprint"), "x" * 32, "'fingerprint' of written node 0"),
+])
+def test_what_is_wrong_with_a_blueprint_is_told(case, path, put, told):
+    program = program_of(case.new)
+    with pytest.raises(StorageError, match=told):
+        rebuilt(changed(case.blueprint, path, put), program, fingerprints(program))
+
+
+def test_fields_that_are_missing_are_told(case):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for path in places_in(case.blueprint):
+        if path and isinstance(path[-1], str) and "parts" not in path[:-1]:
+            damaged = copy.deepcopy(case.blueprint)
+            holder = damaged
+            for key in path[:-1]:
+                holder = holder[key]
+            del holder[path[-1]]
+            if path[-1] == "name" and path[0] == "loops":
+                rebuilt(damaged, program, prints)  # only for who reads it
+                continue
+            with pytest.raises(StorageError, match=f"has no '{path[-1]}'"):
+                rebuilt(damaged, program, prints)
+
+
+def test_columns_that_were_kept_are_kept(case):
+    """Whatever is asked for now, and no others."""
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for number, node in enumerate(case.blueprint["nodes"]):
+        if node["stored"] and len(node["stored"]) > len(node["key"]):
+            path = ("nodes", number, "stored")
+            with pytest.raises(StorageError, match="cannot be right"):
+                rebuilt(changed(case.blueprint, path, node["key"]), program, prints)
+
+
+def test_functions_of_another_python_are_told(case):
+    with Case(case._spark, *[all_of(kept, first_value(n)) for n in (1, 2)]) as other:
+        program = program_of(other.new)
+        found = rebuilt(
+            {**other.blueprint, "python": "3.9"}, program, fingerprints(program), named(other.new)
+        )
+        assert any("Python 3.9" in told for told in found.reasons), found.reasons
+        assert not any("Python 3.9" in told for told in other.found.reasons)
+
+
+def test_fingerprints_stay_what_they_were_when_functions_learn(flows):
+    known: list[int] = []
+    pairs, _ = flows().input("pairs", "k int")
+    node = pairs.flat_map(lambda row: [(row.k,)] * len(known), "k int")._node
+    before = fingerprints(written([node]))
+    known.append(1)
+    assert fingerprints(written([node]), before) == before
+    assert fingerprints(written([node]))[node] != before[node]

@@ -6,6 +6,7 @@ import doctest
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
 import pytest
 from stores import root  # noqa: F401
 
@@ -104,6 +107,15 @@ class Between(Objects):
     def locate(self, name):
         return self.inner.locate(name)
 
+    def upload(self, name, path):
+        self.inner.upload(name, path)
+
+    def foreign(self):
+        return self.inner.foreign()
+
+    def secure(self, name):
+        self.inner.secure(name)
+
 
 def raising(error, times=1):
     """A hook that raises, so many times."""
@@ -136,7 +148,7 @@ def test_a_new_store_has_one_commit(root):  # noqa: F811
 
 
 def test_a_commit_is_read_as_it_was_made(commits):
-    payload = [b"abc", b"", memoryview(bytes(range(200)))]
+    payload = [b"abc", b"", memoryview(bytes(range(200))), pa.py_buffer(b"of Arrow")]
     segments = segments_of(payload)
     files = {FILE: FileInfo(128, 7, -3)}
     made = commits.append(b"state \0\xff", payload, files, [0], token="ü")
@@ -144,7 +156,8 @@ def test_a_commit_is_read_as_it_was_made(commits):
     assert other.latest() == made == other.read(1)
     assert made.segments == segments and made.files == files and made.uses == (0,)
     assert (made.token, made.epoch, made.previous) == ("ü", 1, other.read(0).nonce)
-    assert [bytes(other.segment_bytes(1, s)) for s in segments] == [bytes(p) for p in payload]
+    read = [bytes(other.segment_bytes(1, segment)) for segment in segments]
+    assert read == [bytes(memoryview(part)) for part in payload]
     assert other.numbers() == [0, 1]
     assert made.written.utcoffset().total_seconds() == 0
 
@@ -371,8 +384,10 @@ print(losses, "lost")
 """
 
 
-@pytest.mark.parametrize("count", [25])
-def test_processes_that_commit_at_once(tmp_path, count):
+@pytest.mark.parametrize(
+    ("writers", "count"), [(4, 25), pytest.param(8, 100, marks=pytest.mark.slow)]
+)
+def test_processes_that_commit_at_once(tmp_path, writers, count):
     commits = Commits(LocalObjects(tmp_path))
     commits.make(b"")
     processes = [
@@ -381,7 +396,7 @@ def test_processes_that_commit_at_once(tmp_path, count):
             env=environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,
         )
-        for i in range(4)
+        for i in range(writers)
     ]
     told = {}
     losses = 0
@@ -391,7 +406,7 @@ def test_processes_that_commit_at_once(tmp_path, count):
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         for line in out.splitlines():
             number, token = line.split()
@@ -400,11 +415,43 @@ def test_processes_that_commit_at_once(tmp_path, count):
                 continue
             assert int(number) not in told
             told[int(number)] = token
-    assert len(told) == 4 * count and losses
+    assert len(told) == writers * count and losses
     reader = Commits(LocalObjects(tmp_path))
     last = reader.latest()
     there = {n: reader.read(n).token for n in range(last.number + 1)}
     assert {n: token for n, token in there.items() if token is not None} == told
+
+
+def test_writers_that_are_killed_lose_nothing_that_they_told(tmp_path):
+    Commits(LocalObjects(tmp_path)).make(b"")
+    told = []
+    for life in range(12):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                commits = Commits(LocalObjects(tmp_path))
+                commits.open_for_writing()
+                for number in range(100_000):
+                    token = f"{life}-{number} "
+                    commits.append(commits.last.state + token.encode(), [b"x" * 999], {}, ())
+                    os.write(writing, token.encode())
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            first = pipe.read(4)
+            time.sleep(Random(life).random() / 50)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            told += (first + pipe.read()).split()
+    commits = Commits(LocalObjects(tmp_path))
+    there = commits.latest().state.decode().split()
+    # The last of each life may be there without having been told.
+    assert set(told) <= set(there) and len(there) <= len(told) + 12
+    assert len(there) == len(set(there)) and len(told) >= 12
+    commits.open_for_writing()
+    fill(commits, 1)
 
 
 # Outcomes that are not known.
@@ -468,7 +515,15 @@ def test_a_store_that_is_cut_off_takes_nothing_until_it_is_settled(commits, done
             writer.append(b"newer", [], {}, ())
     with pytest.raises(StorageError):
         writer.settle()
+    # What takes the number may be in doubt as well.
     between.before = between.after = between.reading = lambda name: None
+    if not done:
+        between.after = raising(cut, 100)
+        between.reading = raising(StorageError("unreachable"), 100)
+        with pytest.raises(UnknownOutcomeError):
+            writer.settle()
+        assert again(commits).latest().number == 3
+        between.reading = between.after = lambda name: None
     settled = writer.settle()
     assert writer.settle() is None
     latest = again(commits).latest()
@@ -506,6 +561,45 @@ def test_a_request_that_arrives_after_all_is_the_same_commit(commits):
     between.inner.create = real
     assert again(commits).latest() == made
     fill(writer, 1)
+
+
+def test_a_request_that_arrives_while_it_is_settled(commits):
+    between = Between(objects_at(commits.objects.root))
+    writer = Commits(between)
+    writer.open_for_writing()
+    sent = []
+
+    def lost(name):
+        raise UnknownOutcomeError("timeout")
+
+    between.before = lost
+    real = between.create
+    between.create = lambda name, parts: (sent.append([bytes(p) for p in parts]), real(name, parts))
+    with pytest.raises(UnknownOutcomeError):
+        writer.append(b"new", [], {}, ())
+    between.create = real
+    between.before = lambda name: between.inner.create(name, sent[0])
+    settled = writer.settle()
+    assert settled is writer.last and settled.state == b"new"
+    assert again(commits).latest() == settled
+    between.before = lambda name: None
+    fill(writer, 1)
+
+
+def test_what_is_found_after_a_doubt_is_synced_before_it_counts(local):
+    """The name is there, and would be gone after a crash."""
+    between = Between(local.objects)
+    writer = Commits(between)
+    writer.open_for_writing()
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"))
+    synced = []
+    between.secure = lambda name: synced.append((name, writer.last.state))
+    writer.append(b"new", [], {}, ())
+    assert synced == [(name_of(2), b"0")]
+    between.after = raising(UnknownOutcomeError("the folder could not be synced"), 100)
+    between.secure = raising(StorageError("the disk is failing"), 100)
+    with pytest.raises(UnknownOutcomeError, match="the disk is failing"):
+        writer.append(b"newer", [], {}, ())
 
 
 def test_an_interrupt_within_a_create_is_in_doubt(commits):
@@ -547,6 +641,121 @@ def test_a_fenced_writer_is_told_so_though_it_was_cut_off(commits):
     assert writer.settle() is None
     with pytest.raises(ConcurrentWriteError):
         writer.append(b"newer", [], {}, ())
+
+
+class Unreliable(Between):
+    """Creates that are lost, or whose answers are, and whatever others do in between."""
+
+    def __init__(self, inner, random, others):
+        super().__init__(inner)
+        self.random = random
+        self.others = others
+
+    def create(self, name, parts):
+        if name.startswith("commits/"):
+            self.others()
+            if self.random.random() < 0.1:
+                raise self.random.choice([UnknownOutcomeError("lost"), StorageError("refused")])
+        made = self.inner.create(name, parts)
+        if name.startswith("commits/"):
+            self.others()
+            if self.random.random() < 0.1:
+                raise UnknownOutcomeError("the answer is lost")
+        return made
+
+    def read(self, name):
+        if self.random.random() < 0.02:
+            raise StorageError("unreachable")
+        return self.inner.read(name)
+
+    def names(self, folder):
+        if self.random.random() < 0.02:
+            raise StorageError("unreachable")
+        return self.inner.names(folder)
+
+
+@pytest.mark.parametrize("seed", [*range(15), 261])
+def test_random_writers_on_an_unreliable_store(seed, monkeypatch):
+    """The state is the list of what was committed: what was told holds, in the end."""
+    monkeypatch.setattr(module, "_PAUSE", 0)
+    monkeypatch.setattr(module, "MOST_TOMBSTONES", 4)
+    random = Random(seed)
+    root = f"memory://random-{seed}"  # noqa: F811
+    inner = objects_at(root)
+    Commits(inner).make(b"")
+    depth = [0]
+    told = {"done": [], "not done": [], "unknown": []}
+    count = iter(range(100_000))
+
+    def act():
+        writer = random.choice(writers)
+        if writer.busy:
+            return
+        writer.busy = True
+        depth[0] += 1
+        try:
+            step(writer)
+        finally:
+            writer.busy = False
+            depth[0] -= 1
+
+    def others():
+        while depth[0] < 4 and random.random() < 0.3:
+            act()
+
+    def step(writer):
+        what = random.random()
+        if writer.doubt is not None:
+            try:
+                settled = writer.settle() if what < 0.8 else None
+            except StorageError:
+                return
+            if what >= 0.8:
+                writer.doubt = None
+                reopen(writer)
+                return
+            told["not done" if settled is None else "done"].append(writer.doubt)
+            told["unknown"].remove(writer.doubt)
+            writer.doubt = None
+        elif writer.last is None or what < 0.1:
+            reopen(writer)
+        elif what < 0.2:
+            try:
+                writer.retire(writer.last.number - random.randrange(4))
+            except StorageError:
+                pass
+        else:
+            token = f"t{next(count)}"
+            try:
+                made = writer.append(writer.last.state + token.encode() + b" ", [b"x"], {}, ())
+                assert writer.last is made
+                told["done"].append(token)
+            except UnknownOutcomeError:
+                told["unknown"].append(token)
+                writer.doubt = token
+            except (ConcurrentWriteError, StorageError) as error:
+                told["not done"].append(token)
+                if isinstance(error, ConcurrentWriteError) and random.random() < 0.7:
+                    reopen(writer)
+
+    def reopen(writer):
+        try:
+            writer.open_for_writing()
+        except (StorageError, ConcurrentWriteError):
+            # Another process: what this one was in doubt of stays so.
+            writer.__init__(Unreliable(inner, random, others))
+
+    writers = [Commits(Unreliable(inner, random, others)) for _ in range(4)]
+    for writer in writers:
+        writer.busy, writer.doubt = False, None
+    for _ in range(150):
+        act()
+    latest = Commits(inner).latest()
+    there = latest.state.decode().split()
+    assert len(there) == len(set(there))
+    assert set(told["done"]) <= set(there) and len(told["done"]) > 20
+    assert not set(told["not done"]) & set(there)
+    assert set(there) <= set(told["done"]) | set(told["unknown"])
 
 
 # The sleeper.
@@ -611,6 +820,43 @@ def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(commits, monk
     assert again(commits).latest() == other.last
 
 
+@pytest.mark.parametrize("arrived", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_a_floor_has_passed_while_it_was_in_doubt_stays_unknown(
+    commits, monkeypatch, arrived, cut
+):
+    """Nothing tells any more whether the first request had come to something."""
+    monkeypatch.setattr(module, "MOST_TOMBSTONES", 3)
+    between = Between(objects_at(commits.objects.root))
+    sleeper = Commits(between)
+    sleeper.open_for_writing()
+    other = again(commits)
+
+    def sleep(name):
+        between.before = between.after = lambda name: None
+        if cut:
+            between.before = between.reading = raising(UnknownOutcomeError("timeout"), 100)
+        other.open_for_writing()
+        fill(other, 10)
+        other.retire(other.last.number)
+        raise UnknownOutcomeError("timeout")
+
+    setattr(between, "after" if arrived else "before", sleep)
+    with pytest.raises(UnknownOutcomeError) as error:
+        sleeper.append(b"perhaps", [], {}, ())
+    if cut:
+        between.before = between.reading = lambda name: None
+        with pytest.raises(UnknownOutcomeError) as error:
+            sleeper.settle()
+    assert "cannot be told any more" in str(error.value)
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.settle()
+    with pytest.raises(ConcurrentWriteError):
+        sleeper.append(b"more", [], {}, ())
+    assert again(commits).latest() == other.last
+    assert len(other.objects.names("commits")) == 1
+
+
 # Retirement.
 
 
@@ -662,6 +908,7 @@ def test_a_thousand_commits_leave_few_objects():
             commits.retire(commits.last.number - 5)
             most = max(most, len(commits.objects.names("")))
     assert most < module.MOST_TOMBSTONES + 50
+    assert len(commits.objects.names("floor")) == 2
     assert again(commits).latest() == commits.last
 
 
@@ -789,6 +1036,19 @@ def test_a_last_commit_that_is_not_as_it_was_is_damage(local, how):
         again(local).open_for_writing()
 
 
+def test_an_older_commit_of_another_store_is_damage(local):
+    fill(local, 4)
+    reader = again(local)
+    reader.latest()
+    harm(local, 2, "of another store")
+    with pytest.raises(DamagedStateError, match="of another store"):
+        reader.read(2)
+    path = Path(local.objects.root) / name_of(2)
+    path.write_bytes(manifest.tombstone_of(local.last))
+    with pytest.raises(DamagedStateError, match="tombstone of commit 4"):
+        reader.read(2)
+
+
 def test_a_gap_in_the_chain_is_damage(local):
     fill(local, 4)
     for number in (0, 2, 3):
@@ -875,7 +1135,7 @@ def forged(data, change):
         return data[:start] + text + manifest._FOOTER.pack(
             start, len(text), manifest.FORMAT, manifest._digest(text), manifest._MAGIC
         )
-    return data[:start] + b"".join(manifest._ending(header, start, 0))
+    return data[:start] + b"".join(manifest._ending(json.dumps(header), start, 0))
 
 
 def setting(**fields):
@@ -901,7 +1161,7 @@ HOSTILE = {
     "a later epoch": file_named(FILE.replace("e0001", "e0002")),
     "a negative length": setting(files={FILE: [-128, 1, 1]}),
     "a length that is text": setting(files={FILE: ["128", 1, 1]}),
-    "a length that is true": setting(files={FILE: [True, 1, 1]}),
+    "rows that are true": setting(files={FILE: [128, True, 1]}),
     "files in a list": setting(files=[FILE]),
     "a huge sum": setting(files={FILE: [128, 1, 10**60]}),
     "a huge segment": setting(segments=[[64, 1 << 50, 0]]),

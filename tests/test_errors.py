@@ -33,6 +33,8 @@ BUILTIN_OF = {
     "StepCancelledError": RuntimeError,
     "StorageError": OSError,
     "ConcurrentWriteError": RuntimeError,
+    "ProgramChangedError": ValueError,
+    "RepeatedTokenError": ValueError,
     "TooManyRowsError": MemoryError,
 }
 #: Errors that are a special case of another.

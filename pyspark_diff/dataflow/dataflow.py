@@ -39,6 +39,7 @@ from pyspark_diff.errors import (
     ClosedError,
     ConcurrentWriteError,
     NotReadableError,
+    RepeatedTokenError,
     StalledError,
     StepCancelledError,
     StorageError,
@@ -155,7 +156,7 @@ class BaseDataflow:
             step. What it raises undoes the step.
         token : str, optional
             What the commit is called, in a dataflow that has a store: the day, say. A job that is
-            run again finds in `token` what it had done.
+            run again finds in `token` what it had done, and is refused if it gives more for it.
 
         Returns
         -------
@@ -262,9 +263,16 @@ class BaseDataflow:
     def _check_token(self, token: str | None) -> None:
         self._check_open()
         if token is not None:
-            self._store_of("a token")
+            store = self._store_of("a token")
             if not isinstance(token, str) or not token:
                 raise TypeError(f"a token is a text, not {token!r}")
+            number = store.tokens.get(token)
+            if number is not None and self._inputs.has_more(self._state):
+                raise RepeatedTokenError(
+                    f"the token {token!r} is that of commit {number}, and updates have been given "
+                    "that are not in it. If this is the same job again, drop them, discard(); else "
+                    "give the step a token of its own"
+                )
 
     def _step(
         self, on_iteration: Watch | None, stop: Stop | None = None, token: str | None = None
@@ -489,8 +497,8 @@ class BaseDataflow:
 
     @property
     def token(self) -> str | None:
-        """What the last step was called: see the ``token`` of `step`."""
-        return self._store_of("token").last.token
+        """What the last step was called that was called anything: see the ``token`` of `step`."""
+        return next(reversed(self._store_of("token").tokens), None)
 
     def close(self) -> None:
         """Remove everything that the dataflow wrote, but for what is committed to a store. A second
@@ -735,8 +743,9 @@ class BaseDataflow:
         """A state that a crash does not take back, where there is a store: as it is then held."""
         if self._store is None:
             return state
+        token, self._token = self._token, None
         return self._store.commit(
-            state, self._settings(state), self._outputs.called(), self._token
+            state, self._settings(state), self._outputs.called(), token
         )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
@@ -810,11 +819,13 @@ class BaseDataflow:
         if old:
             gone = old - self._state.paths() - self._outputs.pinned
             if self._store is not None:
-                # Older commits need what they name; when none does, a vacuum takes it away.
-                stays = {path for path in gone if storage.certified(path) is not None}
-                storage.forget(stays)
-                gone -= stays
-            storage.remove_files(sorted(gone))
+                # Older commits need what they name; when none does, a vacuum takes it away. What
+                # was written and is not in the state was in none.
+                never = gone & set(begun.written) if begun is not None else set()
+                self._store.files.remove(gone - never)
+                storage.remove_files(sorted(never))
+            else:
+                storage.remove_files(sorted(gone))
         self._begun, self._superseded = None, set()
         if self._store is not None:
             self._store.tidy(self._in_use())

@@ -9,7 +9,6 @@ done, and is taken over by whatever comes next.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,8 @@ from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
 
+#: So many tokens are remembered.
+MOST_TOKENS = 100
 #: The description of a program of which nothing has run.
 NOTHING = b"null"
 
@@ -46,20 +47,25 @@ class Store:
         Where the small batches lie that it holds, by their paths.
     prints : mapping of Node to Fingerprint
         Of nodes that have them already.
+    tokens : mapping of str to int
+        What the last steps were called, and their commits.
     retain : int
         So many commits stay readable.
     """
 
     def __init__(
         self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
-        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint], retain: int,
+        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint],
+        tokens: Mapping[str, int], retain: int,
     ):
         self.commits, self.last = commits, commit
         self.files, self.retain = files, retain
         self._objects = objects
+        #: What the last steps were called, and their commits.
+        self.tokens = dict(tokens)
         self._places = dict(places)
         #: What is being committed, and where its small batches are going to lie.
-        self._going: tuple[State, Encoded] | None = None
+        self._going: tuple[State, Encoded, dict[str, int]] | None = None
         self._done: State | None = None
         self._described: tuple[Graph, bytes] | None = None
         self._prints = dict(prints)
@@ -80,12 +86,17 @@ class Store:
             If it cannot be told whether it was committed; the next step finds out.
         """
         after = sealed(state, self.files.directory)
+        number, tokens = self.commits.next_number, dict(self.tokens)
+        if token is not None:
+            tokens.pop(token, None)
+            tokens[token] = number
+        tokens = dict(list(tokens.items())[-MOST_TOKENS:])
         found = encoded(
-            after, self._objects.root, self.commits.next_number, self._places,
-            self._program(after, names), settings,
+            after, self.files.name, number, self._places, self._program(after, names),
+            {**settings, "tokens": tokens},
         )
-        self._sync(found.files)
-        self._going = after, found
+        self.files.make_lasting(name for name in found.files if name not in self.last.files)
+        self._going = after, found, tokens
         self.commits.append(found.text, found.payload, found.files, found.uses, token)
         self._settle()
         return after
@@ -109,6 +120,7 @@ class Store:
         if self._going is not None and last.state == self._going[1].text:
             self._done, self._places = self._going[0], dict(self._going[1].places)
             self._owes = any(not delivery.done for delivery in self._done.outbox)
+            self.tokens = self._going[2]
         self.last, self._going = last, None
 
     def owes_nothing(self, state: State) -> bool:
@@ -124,11 +136,9 @@ class Store:
         self, keep: Sequence[str], *, dry_run: bool, older_than: float
     ) -> Vacuumed:
         """Let go of what no retained commit needs, but for some paths."""
-        root = self._objects.root.rstrip("/") + "/"
-        names = [path.removeprefix(root) for path in keep]
         return vacuum(
             self._objects, self.commits, self.retain, dry_run=dry_run, older_than=older_than,
-            keep=names,
+            keep=list(map(self.files.name, keep)),
         )
 
     @property
@@ -170,23 +180,19 @@ class Store:
             self._described = graph, json.dumps(told, separators=(",", ":")).encode()
         return self._described[1]
 
-    def _sync(self, names: Mapping[str, object]) -> None:
-        """Make the entries of files last that no commit has named."""
-        root = self._objects.root
-        if not os.path.isabs(root):
-            return  # not in a file system
-        new = {os.path.dirname(name) for name in names if name not in self.last.files}
-        for directory in sorted(new):
-            storage.sync(os.path.join(root, directory))
-        if new:
-            storage.sync(os.path.join(root, "data"))
 
+def decoder_of(objects: Objects, commits: Commits, commit: Commit, own: str) -> Decoder:
+    """What reads the state of a commit.
 
-def decoder_of(objects: Objects, commits: Commits, commit: Commit) -> Decoder:
-    """What reads the state of a commit."""
+    Parameters
+    ----------
+    objects : Objects
+    commits : Commits
+    commit : Commit
+    own : str
+        A directory that nobody else has: small batches are held as if they were files in it.
+    """
     root = objects.root.rstrip("/")
-    # Small batches are held under paths that nobody else has.
-    own = storage.StoreFiles(root, commit.epoch).directory("small")
 
     def read(number: int, offset: int, length: int, checksum: int) -> pa.Buffer:
         found = commits.segment_bytes(number, Segment(offset, length, checksum))

@@ -151,6 +151,12 @@ class Inputs:
         for session in self.sessions():
             session._advance_at_least(to)
 
+    def has_more(self, state: State) -> bool:
+        """Whether any was given updates that no step has taken in."""
+        return any(
+            session._has_more(state.taken.get(node, 0)) for node, session in self._sessions.items()
+        )
+
     def hand_over(self) -> None:
         """Flush all that are open."""
         for session in list(self.sessions()):  # others may be added meanwhile

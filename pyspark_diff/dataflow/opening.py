@@ -31,6 +31,7 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import Objects, objects_at
+from pyspark_diff.trace.storage import Storage
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -47,6 +48,7 @@ def opened(
     on_change: OnChange,
     retain: int,
     buckets: int | None,
+    root: str | None,
     **settings: Any,
 ) -> _AnyDataflow:
     """The dataflow of a store: see `pyspark_diff.Dataflow.open`.
@@ -64,7 +66,12 @@ def opened(
     objects.probe()
     commits = Commits(objects)
     last = commits.latest() if commits.exists() else None
-    decoder = None if last is None else decoder_of(objects, commits, last)
+    working = Storage(root) if storage.is_remote(objects.root) else None
+    epoch = 1 if last is None else last.epoch + 1
+    files = storage.StoreFiles(objects.root, epoch, working)
+    decoder = None
+    if last is not None:
+        decoder = decoder_of(objects, commits, last, files.directory("small"))
     if decoder is not None:
         buckets = _same_buckets(objects, decoder, buckets)
     flow = make(spark, buckets=buckets, **settings)
@@ -76,7 +83,7 @@ def opened(
                 state, places = flow._state, {}
                 nothing = State({}, {}, {}, {})
                 text = encoded(
-                    nothing, objects.root, 0, {}, NOTHING, flow._settings(nothing)
+                    nothing, files.name, 0, {}, NOTHING, flow._settings(nothing)
                 ).text
                 commit = commits.make(text)
                 break
@@ -86,17 +93,21 @@ def opened(
                 break
             # Somebody else has committed meanwhile, and is fenced off now.
             last = commit
-            decoder = decoder_of(objects, commits, last)
+            files = storage.StoreFiles(objects.root, last.epoch + 1, working)
+            decoder = decoder_of(objects, commits, last, files.directory("small"))
         with understood():
-            told = {} if decoder is None else decoder.body["numbers"]
-            numbers = {str(name): int(number) for name, number in told.items()}
-        files = storage.StoreFiles(objects.root, commit.epoch)
+            told = {} if decoder is None else decoder.body
+            numbers, tokens = [
+                {str(name): int(number) for name, number in told.get(part, {}).items()}
+                for part in ("numbers", "tokens")
+            ]
         flow._storage.close()
         flow._storage = files
-        flow._store = Store(objects, commits, commit, files, places, prints, retain)
+        flow._store = Store(objects, commits, commit, files, places, prints, tokens, retain)
         flow._go_on(state, numbers)
     except BaseException:
         flow.close()
+        files.close()
         raise
     return flow
 

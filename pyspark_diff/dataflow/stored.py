@@ -26,6 +26,7 @@ from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import ReadHold
+from pyspark_diff.trace.storage import Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,6 +107,9 @@ class StateReader:
         The latest one if not given.
     seconds : float
         How long the hold stands without being used.
+    root : str, optional
+        Directory for small batches that Spark's tasks have to read; on a cluster one that all
+        machines share.
 
     Raises
     ------
@@ -117,13 +121,14 @@ class StateReader:
 
     def __init__(
         self, path: str | os.PathLike[str], *, spark: SparkSession, commit: int | None = None,
-        seconds: float = 3600.0,
+        seconds: float = 3600.0, root: str | None = None,
     ):
         check_session(spark)
         self._spark, self._seconds = spark, seconds
         self._objects = objects_at(os.fspath(path))
         self._commits = Commits(self._objects)
         self._hold: ReadHold | None = None
+        self._scratch = Storage(root)
         self._open = True
         self._go_to(commit)
 
@@ -189,6 +194,7 @@ class StateReader:
     def close(self) -> None:
         """Let the commit go. A second call does nothing."""
         self._open = False
+        self._scratch.close()
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
@@ -222,7 +228,9 @@ class StateReader:
                 if number is not None:
                     raise
         self._at, self._hold = at, hold
-        self._decoder = decoder_of(self._objects, self._commits, at)
+        self._decoder = decoder_of(
+            self._objects, self._commits, at, self._scratch.directory("small")
+        )
         with understood():
             self._kept: dict[str, Any] = dict(self._decoder.body["kept"])
             self._time_type: TimeType = parse_time_type(str(self._decoder.body["time_type"]))

@@ -405,7 +405,18 @@ class _Builder:
                     node = copy(node) if node in used else node
                     used.add(node)
                     self._made[number] = node
+        for number, node in self._made.items():
+            self._check_round(number, node)
         return self._whole()
+
+    def _check_round(self, number: int, node: Node) -> None:
+        """What goes round to a variable, and to nothing else."""
+        result = self._made.get(self._plan.results.get(number, -1))
+        if isinstance(node, Variable) != (number in self._plan.results):
+            _damaged(f"node {number} does not go round")
+        if result is not None and (result.loop is None or not node.schema.same_types(
+                result.schema)):
+            _damaged(f"node {number} cannot go round as {self._plan.results[number]}")
 
     def _whole(self) -> dict[int, Node]:
         """What was made, without what misses something that it is made of."""

@@ -123,6 +123,8 @@ class _Describer:
         #: By the text of a handle the column that it stands for.
         self._bound: dict[str, str] = {}
         self._handles: dict[str, int] = {}
+        #: Functions and classes that were described, for whom: many may name the same.
+        self._found: dict[tuple[int, str], _Digest] = {}
 
     def of(self, value: Any) -> _Digest:
         """The digest of a value."""
@@ -131,11 +133,17 @@ class _Describer:
                 return _hashed(type(value).__name__, [_plain(value)])
         if id(value) in self._open:
             return _hashed("itself", [str(self._open[id(value)]).encode()])
+        place = id(value), self._homes[-1] if self._homes else ""
+        if place in self._found:
+            return self._found[place]
         self._open[id(value)] = len(self._open)
         try:
-            return self._of(value)
+            found = self._of(value)
         finally:
             del self._open[id(value)]
+        if self._homes and isinstance(value, (types.FunctionType, type)):
+            self._found[place] = found
+        return found
 
     def _of(self, value: Any) -> _Digest:
         if isinstance(value, enum.Enum):

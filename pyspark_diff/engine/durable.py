@@ -140,8 +140,10 @@ def _at_rest(source: Source, directory: Callable[[str], str]) -> Source:
 class _Encoder:
     """Makes the text of one state; gathers what lies beside it."""
 
-    def __init__(self, root: str, number: int, places: Mapping[str, Place]):
-        self._root, self._number = root.rstrip("/") + "/", number
+    def __init__(
+        self, name: Callable[[str], str], number: int, places: Mapping[str, Place]
+    ):
+        self._name, self._number = name, number
         self._known = places
         #: Of small batches in the order of the text; those that are new have no place yet.
         self._small: dict[str, Place | tuple[int, int, int]] = {}
@@ -266,15 +268,10 @@ class _Encoder:
         self._files[name] = FileInfo(_length(path), table.num_rows, int(diffs))
         return name
 
-    def _name(self, path: str) -> str:
-        if not path.startswith(self._root):
-            raise TypeError(f"{path!r} lies outside of the store")
-        return path.removeprefix(self._root)
-
 
 def encoded(
-    state: State, root: str, number: int, places: Mapping[str, Place], program: bytes,
-    settings: Mapping[str, Any],
+    state: State, name: Callable[[str], str], number: int, places: Mapping[str, Place],
+    program: bytes, settings: Mapping[str, Any],
 ) -> Encoded:
     """What is to be committed of a state.
 
@@ -282,8 +279,8 @@ def encoded(
     ----------
     state : State
         Sealed.
-    root : str
-        Where the store is.
+    name : callable
+        What the store calls a file, given its path.
     number : int
         Of the commit that it will be.
     places : mapping of str to Place
@@ -293,7 +290,7 @@ def encoded(
     settings : mapping
         What else is to be known, as JSON has it.
     """
-    return _Encoder(root, number, places).encoded(state, program, settings)
+    return _Encoder(name, number, places).encoded(state, program, settings)
 
 
 def _times(frontier: Antichain) -> list[Any]:

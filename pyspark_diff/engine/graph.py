@@ -127,6 +127,9 @@ def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
     for node, to in found.nodes.items():
         if to in origins and node not in origins[to]:
             origins[to] += (node,)
+    for node, of in list(origins.items()):
+        if isinstance(node, Shared) and not origins[node.inputs[0]]:
+            origins[node.inputs[0]] = of
     return graph_from(found.program, found.nodes, origins, standing.wanted)
 
 

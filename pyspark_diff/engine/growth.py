@@ -173,11 +173,15 @@ def _grown(
                 (past.node, None) for past in pasts[node] if isinstance(past.node, Arranged)
             )
         elif node in late and isinstance(node, Reader):
-            read.update((source, None) for source in node.arranged if source not in late)
+            shared = [source for source in node.arranged if source not in late]
+            for source in shared:
+                if not _alive(state, source):
+                    raise _GoneError(source)
+            read.update(dict.fromkeys(shared))
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
             if node.stored(graph.wanted[node]) != node.stored(old.wanted[node]):
-                raise _unkept(node)
+                raise _GoneError(node)  # it has not kept all columns that are wanted now
     beside = [node for node in read if node not in graph.wanted]
     if beside:
         return _grown(sinks, old, state, whole, gone, (*bases, *beside))

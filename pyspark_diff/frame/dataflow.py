@@ -117,6 +117,7 @@ class Dataflow(BaseDataflow):
         runner: str = "auto",
         local_rows: int | None = None,
         keep_history: bool = False,
+        root: str | None = None,
     ) -> Self:
         """A dataflow whose state outlives the application: each step that is done is committed to
         a store, and the next application goes on there.
@@ -146,6 +147,9 @@ class Dataflow(BaseDataflow):
             So many commits can be read, `Dataflow.at`; older ones go, with what only they need.
         time_type, time, diff, buckets, runner, local_rows, keep_history
             As of `Dataflow`. The first four are the store's for ever.
+        root : str, optional
+            For a store that is in no file system: a directory in which batches are made, and from
+            where they are put into the store. On a cluster all machines share it.
 
         Returns
         -------
@@ -187,7 +191,7 @@ class Dataflow(BaseDataflow):
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
             time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
-            local_rows=local_rows, keep_history=keep_history,
+            local_rows=local_rows, keep_history=keep_history, root=root,
         )
 
     def session(self, name: str) -> InputSession | KeyedSession:

@@ -4,7 +4,8 @@
 
     a name of the chain is never free again:  create(N + 1) = True  =>  N + 1 was not committed yet
     append returns commit N     =>  every later `latest` of anybody is N or a later one
-    append raises a DiffError   =>  the chain is as it was, but for an `UnknownOutcomeError`
+    append raises a DiffError   =>  the chain is as it was, and stays so; after an
+                                    `UnknownOutcomeError`, or damage there, that is not known
 
 **Writers.** Who opens a store for writing appends a commit of the next epoch, with the same state.
 Whoever wrote before finds its next number taken, and is fenced for good. Of an answer that is lost,
@@ -31,6 +32,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from hashlib import blake2b
 
 from pyspark_diff.errors import (
     ConcurrentWriteError,
@@ -98,7 +100,9 @@ class Commits:
         self._in_doubt: tuple[Commit, list[bytes | memoryview]] | None = None
         #: The nonces of attempts that were told to have failed.
         self._failed: set[str] = set()
+        #: Why this object may not write any more, and what it will never find out.
         self._fenced: str | None = None
+        self._never_known: str | None = None
 
     @property
     def next_number(self) -> int:
@@ -221,7 +225,7 @@ class Commits:
                 previous=last.nonce, written=_now(), segments=(), token=None,
                 uses=tuple(sorted({*last.uses, *used})),
             )
-            self._fenced = None
+            self._fenced = self._never_known = None
             try:
                 self._put(commit, ())
             except ConcurrentWriteError:
@@ -268,29 +272,28 @@ class Commits:
 
         Returns it if it is; None if it is not and never will be: a commit with the state of the one
         before then has its number, so that a request that is still under way comes to nothing.
-        Without a doubt that is None. As long as the store cannot be reached, the error says so.
+        Without a doubt that is None. As long as the store cannot be reached, the error says so; and
+        if others have committed and retired so much since that it cannot be told any more.
         """
+        if self._never_known is not None:
+            raise UnknownOutcomeError(self._never_known)
         if self._in_doubt is None:
             return None
         commit, _ = self._in_doubt
         before = self.last
-        try:
-            found: Commit | Retired | None = self._decoded(commit.number)
-        except FileNotFoundError:
-            found = None
-        follows = before is not None and before.nonce == commit.previous
-        if found is None and before is not None and follows:
+        if before is not None and before.nonce == commit.previous:
             used = {before.number} if before.segments else set()
             empty = replace(
-                before, number=commit.number, nonce=secrets.token_hex(16), previous=before.nonce,
-                written=_now(), segments=(), token=None,
+                before, number=commit.number, previous=before.nonce, written=_now(), token=None,
+                # The same each time, should this one be in doubt as well.
+                nonce=blake2b(commit.nonce.encode(), digest_size=16).hexdigest(), segments=(),
                 uses=tuple(sorted({*before.uses, *used})),
             )
             parts = manifest.encode(empty, ())
         else:
             empty, parts = self._in_doubt
         try:
-            self._send(empty, parts, also=commit)
+            self._send(empty, parts, commit, doubtful=True)
         except ConcurrentWriteError:
             return None  # the next append says so
         return commit if self.last is not None and self.last.nonce == commit.nonce else None
@@ -351,10 +354,13 @@ class Commits:
         commit: Commit,
         parts: Sequence[bytes | memoryview],
         also: Commit | None = None,
+        *,
+        doubtful: bool = False,
     ) -> None:
         """Create an object until it is known to be there, or another one in its place.
 
-        Where the attempt that is in doubt turns up instead, that is committed.
+        Where the attempt that is in doubt turns up instead, that is committed. It is `doubtful`
+        whether something like it was there already once some attempt has had no answer.
         """
         name = name_of(commit.number)
         if also is None:
@@ -367,9 +373,10 @@ class Commits:
                 made = self.objects.create(name, parts)
             except UnknownOutcomeError as error:
                 reason = error
+                doubtful = True
                 made = False
             except StorageError as error:
-                if reason is None and also is None:
+                if not doubtful:
                     # Refused at once, so that it is certain.
                     self._in_doubt = None
                     self._failed.add(commit.nonce)
@@ -378,31 +385,37 @@ class Commits:
                 continue
             try:
                 found = commit if made else self._decoded(commit.number)
-                if not made and found.nonce == commit.nonce:
+                if not made and found.nonce in (commit.nonce, also and also.nonce):
                     self.objects.secure(name)
-                self._judge(commit, found, also)
+                self._judge(commit, found, also, doubtful)
                 return
             except (DamagedStateError, UnknownOutcomeError):
                 raise
             except FileNotFoundError as error:
                 # Nothing is there: the same bytes again, and it does not matter which arrive.
                 reason = reason or error
+                doubtful = True
             except StorageError as error:
                 reason = error
+                doubtful = True
         raise UnknownOutcomeError(
             f"it is not known whether commit {commit.number} is in {self.objects.root!r}: "
             f"{reason}. Nothing more is committed until that is settled; when the store can be "
             "reached, opening it again gives what is there"
         ) from reason
 
-    def _judge(self, commit: Commit, found: Commit | Retired, also: Commit | None) -> None:
+    def _judge(
+        self, commit: Commit, found: Commit | Retired, also: Commit | None, doubtful: bool
+    ) -> None:
         """What it means that this was found under the name of a commit of ours."""
         won = next((mine for mine in (commit, also) if mine and mine.nonce == found.nonce), None)
-        if won is not None:
-            floor = self._floor()
-            if won.number < floor and self._is_late(won):
+        passed = commit.number < self._floor()
+        if won is not None and passed and self._is_late(won):
+            try:
                 self.objects.delete([name_of(won.number)])
-                won = None
+            except StorageError:
+                pass  # it never counts
+            won = None
         if won is not None:
             self._store = won.store
             # One assignment: what comes after may fail without a harm.
@@ -425,6 +438,13 @@ class Commits:
             "written. If both are meant to write, open it again and repeat; else end this one"
         )
         self._in_doubt = None
+        if passed and doubtful:
+            self._never_known = (
+                f"whether commit {commit.number} was in {self.objects.root!r} cannot be told any "
+                f"more: a writer of epoch {theirs} has the store now, and has retired that number. "
+                "Open the store again, and see whether what it was to commit is there"
+            )
+            raise UnknownOutcomeError(self._never_known)
         raise ConcurrentWriteError(self._fenced)
 
     def _is_late(self, commit: Commit) -> bool:
@@ -453,7 +473,7 @@ class Commits:
         if hint > last:
             raise self._lost(f"commit {hint} was made, and {last} is the last that is there")
         if not _is_commit(sizes[last]):
-            raise self._lost(f"commit {last}, the last, is a tombstone, which the last never is")
+            raise self._lost(f"commit {last}, the last, is cut short, or was retired")
         found = self._decoded(last)
         if not isinstance(found, Commit):
             raise self._lost(f"commit {last}, the last, was retired")

@@ -27,6 +27,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Union
 
@@ -170,22 +171,26 @@ def segments_of(payload: Payload) -> tuple[Segment, ...]:
 def encode(commit: Commit, payload: Payload) -> list[Part]:
     """The bytes of a commit, in parts; its segments are those of the payload."""
     parts, offset = _with_payload(commit.segments, payload)
-    place = [offset, len(commit.state), zlib.crc32(commit.state)]
+    end = offset + len(commit.state)
     header = _header_of(commit, _COMMIT) | {
         "previous": commit.previous,
         "written": commit.written.isoformat(),
         "token": commit.token,
-        "files": {name: [f.length, f.rows, f.diffs] for name, f in commit.files.items()},
         "uses": list(commit.uses),
-        "state": place,
+        "state": [offset, len(commit.state), zlib.crc32(commit.state)],
     }
     try:
-        _fields(header, offset + len(commit.state), commit.number)
+        _fields({**header, "files": {}}, end, commit.number)
+        files = [
+            _file_text(name, commit.epoch, info.length, info.rows, info.diffs)
+            for name, info in commit.files.items()
+        ]
     except ValueError as error:
         raise StorageError(
             f"{name_of(commit.number)!r} could not be read again, so it is not written: {error}"
         ) from None
-    return [*parts, commit.state, *_ending(header, offset + len(commit.state), 0)]
+    text = f'{_json(header)[:-1]},"files":{{{",".join(files)}}}}}'
+    return [*parts, commit.state, *_ending(text, end, 0)]
 
 
 def tombstone_of(commit: Commit | Retired) -> bytes:
@@ -201,7 +206,7 @@ def payload_of(commit: Commit, data: bytes) -> bytes:
     """What takes the place of a commit of which only the payload is needed."""
     end = max((s.offset + s.length for s in commit.segments), default=_ALIGNMENT)
     return b"".join([
-        data[:end], *_ending(_header_of(commit, _PAYLOAD), end, _ALIGNMENT // 2)
+        data[:end], *_ending(_json(_header_of(commit, _PAYLOAD)), end, _ALIGNMENT // 2)
     ])
 
 
@@ -278,9 +283,20 @@ def _header_of(commit: Commit, kind: str) -> dict[str, object]:
     }
 
 
-def _ending(header: Mapping[str, object], start: int, remainder: int) -> list[bytes]:
+def _json(header: Mapping[str, object]) -> str:
+    return json.dumps(header, separators=(",", ":"), allow_nan=False)
+
+
+@lru_cache(maxsize=1 << 15)
+def _file_text(name: str, epoch: int, length: int, rows: int, diffs: int) -> str:
+    """A file in a header. From one commit to the next nearly all are the same."""
+    _file(name, [length, rows, diffs], epoch)
+    return f"{json.dumps(name)}:[{length},{rows},{diffs}]"
+
+
+def _ending(header: str, start: int, remainder: int) -> list[bytes]:
     """Header and footer, such that the length of the whole tells what it is."""
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    text = header.encode()
     text += b" " * ((remainder - start - len(text) - _FOOTER.size) % _ALIGNMENT)
     if (start + len(text) + _FOOTER.size) == TOMBSTONE_BYTES:
         raise AssertionError("no header is as short as that")
@@ -383,19 +399,20 @@ def _segments(value: object, end: int) -> tuple[Segment, ...]:
 def _files(value: object, epoch: int) -> Mapping[str, FileInfo]:
     if not isinstance(value, dict):
         raise ValueError("its files are no JSON object")
-    files = {}
-    for name, item in value.items():
-        found = DATA_FILE.fullmatch(name)
-        if found is None or ".." in name:
-            raise ValueError(f"{name[:200]!r} is no name of a batch file")
-        if not (isinstance(item, list) and len(item) == 3 and type(item[2]) is int):
-            raise ValueError(f"what it says of {name!r} is no length, rows and sum of diffs")
-        length = _whole(item[0], "length of a file", 1 << 60)
-        rows = _whole(item[1], "rows of a file", 1 << 60)
-        if length != int(found[4]) or int(found[1]) > epoch or abs(item[2]) >= 1 << 128:
-            raise ValueError(f"what it says of {name!r} does not agree with that name")
-        files[name] = FileInfo(length, rows, item[2])
-    return files
+    return {name: _file(name, item, epoch) for name, item in value.items()}
+
+
+def _file(name: str, item: object, epoch: int) -> FileInfo:
+    found = DATA_FILE.fullmatch(name)
+    if found is None or ".." in name:
+        raise ValueError(f"{name[:200]!r} is no name of a batch file")
+    if not (isinstance(item, list) and len(item) == 3 and type(item[2]) is int):
+        raise ValueError(f"what it says of {name!r} is no length, rows and sum of diffs")
+    length = _whole(item[0], "length of a file", 1 << 60)
+    rows = _whole(item[1], "rows of a file", 1 << 60)
+    if length != int(found[4]) or int(found[1]) > epoch or abs(item[2]) >= 1 << 128:
+        raise ValueError(f"what it says of {name!r} does not agree with that name")
+    return FileInfo(length, rows, item[2])
 
 
 def _uses(value: object, number: int) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ name is taken, and the folder is synced. No symbolic link is followed below the 
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
 import re
 import secrets
@@ -25,15 +27,17 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Union
 from urllib.parse import unquote, urlsplit
 
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 Part = Union[bytes, memoryview]
@@ -90,6 +94,10 @@ class Objects(ABC):
         """
 
     @abstractmethod
+    def upload(self, name: str, path: str) -> None:
+        """Put a file where nothing else is ever put, durably, however large it is."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes:
         """All of an object. A `FileNotFoundError` where there is none."""
 
@@ -114,15 +122,14 @@ class Objects(ABC):
         """Where an object is: an absolute path, or a URL."""
 
     def secure(self, name: str) -> None:
-        """Make durable an object that is there, where its `create` could not say so."""
+        """Make durable an object that is there, and its folders, where `create` could not say so.
 
+        Also for files that were written where `locate` has said.
+        """
+
+    @abstractmethod
     def foreign(self) -> list[str]:
-        """Names below the root that are none of a store, a few of them."""
-        return sorted({
-            found.name for found in self.names("")
-            if found.name.partition("/")[0] not in (*FOLDERS, HEAD)
-            and not found.name.startswith(_PROBE)
-        })[:5]
+        """Names right below the root that are none of a store, a few of them."""
 
     def remove_empty(self, folder: str, before: float) -> None:
         """Remove folders in a folder that are empty and older than a time."""
@@ -134,12 +141,12 @@ class Objects(ABC):
         """
         name = f"{_PROBE}{secrets.token_hex(8)}"
         try:
-            if not self.create(name, [b"first"]):
+            if not self.create(name, [b"first"]) and self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: it says that a new key is taken, so commits cannot be told "
                     "from those of others there. Keep the store somewhere else"
                 )
-            if self.create(name, [b"second"]) or bytes(self.read(name)) != b"first":
+            if self.create(name, [b"second"]) or self.read(name) != b"first":
                 raise StorageError(
                     f"{self.root!r}: a second create of one key is not refused there, so two "
                     "writers would overwrite each other's commits. Keep the store on a file system "
@@ -239,7 +246,8 @@ class LocalObjects(Objects):
                         "system, or in an object store"
                     ) from error
             finally:
-                _remove_scratch(folder, scratch)
+                # It may not fail now: what has its name is there.
+                _discard(folder, scratch)
             self._sync_name(folder, name)
         return True
 
@@ -251,6 +259,12 @@ class LocalObjects(Objects):
             os.replace(scratch, base, src_dir_fd=folder, dst_dir_fd=folder)
             if lasting:
                 self._sync_name(folder, name)
+
+    def upload(self, name: str, path: str) -> None:
+        with open(path, "rb") as file:
+            # Nothing can be mapped of an empty file.
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
+            self.create(name, [memoryview(whole)])
 
     def read(self, name: str) -> bytes:
         with self._explained(checked(name)), self._opened(name) as file:
@@ -297,22 +311,24 @@ class LocalObjects(Objects):
         return path
 
     def secure(self, name: str) -> None:
-        with self._explained(checked(name)), self._within(name) as (folder, _):
+        with self._explained(checked(name)):
             with self._opened(name) as file:
-                os.fsync(file)
-            os.fsync(folder)
+                _sync(file)
+            folder = name
+            while folder:
+                folder = folder.rpartition("/")[0]
+                descriptor = self._open_folder(folder)
+                try:
+                    _sync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def foreign(self) -> list[str]:
-        # Not all below the root is looked at: what is foreign may be a home of millions of files.
         with self._explained(""):
             try:
-                found = os.listdir(self.root)
+                return _foreign(os.listdir(self.root))
             except FileNotFoundError:
                 return []
-        return sorted(
-            name for name in found
-            if name not in (*FOLDERS, HEAD) and not name.startswith((_PROBE, f"{HEAD}."))
-        )[:5]
 
     def remove_empty(self, folder: str, before: float) -> None:
         with self._explained(checked(folder)):
@@ -368,17 +384,17 @@ class LocalObjects(Objects):
             try:
                 _write(file, parts)
                 if sync:
-                    os.fsync(file)
+                    _sync(file)
             finally:
                 os.close(file)
         except BaseException:
-            _remove_scratch(folder, scratch)
+            _discard(folder, scratch)
             raise
         return scratch
 
     def _sync_name(self, folder: int, name: str) -> None:
         try:
-            os.fsync(folder)
+            _sync(folder)
         except OSError as error:
             raise UnknownOutcomeError(
                 f"{os.path.join(self.root, name)!r} was written, but whether it would outlive a "
@@ -462,7 +478,7 @@ class LocalObjects(Objects):
                         os.mkdir(part, dir_fd=above)
                     except FileExistsError:
                         pass  # somebody else was quicker
-                    os.fsync(above)
+                    _sync(above)
                     descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
             finally:
                 os.close(above)
@@ -564,6 +580,13 @@ class RemoteObjects(Objects):
         with self._explained(checked(name), writes=True):
             obstore.put(self._store, self._prefix + name, data, use_multipart=False)
 
+    def upload(self, name: str, path: str) -> None:
+        import obstore
+
+        with self._explained(checked(name), writes=True):
+            # In parts where it is large; it is there when all of them are.
+            obstore.put(self._store, self._prefix + name, Path(path))
+
     def read(self, name: str) -> bytes:
         import obstore
 
@@ -575,30 +598,37 @@ class RemoteObjects(Objects):
 
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         import obstore
+        from obstore.exceptions import BaseError
 
         with self._explained(checked(name)):
-            size = obstore.head(self._store, self._prefix + name)["size"]
-            if offset >= size or not length:
-                return b""
-            return bytes(obstore.get_range(
-                self._store, self._prefix + name, start=offset, end=min(offset + length, size)
-            ))
+            try:
+                if length:
+                    return bytes(obstore.get_range(
+                        self._store, self._prefix + name, start=offset, length=length
+                    ))
+            except BaseError:
+                # A range behind the end is an error, of no class of its own.
+                if offset < obstore.head(self._store, self._prefix + name)["size"]:
+                    raise
+        return b""
 
     def names(self, folder: str) -> list[Found]:
         import obstore
 
         below = self._prefix + (checked(folder) + "/" if folder else "")
         with self._explained(folder):
-            return [
-                Found(name, int(entry["size"]), entry["last_modified"].timestamp())
-                for page in obstore.list(self._store, below or None) for entry in page
-                for name in [entry["path"].removeprefix(self._prefix)]
-                if all(map(_SEGMENT.fullmatch, name.split("/")))
-            ]
+            pages = obstore.list(self._store, below or None)
+            found = [self._found(entry) for page in pages for entry in page]
+        # What has a name that we never give is not ours.
+        return [item for item in found if all(map(_SEGMENT.fullmatch, item.name.split("/")))]
 
     def leftovers(self) -> list[Found]:
         # An object is there or not; only a key of a probe can stay behind.
-        return [found for found in self.names("") if found.name.startswith(_PROBE)]
+        return [found for found in self._top()[1] if found.name.startswith(_PROBE)]
+
+    def foreign(self) -> list[str]:
+        folders, found = self._top()
+        return _foreign([*folders, *(item.name for item in found)])
 
     def delete(self, names: Iterable[str]) -> None:
         import obstore
@@ -619,6 +649,21 @@ class RemoteObjects(Objects):
 
     def locate(self, name: str) -> str:
         return f"{self.root}/{checked(name)}"
+
+    def _top(self) -> tuple[list[str], list[Found]]:
+        """The folders right below the root, and the objects there."""
+        import obstore
+
+        with self._explained(""):
+            found = obstore.list_with_delimiter(self._store, self._prefix or None)
+        folders = [path.removeprefix(self._prefix) for path in found["common_prefixes"]]
+        return folders, [self._found(entry) for entry in found["objects"]]
+
+    def _found(self, entry: ObjectMeta) -> Found:
+        return Found(
+            entry["path"].removeprefix(self._prefix), int(entry["size"]),
+            entry["last_modified"].timestamp(),
+        )
 
     @contextmanager
     def _explained(self, name: str, *, writes: bool = False) -> Iterator[None]:
@@ -650,6 +695,13 @@ class RemoteObjects(Objects):
         )
 
 
+def _foreign(names: Iterable[str]) -> list[str]:
+    return sorted(
+        name for name in names
+        if name not in (*FOLDERS, HEAD) and not name.startswith((_PROBE, f"{HEAD}."))
+    )[:5]
+
+
 def _close(opened: dict[str, tuple[int, tuple[int, int]]]) -> None:
     for descriptor, _ in opened.values():
         os.close(descriptor)
@@ -669,7 +721,7 @@ def _make_lasting(path: str) -> None:
             pass  # somebody else was quicker
         above = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(above)
+            _sync(above)
         finally:
             os.close(above)
 
@@ -685,13 +737,19 @@ def _is_same(folder: int, scratch: str, base: str) -> bool:
     return os.path.samestat(first, second)
 
 
-def _remove_scratch(folder: int, scratch: str) -> None:
-    """Remove what is not needed any more; if that fails, a vacuum finds it.
-
-    Whether an object was created does not depend on it.
-    """
-    with suppress(OSError):
+def _discard(folder: int, scratch: str) -> None:
+    try:
         os.unlink(scratch, dir_fd=folder)
+    except OSError:
+        pass  # vacuum finds it
+
+
+def _sync(file: int) -> None:
+    """Until it is on the disk itself, for which some systems have a call of their own."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)
 
 
 def _overwritten(folder: int, base: str, data: bytes) -> bool:

@@ -41,6 +41,7 @@ import pyarrow as pa
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.trace.cache import local_copy, upload
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
@@ -58,7 +59,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 #: of those that it removes, and a task, which learns of no removal, of all that it opened.
 _opened: OrderedDict[str, Updates] = OrderedDict()
 _MOST_OPEN = 4096
-#: Files that are what their names say. They never change under them.
+#: Files that are what their names say, in which they never change.
 _checked: set[str] = set()
 #: Small batches that no other process has had to read yet.
 _in_memory: dict[str, Updates] = {}
@@ -111,11 +112,15 @@ class StoreFiles:
         The store's.
     epoch : int
         The writer's.
+    working : Storage, optional
+        Where they are made, if the store is in no file system: they are put there when a commit
+        names them. On a cluster all machines share it.
     """
 
-    def __init__(self, root: str, epoch: int):
-        self.root = root
-        self._begin = os.path.join(root, "data", f"e{epoch:04d}-")
+    def __init__(self, root: str, epoch: int, working: Storage | None = None):
+        self.root = root.rstrip("/") if working is None else working.root
+        self._store, self._working = root.rstrip("/"), working
+        self._begin = os.path.join(self.root, "data", f"e{epoch:04d}-")
         self._made: list[str] = []
 
     def directory(self, name: str) -> str:
@@ -128,6 +133,34 @@ class StoreFiles:
         self._made.append(found)
         return found
 
+    def name(self, path: str) -> str:
+        """What the store calls one of its files."""
+        for root in (self.root, self._store):
+            if path.startswith(root + "/"):
+                return path.removeprefix(root + "/")
+        raise StorageError(f"{path!r} lies outside of the store at {self._store!r}")
+
+    def make_lasting(self, names: Iterable[str]) -> None:
+        """Make files last that a commit is about to name, and no commit has named."""
+        names = list(names)
+        if self._working is not None:
+            for name in names:
+                upload(os.path.join(self.root, name), f"{self._store}/{name}")
+            return
+        for directory in sorted({os.path.dirname(name) for name in names}):
+            sync(os.path.join(self.root, directory))
+        if names:
+            sync(os.path.join(self.root, "data"))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files that are not needed here; those that commits may name stay in the store."""
+        paths = list(paths)
+        if self._working is None:
+            stay = [path for path in paths if certified(path) is not None]
+            _forget(stay)
+            paths = sorted(set(paths) - set(stay))
+        remove_files([path for path in paths if not is_remote(path)])
+
     def close(self) -> None:
         """Remove what only this process could have read. A second call does nothing."""
         for directory in self._made:
@@ -135,11 +168,18 @@ class StoreFiles:
             for known in (_opened, _in_memory):
                 for path in [path for path in known if path.startswith(inside)]:
                     del known[path]
-            if os.path.isdir(directory):
+            if self._working is None and os.path.isdir(directory):
                 names = os.listdir(directory)
                 left = [name for name in names if _CERTIFIED.search(name) is None]
                 remove_files([os.path.join(directory, name) for name in left])
         self._made = []
+        if self._working is not None:
+            self._working.close()
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
 
 
 def certified(path: str) -> tuple[int, int] | None:
@@ -230,8 +270,7 @@ def made(directory: str) -> Iterator[None]:
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
     with _explained(path):
-        _check(path)
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+        return pa.ipc.open_file(pa.memory_map(_checked_path(path))).read_all()
 
 
 def put_in_memory(path: str, updates: Updates) -> None:
@@ -280,10 +319,8 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with _explained(path):
-            _check(path)
-            with pa.ipc.open_file(pa.memory_map(path)) as reader:
-                found = ipc.from_batch(reader.get_batch(0))
+        with _explained(path), pa.ipc.open_file(pa.memory_map(_checked_path(path))) as reader:
+            found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
             _opened.popitem(last=False)
@@ -292,19 +329,21 @@ def open_updates(path: str) -> Updates:
     return found
 
 
-def _check(path: str) -> None:
-    """Refuse a file that is not what its name certifies, when this process first opens it.
+def _checked_path(path: str) -> str:
+    """Where a file is on this machine, which is what its name certifies, if it does: that is looked
+    at when this process first opens it.
 
     Raises
     ------
     DamagedStateError
     """
+    here = local_copy(path) if is_remote(path) else path
     told = certified(path)
     if told is None or path in _checked:
-        return
+        return here
     found = None
     try:
-        found = checksum_of(path), os.path.getsize(path)
+        found = checksum_of(here), os.path.getsize(here)
     except FileNotFoundError:
         pass
     if found != told:
@@ -314,10 +353,11 @@ def _check(path: str) -> None:
         elif found is not None:
             what = "holds something else than what was written"
         raise DamagedStateError(
-            f"{path!r} {what}. It was changed from outside, or lost by the file system. Bring it "
+            f"{here!r} {what}. It was changed from outside, or lost by the file system. Bring it "
             "back from a copy, or open the store at an older commit that does not need it"
         )
     _checked.add(path)
+    return here
 
 
 @contextmanager
@@ -347,7 +387,7 @@ def remove_files(paths: list[str]) -> None:
                 pass
 
 
-def forget(paths: Iterable[str]) -> None:
+def _forget(paths: Iterable[str]) -> None:
     """Let go of files that stay where they are."""
     for path in paths:
         _opened.pop(path, None)

@@ -29,7 +29,7 @@ from pyspark_diff.trace.objects import Objects
 _logger = logging.getLogger("pyspark_diff")
 
 #: A file of ours, also one that no commit would ever list.
-_FILE = re.compile(r"data/e(\d{4,9})-[^/]{1,220}\.durable/[^/]{1,250}\.arrow")
+_FILE = re.compile(r"data/e(\d{4,9})-[^/]{1,200}-[0-9a-f]{12}\.durable/[^/]{1,250}\.arrow")
 #: How many bytes of a file are looked at together.
 _PIECE = 1 << 23
 
