@@ -730,7 +730,7 @@ def one_fault(
 def go_on_after(here: Application, at: At, error: Exception | None, done: int) -> int:
     """The same application runs a step again; gives how many are done then."""
     try:
-        here.flow.step()
+        here.flow.step(token=f"step {done}")
     except (UnknownOutcomeError, ConcurrentWriteError) as found:
         # Whether it is done is what the next to open it finds.
         told = f"{at.struck}, {error!r}: run again it fails: {found!r}"
@@ -937,6 +937,7 @@ def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                 try:
                     if number < options.random:
                         number += 1
+                        print(f"{tally.name}: kill {number}", file=sys.stderr, flush=True)
                         child.wait_for("jvm")
                         # Some while it opens; most while it steps.
                         if chance.random() < 0.8:
