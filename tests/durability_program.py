@@ -424,7 +424,7 @@ class Ended:
 
 def ends_of(
     spark: Any, folder: Path, seed: int, *, stride: int = 1, first: int = 0,
-    kind: str = "kill",
+    kind: str = "kill", notes: Counter[str] | None = None,
 ) -> list[Ended]:
     """What is left by ends at each operation of a scenario, as copies of its store.
 
@@ -467,6 +467,8 @@ def ends_of(
             if what == "fsync" and synced is not None:
                 synced.synced(path)
         else:
+            if notes is not None:
+                notes["operations"] += 1
             end(f"before {what} {crashes.short(path)}")
 
     base = folder / "base"
@@ -504,14 +506,16 @@ def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     for seed in range(options.seeds):
         here = folder / f"kills-{seed}"
         with tally.run(f"seed {seed}, without an end"):
-            for number, one in enumerate(ends_of(spark, here, seed, stride=options.stride)):
+            ends = ends_of(spark, here, seed, stride=options.stride, notes=tally.notes)
+            for number, one in enumerate(ends):
                 with tally.run(f"seed {seed}, {one.what}"):
                     found = recovered(
                         spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
                         more=9 if number % 5 == 0 else 2,
                     )
                     if one.under_way:
-                        tally.notes["step there" if found > one.acknowledged else "not there"] += 1
+                        there = "there" if found > one.acknowledged else "not there"
+                        tally.notes[f"steps under way that were {there}"] += 1
         shutil.rmtree(here)
     yield tally
 
@@ -523,7 +527,9 @@ def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterat
         for seed in range(options.seeds):
             here = folder / f"{kind}-{seed}"
             with tally.run(f"seed {seed}, without an end"):
-                ends = ends_of(spark, here, seed, stride=options.stride, kind=kind)
+                ends = ends_of(
+                    spark, here, seed, stride=options.stride, kind=kind, notes=tally.notes
+                )
                 for one in ends:
                     with tally.run(f"seed {seed}, {one.what}"):
                         recovered(
