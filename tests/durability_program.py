@@ -811,7 +811,7 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
 # Ends at random moments, with many rows.
 
 #: So many steps, those that run in Spark whatever their size, and rows that change in each.
-LARGE_STEPS, IN_SPARK, CHANGES = 8, (2, 5), 400
+LARGE_STEPS, IN_SPARK, CHANGES = 6, (3,), 400
 #: Edges from each node, so that a loop takes few iterations.
 DEGREE = 20
 
@@ -949,7 +949,7 @@ def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                         if chance.random() < 0.8:
                             child.wait_for("opened")
                         whom = chance.choice(["driver and JVM", "driver and JVM", "driver", "JVM"])
-                        time.sleep(chance.random() * seconds * chance.choice([0.3, 1.0]))
+                        time.sleep(chance.random() * seconds * chance.choice([0.1, 0.3, 0.9]))
                         over = child.process.poll() is not None
                         child.kill(whom) if not over else None
                         tally.notes["over before" if over else f"of {whom}"] += 1
