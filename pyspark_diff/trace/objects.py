@@ -235,13 +235,16 @@ class LocalObjects(Objects):
             except FileExistsError:
                 return False
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if _is_same(folder, scratch, base):
+                    pass  # it was done, and only the answer was lost
+                elif error.errno not in _NO_LINKS:
                     raise
-                raise StorageError(
-                    f"{self.root!r} is on a file system without hard links, where an object cannot "
-                    "be created whole and only once. Keep the store on another file system, or in "
-                    "an object store"
-                ) from error
+                else:
+                    raise StorageError(
+                        f"{self.root!r} is on a file system without hard links, where an object "
+                        "cannot be created whole and only once. Keep the store on another file "
+                        "system, or in an object store"
+                    ) from error
             finally:
                 # It may not fail now: what has its name is there.
                 _discard(folder, scratch)
@@ -721,6 +724,17 @@ def _make_lasting(path: str) -> None:
             _sync(above)
         finally:
             os.close(above)
+
+
+def _is_same(folder: int, scratch: str, base: str) -> bool:
+    """Whether two names in a folder are of one file."""
+    try:
+        first, second = (
+            os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (scratch, base)
+        )
+    except OSError:
+        return False
+    return os.path.samestat(first, second)
 
 
 def _discard(folder: int, scratch: str) -> None:
