@@ -1,0 +1,82 @@
+"""Run by ci/damage: stores are damaged, fought over by writers, and used for long.
+
+    T5   a damage is found before anything of it is used, or makes no difference
+    T6   of several writers one at a time has the store; each step that was reported is there once
+    T10  whatever is done to a dataflow, and however often it ends, a model tells what it holds
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark_diff.spark.session import session
+
+#: By their names what is proved: takes a session, a folder, whether to be quick, and a seed; gives
+#: how many runs there were, how many were right, and more to be told.
+Proof = Callable[[Any, str, bool, int], tuple[int, int, str]]
+
+
+def corruption(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
+    import damaged_stores
+
+    found = damaged_stores.sweep(spark, folder, 60 if quick else 1000, seed)
+    runs = sum(found.values())
+    return runs, runs - found["wrong"], str(dict(found))
+
+
+PROOFS: dict[str, tuple[str, Proof]] = {
+    "T5": ("corruption sweep", corruption),
+}
+
+
+def spark_in(folder: str) -> Any:
+    """A session that leaves nothing behind."""
+    spark = session(
+        "ci/damage", master="local[2]", memory="2g",
+        conf={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": False,
+            "spark.local.dir": f"{folder}/local",
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        },
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    logging.getLogger("pyspark_diff").setLevel(logging.CRITICAL)
+    return spark
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="ci/damage", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="the small forms")
+    parser.add_argument("--only", action="append", choices=sorted(PROOFS), default=[])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="damage-") as folder:
+        spark = spark_in(folder)
+        try:
+            for name in options.only or PROOFS:
+                what, proof = PROOFS[name]
+                started = time.monotonic()
+                Path(folder, name).mkdir()
+                runs, right, more = proof(spark, f"{folder}/{name}", options.quick, options.seed)
+                wrong += runs - right
+                print(
+                    f"{name} {what}: {runs} runs, {right} right, "
+                    f"{time.monotonic() - started:.0f} s; {more}", flush=True,
+                )
+        finally:
+            spark.stop()
+    print("all right" if not wrong else f"{wrong} WRONG")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
