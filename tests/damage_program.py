@@ -12,6 +12,7 @@ import logging
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,27 @@ def corruption(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, in
     return runs, runs - found["wrong"], str(dict(found))
 
 
+def fights(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
+    import writers
+
+    runs: list[tuple[Callable[..., Counter[str]], tuple[object, ...]]] = [
+        (writers.paused, (phase,)) for phase in writers.PHASES
+    ]
+    runs += [(writers.threads, (2, 5 if quick else 25))]
+    runs += [(writers.processes, (3, 6) if quick else (4, 25))]
+    right, total = 0, Counter[str]()
+    for number, (run, arguments) in enumerate(runs):
+        try:
+            total += run(spark, f"{folder}/{number}", *arguments)
+            right += 1
+        except writers.Wrong as error:
+            print(f"WRONG: {run.__name__}{arguments}: {error}", flush=True)
+    return len(runs), right, str(dict(total))
+
+
 PROOFS: dict[str, tuple[str, Proof]] = {
     "T5": ("corruption sweep", corruption),
+    "T6": ("writers", fights),
 }
 
 

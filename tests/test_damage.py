@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from damaged_stores import rows_of, sweep
+from writers import PHASES, paused, processes, threads
 
 from pyspark_diff import DamagedStateError, Dataflow
 from pyspark_diff.dataflow.stored import StateReader
@@ -83,3 +84,38 @@ def test_a_step_that_is_done_does_not_fail_for_an_old_commit(spark, tmp_path):
         for time in range(2, 6):
             step(flow, time)
         assert rows_of(flow["counts"]) == {("a", 5, 4, 1): 1}
+
+
+def test_who_comes_second_to_make_a_store_goes_on_from_it(spark, tmp_path, monkeypatch):
+    make = Commits.make
+
+    def late(commits, *arguments):
+        monkeypatch.undo()
+        with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+            step(flow, 1)
+        return make(commits, *arguments)
+
+    monkeypatch.setattr(Commits, "make", late)
+    with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+        step(flow, 2)
+        assert rows_of(flow["counts"]) == {("a", 2, 1, 1): 1}
+
+
+def test_threads_that_write_one_store(spark, tmp_path):
+    assert threads(spark, str(tmp_path), 2, 4)["steps"] == 8
+
+
+@pytest.mark.parametrize("phase", [
+    "files written",
+    *(pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase != "files written"),
+])
+def test_a_writer_that_was_paused_in_a_step_has_lost_the_store(spark, tmp_path, phase):
+    """What it needs may have been removed; it is told the reason all the same."""
+    paused(spark, str(tmp_path), phase)
+
+
+@pytest.mark.parametrize(("count", "steps"), [
+    (2, 5), pytest.param(4, 25, marks=pytest.mark.slow)
+])
+def test_processes_that_write_one_store(spark, tmp_path, count, steps):
+    assert processes(spark, str(tmp_path), count, steps)["steps"] == count * steps

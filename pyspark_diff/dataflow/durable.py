@@ -22,7 +22,7 @@ from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
-from pyspark_diff.errors import StorageError
+from pyspark_diff.errors import ConcurrentWriteError, StorageError
 from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commit, Commits
@@ -116,6 +116,25 @@ class Store:
             self._done, self._places = self._going[0], dict(self._going[1].places)
             self._owes = any(not delivery.done for delivery in self._done.outbox)
         self.last, self._going = last, None
+
+    def check_own(self, error: Exception) -> None:
+        """Tell whether a step has failed because another application has the store by now, which
+        may have removed what this one needs.
+
+        Raises
+        ------
+        ConcurrentWriteError
+        """
+        try:
+            latest = self.commits.latest()
+        except StorageError:
+            return
+        if latest.epoch > self.last.epoch:
+            raise ConcurrentWriteError(
+                f"the step has failed as this writer, of epoch {self.last.epoch}, has lost the "
+                f"store {self._objects.root!r} to one of epoch {latest.epoch}. Nothing of it was "
+                "written. If both are meant to write, open it again and repeat; else end this one"
+            ) from error
 
     def owes_nothing(self, state: State) -> bool:
         """Whether consumers have been given since what the last commit says they were to be."""

@@ -194,11 +194,12 @@ def _written(
 
 def sync(path: str) -> None:
     """Make what was written of a file, or the entries of a directory, outlive a crash."""
-    there = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)
+    with _explained(path):
+        there = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(there)
+        finally:
+            os.close(there)
 
 
 def checksum_of(path: str) -> int:
