@@ -50,9 +50,22 @@ def fights(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, s
     return len(runs), right, str(dict(total))
 
 
+def long(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
+    import long_run
+
+    actions = 300 if quick else 10_000
+    try:
+        found = long_run.run(spark, f"{folder}/store", actions, seed)
+    except long_run.Wrong as error:
+        print(f"WRONG: {error}", flush=True)
+        return actions, 0, ""
+    return actions, actions, str(dict(found))
+
+
 PROOFS: dict[str, tuple[str, Proof]] = {
     "T5": ("corruption sweep", corruption),
     "T6": ("writers", fights),
+    "T10": ("long run", long),
 }
 
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import long_run
 import pytest
 from damaged_stores import rows_of, sweep
 from writers import PHASES, paused, processes, threads
@@ -119,3 +120,10 @@ def test_a_writer_that_was_paused_in_a_step_has_lost_the_store(spark, tmp_path, 
 ])
 def test_processes_that_write_one_store(spark, tmp_path, count, steps):
     assert processes(spark, str(tmp_path), count, steps)["steps"] == count * steps
+
+
+@pytest.mark.parametrize(("actions", "seed"), [
+    (300, 0), pytest.param(10_000, 1, marks=pytest.mark.slow)
+])
+def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
+    assert sum(long_run.run(spark, str(tmp_path), actions, seed).values()) > actions
