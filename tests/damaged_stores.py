@@ -128,12 +128,16 @@ class Answers:
 
 def rows_of(collection: Any) -> Counter[Any]:
     """All updates of a kept collection, consolidated: on the driver, as Spark takes its time."""
+    found = arrangement_of(collection).table()
+    return Counter(tuple(row.values()) for row in found.to_pylist())
+
+
+def arrangement_of(collection: Any) -> Any:
+    """The arrangement of a kept collection, of a dataflow or of a reader."""
     if isinstance(collection, DiffFrame):
         source = collection._collection
-        found = source.flow._arrangement(source.node)
-    else:
-        found = collection._arrangement
-    return Counter(tuple(row.values()) for row in found.table().to_pylist())
+        return source.flow._arrangement(source.node)
+    return collection._arrangement
 
 
 def answers(spark: Any, root: str, commits: list[int]) -> Answers:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from damaged_stores import Wrong, rows_of
+from damaged_stores import Wrong, arrangement_of, rows_of
 
 from pyspark_diff import Dataflow, NotReadableError
 from pyspark_diff.dataflow.stored import StateReader
@@ -140,6 +140,12 @@ class LongRun:
         if found != expected:
             raise Wrong(f"{what}: {found!r} and not {expected!r}"[:900])
 
+    def expect_at(self, collection: Any, time: int, expected: Records, what: str) -> None:
+        """What came late is not known at times that what it is made of was not kept at."""
+        since = arrangement_of(collection).trace.since.bound
+        if since is None or since <= time:
+            self.expect(self.at(collection, time), expected, what)
+
     @staticmethod
     def at(collection: Any, time: int) -> Records:
         found: Records = Counter()
@@ -150,9 +156,9 @@ class LongRun:
 
     def check(self) -> None:
         for name in self.names:
-            if name not in self.fresh and self.frontier(name) > 0:
+            if name not in self.fresh:
                 time = self.frontier(name) - 1
-                self.expect(self.at(self.flow[name], time), self.expected(name, time), name)
+                self.expect_at(self.flow[name], time, self.expected(name, time), name)
 
     # Actions.
 
@@ -214,8 +220,9 @@ class LongRun:
 
     def hold(self) -> None:
         name = self.chance.choice(self.names)
-        if name not in self.fresh and self.frontier(name) > 0:
-            time = self.frontier(name) - 1
+        since = arrangement_of(self.flow[name]).trace.since.bound
+        time = self.frontier(name) - 1
+        if name not in self.fresh and since is not None and since <= time:
             self.held.append((self.flow[name].hold(time), name, time))
             if len(self.held) > 3:
                 self.held.pop(0)[0].release()
@@ -223,7 +230,7 @@ class LongRun:
     def read_held(self) -> None:
         for _, name, time in self.held:
             if name in self.names:
-                self.expect(self.at(self.flow[name], time), self.expected(name, time), name)
+                self.expect_at(self.flow[name], time, self.expected(name, time), name)
 
     def read(self) -> None:
         """As users do, by way of Spark."""
@@ -277,7 +284,7 @@ class LongRun:
             for name in reader:
                 frontier, expected = past[name]
                 self.expect(reader[name].frontier(), frontier, f"frontier of {name}")
-                self.expect(self.at(reader[name], frontier - 1), expected, f"{name} of a reader")
+                self.expect_at(reader[name], frontier - 1, expected, f"{name} of a reader")
 
     def older(self) -> None:
         """All commits that are retained."""
@@ -285,7 +292,7 @@ class LongRun:
             with self.flow.at(int(number)) as reader:
                 for name in reader:
                     frontier, expected = self.past_of(int(number))[name]
-                    self.expect(self.at(reader[name], frontier - 1), expected, f"at {number}")
+                    self.expect_at(reader[name], frontier - 1, expected, f"at {number}")
 
     def vacuum(self) -> None:
         self.flow.vacuum(dry_run=self.chance.random() < 0.3, older_than=0.0)
