@@ -1,4 +1,4 @@
-"""Bad inputs and faults, row by row of the table that this follows, over a store that is opened again.
+"""Bad inputs and faults, a row of their table after another, over a store that is opened again.
 
     what is refused without a store is refused with one, and commits nothing
     what is taken is the same after the store was opened again

@@ -123,8 +123,13 @@ class StoreFiles:
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
         found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
         if not self._made:
+            data = os.path.dirname(found)
             with _explained(found):
-                os.makedirs(os.path.dirname(found), exist_ok=True)
+                os.makedirs(data, exist_ok=True)
+            if os.path.islink(data):
+                raise StorageError(
+                    f"{data!r} is a symbolic link, and is not followed. Put the folder itself there"
+                )
         self._made.append(found)
         return found
 
@@ -230,7 +235,7 @@ def made(directory: str) -> Iterator[None]:
 
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
-    with _explained(path):
+    with _explained(path), _understood(path):
         _check(path)
         return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
@@ -281,7 +286,7 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with _explained(path):
+        with _explained(path), _understood(path):
             _check(path)
             with pa.ipc.open_file(pa.memory_map(path)) as reader:
                 found = ipc.from_batch(reader.get_batch(0))
@@ -303,6 +308,13 @@ def _check(path: str) -> None:
     told = certified(path)
     if told is None or path in _checked:
         return
+    # The file, its folder, and the folder of all of them are the store's own.
+    for part in path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)):
+        if os.path.islink(part):
+            raise DamagedStateError(
+                f"{path!r}: {part!r} is a symbolic link, and is not followed. Put there what it "
+                "leads to"
+            )
     found = None
     try:
         found = checksum_of(path), os.path.getsize(path)
@@ -319,6 +331,20 @@ def _check(path: str) -> None:
             "back from a copy, or open the store at an older commit that does not need it"
         )
     _checked.add(path)
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Around what is read of a file of a store: that it is certified does not make it a batch."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        if isinstance(error, DiffError) or certified(path) is None:
+            raise
+        raise DamagedStateError(
+            f"{path!r} is no batch of updates, although its checksum is right: it was not written "
+            f"by this library. {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager
