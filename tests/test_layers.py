@@ -46,8 +46,9 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
-        "blueprint compaction context demand description durable evaluation fingerprint graph growth "
-        "live loop lowering oscillation program progress rewind state step subgraph".split()
+        "blueprint compaction context demand description durable evaluation fingerprint graph "
+        "growth live loop lowering oscillation program progress rewind state step "
+        "subgraph".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable hold input_session inputs "

@@ -43,6 +43,7 @@ from pyspark_diff.errors import (
     StalledError,
     StepCancelledError,
     StorageError,
+    UnknownOutcomeError,
 )
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.arrange import Output
@@ -709,9 +710,13 @@ class BaseDataflow:
         try:
             try:
                 self._commit(growth, old, arrivals, upper, watch, stop)
-            except (StorageError, MemoryError, StepCancelledError, ConcurrentWriteError):
+            except (StepCancelledError, ConcurrentWriteError, UnknownOutcomeError):
                 raise
             except Exception as error:
+                if self._store is not None:
+                    self._store.check_own(error)
+                if isinstance(error, (StorageError, MemoryError)):
+                    raise
                 if not explain or watch is not None and watch.raised:
                     raise
                 raise self._blame(stop).error(

@@ -9,6 +9,7 @@ done, and is taken over by whatever comes next.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,15 @@ from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
+from pyspark_diff.errors import ConcurrentWriteError, StorageError
 from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
+
+_logger = logging.getLogger("pyspark_diff")
 
 #: So many tokens are remembered.
 MOST_TOKENS = 100
@@ -71,6 +75,8 @@ class Store:
         self._prints = dict(prints)
         #: Whether the last commit has something that consumers were to be given.
         self._owes = False
+        #: The oldest commit that may have to go, if that was found out.
+        self._oldest: int | None = None
 
     def commit(
         self, state: State, settings: Mapping[str, Any], names: Mapping[Node, str],
@@ -123,14 +129,47 @@ class Store:
             self.tokens = self._going[2]
         self.last, self._going = last, None
 
+    def check_own(self, error: Exception) -> None:
+        """Tell whether a step has failed because another application has the store by now, which
+        may have removed what this one needs.
+
+        Raises
+        ------
+        ConcurrentWriteError
+        """
+        try:
+            latest = self.commits.latest()
+        except StorageError:
+            return
+        if latest.epoch > self.last.epoch:
+            raise ConcurrentWriteError(
+                f"the step has failed as this writer, of epoch {self.last.epoch}, has lost the "
+                f"store {self._objects.root!r} to one of epoch {latest.epoch}. Nothing of it was "
+                "written. If both are meant to write, open it again and repeat; else end this one"
+            ) from error
+
     def owes_nothing(self, state: State) -> bool:
         """Whether consumers have been given since what the last commit says they were to be."""
         return self._owes and all(delivery.done for delivery in state.outbox)
 
     def tidy(self, keep: Sequence[str]) -> None:
-        """Let go of commits that are not retained, now and then."""
-        if self.last.number % max(1, self.retain) == 0:
-            self.vacuum(keep, dry_run=False, older_than=0.0)
+        """Let go of commits that are not retained, whenever there are twice as many.
+
+        What keeps it from that is told the next time somebody asks for it: the step is done.
+        """
+        try:
+            if self._oldest is None:
+                # Also those of applications that ended before it was their turn.
+                self._oldest = min(self.commits.numbers(), default=self.last.number)
+            if self.last.number - self._oldest + 1 >= 2 * self.retain:
+                self.vacuum(keep, dry_run=False, older_than=0.0)
+                self._oldest = self.last.number - self.retain + 1
+        except StorageError:
+            self._oldest = self.last.number
+            _logger.warning(
+                "commits of %s that are not retained any more are still there",
+                self._objects.root, exc_info=True,
+            )
 
     def vacuum(
         self, keep: Sequence[str], *, dry_run: bool, older_than: float

@@ -25,7 +25,14 @@ from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
-from pyspark_diff.errors import NotReadableError, ProgramChangedError, SchemaError
+from pyspark_diff.errors import (
+    ConcurrentWriteError,
+    NotReadableError,
+    ProgramChangedError,
+    SchemaError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
@@ -85,8 +92,18 @@ def opened(
                 text = encoded(
                     nothing, files.name, 0, {}, NOTHING, flow._settings(nothing)
                 ).text
-                commit = commits.make(text)
-                break
+                try:
+                    commit = commits.make(text)
+                    break
+                except (StorageError, ConcurrentWriteError) as error:
+                    commits = Commits(objects)
+                    if isinstance(error, UnknownOutcomeError) or not commits.exists():
+                        raise
+                # Somebody else was quicker, and is gone on from.
+                last = commits.latest()
+                files = storage.StoreFiles(objects.root, last.epoch + 1, working)
+                decoder = decoder_of(objects, commits, last, files.directory("small"))
+                _same_buckets(objects, decoder, flow._buckets)
             state, prints = _restored(flow, objects, decoder, on_change)
             commit, places = commits.open_for_writing(), decoder.places
             if commit.number == last.number + 1:

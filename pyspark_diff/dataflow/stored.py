@@ -168,6 +168,9 @@ class StateReader:
             told = self._kept[name]
             schema = Schema(schema_from_json(told["schema"]))
             key, stored = [tuple(map(str, told[part])) for part in ("key", "stored")]
+            columns = list(map(str, told["columns"]))
+            if sorted(stored) != sorted(schema.names) or len(columns) != len(stored):
+                raise ValueError(f"{name!r} has other columns than are kept of it")
             trace = self._decoder.trace(int(told["trace"]))
             if trace is None:
                 raise ValueError(f"nothing is kept of {name!r}")
@@ -176,7 +179,6 @@ class StateReader:
                 trace, schema, schema.layout_by(key, stored), stored, self._time_type,
                 str(body["time"]), str(body["diff"]),
             )
-            columns = list(map(str, told["columns"]))
         return StoredCollection(name, self, arrangement, columns)
 
     def __contains__(self, name: object) -> bool:

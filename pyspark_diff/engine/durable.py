@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, State
@@ -405,9 +406,10 @@ class Decoder:
     def _batch(self, told: Any) -> Batch:
         lower, upper, since, files = told
         interval = Description(_antichain(lower), _antichain(upper), _antichain(since))
-        return Batch(
-            interval, {int(b): tuple(map(self._file, held)) for b, held in files.items()}
-        )
+        found = {int(b): tuple(map(self._file, held)) for b, held in files.items()}
+        if not all(0 <= bucket < self.body["buckets"] for bucket in found):
+            raise ValueError(f"a batch has other buckets than {self.body['buckets']}")
+        return Batch(interval, found)
 
     def _file(self, told: Any) -> BatchFile:
         if isinstance(told, str):
@@ -466,7 +468,10 @@ def understood() -> Iterator[None]:
     """
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+        pa.ArrowException, PySparkException,
+    ) as error:
         if isinstance(error, DiffError):
             raise
         raise DamagedStateError(

@@ -96,6 +96,8 @@ class Commits:
         self.objects = objects
         self.last: Commit | None = None
         self._store: str | None = None
+        #: The commit that told which store it is.
+        self._told_by = -1
         #: What was sent, and of which it is not known whether it is there.
         self._in_doubt: tuple[Commit, list[bytes | memoryview]] | None = None
         #: The nonces of attempts that were told to have failed.
@@ -170,6 +172,8 @@ class Commits:
 
     def read(self, number: int) -> Commit:
         """A commit that was not retired."""
+        if self._store is None:
+            self._learn_store(number)
         try:
             found = self._decoded(number)
         except FileNotFoundError:
@@ -417,7 +421,7 @@ class Commits:
                 pass  # it never counts
             won = None
         if won is not None:
-            self._store = won.store
+            self._store, self._told_by = won.store, won.number
             # One assignment: what comes after may fail without a harm.
             self.last = won
             self._in_doubt = None
@@ -491,10 +495,23 @@ class Commits:
     def _decoded(self, number: int) -> Commit | Retired:
         found = manifest.decode(self.objects.read(name_of(number)), number)
         if self._store is None:
-            self._store = found.store
+            self._store, self._told_by = found.store, number
         elif found.store != self._store:
-            raise self._lost(f"{name_of(number)!r} is of another store")
+            raise self._lost(
+                f"{name_of(number)!r} is of another store than commit {self._told_by}"
+            )
         return found
+
+    def _learn_store(self, number: int) -> None:
+        """Learn which store this is from the last commit but one that is to be read: that one may
+        have come from another store."""
+        for other in sorted(self._numbers(), reverse=True):
+            if other != number:
+                try:
+                    self._decoded(other)
+                    return
+                except (StorageError, FileNotFoundError):
+                    pass  # whoever needs it is told
 
     def _replace(self, number: int, *, used: bool) -> None:
         name = name_of(number)

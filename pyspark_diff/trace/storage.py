@@ -128,8 +128,13 @@ class StoreFiles:
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
         found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
         if not self._made:
+            data = os.path.dirname(found)
             with _explained(found):
-                os.makedirs(os.path.dirname(found), exist_ok=True)
+                os.makedirs(data, exist_ok=True)
+            if os.path.islink(data):
+                raise StorageError(
+                    f"{data!r} is a symbolic link, and is not followed. Put the folder itself there"
+                )
         self._made.append(found)
         return found
 
@@ -234,11 +239,12 @@ def _written(
 
 def sync(path: str) -> None:
     """Make what was written of a file, or the entries of a directory, outlive a crash."""
-    there = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)
+    with _explained(path):
+        there = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(there)
+        finally:
+            os.close(there)
 
 
 def checksum_of(path: str) -> int:
@@ -269,7 +275,7 @@ def made(directory: str) -> Iterator[None]:
 
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
-    with _explained(path):
+    with _explained(path), _understood(path):
         return pa.ipc.open_file(pa.memory_map(_checked_path(path))).read_all()
 
 
@@ -319,8 +325,9 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with _explained(path), pa.ipc.open_file(pa.memory_map(_checked_path(path))) as reader:
-            found = ipc.from_batch(reader.get_batch(0))
+        with _explained(path), _understood(path):
+            with pa.ipc.open_file(pa.memory_map(_checked_path(path))) as reader:
+                found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
             _opened.popitem(last=False)
@@ -341,6 +348,13 @@ def _checked_path(path: str) -> str:
     told = certified(path)
     if told is None or path in _checked:
         return here
+    # The file, its folder, and the folder of all of them are the store's own.
+    for part in path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)):
+        if here == path and os.path.islink(part):
+            raise DamagedStateError(
+                f"{path!r}: {part!r} is a symbolic link, and is not followed. Put there what it "
+                "leads to"
+            )
     found = None
     try:
         found = checksum_of(here), os.path.getsize(here)
@@ -358,6 +372,20 @@ def _checked_path(path: str) -> str:
         )
     _checked.add(path)
     return here
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Around what is read of a file of a store: that it is certified does not make it a batch."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        if isinstance(error, DiffError) or certified(path) is None:
+            raise
+        raise DamagedStateError(
+            f"{path!r} is no batch of updates, although its checksum is right: it was not written "
+            f"by this library. {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager

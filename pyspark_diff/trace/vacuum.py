@@ -148,7 +148,12 @@ def _retire(
     """Retire commits; those that came to be held meanwhile are put back, and returned."""
     going_commits = commits.read_all(going)
     needed = {n for commit in going_commits.values() for n in (commit.number, *commit.uses)}
-    were = {n: objects.read(name_of(n)) for n in sorted(needed)}
+    were = {}
+    for number in sorted(needed):
+        try:
+            were[number] = objects.read(name_of(number))
+        except FileNotFoundError:
+            pass  # it was damaged before, and goes all the same
     commits.retire(before, keep=held, collapse=False)
     live, _ = read_holds.standing(objects, now)
     put_back = {
@@ -156,7 +161,8 @@ def _retire(
         if any(hold.commit in (None, n) and hold.commit not in held for hold in live)
     }
     # What they use first: a commit that is there is whole.
-    for number in sorted({n for commit in put_back.values() for n in commit.uses} - set(put_back)):
+    used = {n for commit in put_back.values() for n in commit.uses}
+    for number in sorted(used & set(were) - set(put_back)):
         found = manifest.decode(were[number], number)
         if isinstance(found, Retired):
             objects.replace(name_of(number), were[number])
