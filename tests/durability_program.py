@@ -99,6 +99,8 @@ def steps_of(seed: int, count: int = 7) -> Steps:
     chance = random.Random(seed)
     steps = [] if seed else list(STEPS)
     there: dict[str, Collection] = {name: Counter() for name in INPUTS}
+    #: What is given already, and is there from the next step on.
+    later: dict[str, Collection] = {name: Counter() for name in INPUTS}
     for step in steps:
         for name, updates in step.items():
             for record, _, diff in updates:
@@ -108,18 +110,18 @@ def steps_of(seed: int, count: int = 7) -> Steps:
         for name, width in ("edges", 2), ("prices", 2), ("roots", 1):
             updates: list[Update] = []
             for _ in range(chance.choice([0, 3, 9, 14]) if begin else 14):
-                moment = begin + chance.choice([0, 0, 1, 1, 2])
                 present = sorted(there[name].elements())
-                if moment <= begin + 1 and present and chance.random() < 0.4:
-                    record, diff = chance.choice(present), -1
-                    moment = begin + 1
+                if present and chance.random() < 0.4:
+                    record, moment, diff = chance.choice(present), begin + 1, -1
                 else:
-                    record, diff = tuple(chance.randrange(9) for _ in range(width)), 1
-                there[name][record] += diff
+                    record = tuple(chance.randrange(9) for _ in range(width))
+                    moment, diff = begin + chance.choice([0, 0, 1, 1, 2]), 1
+                (later if moment > begin + 1 else there)[name][record] += diff
                 updates.append((record, moment, diff))
             made[name] = updates
-        # What comes first is given first, so that nothing is taken away before it is there.
-        steps.append({n: sorted(u, key=lambda one: one[1]) for n, u in made.items()})
+            there[name] += later[name]
+            later[name].clear()
+        steps.append(made)
     return steps
 
 
