@@ -1204,7 +1204,7 @@ def a_name_that_is_taken_is_overwritten() -> Iterator[None]:
 
 @contextmanager
 def any_commit_is_taken_for_ours() -> Iterator[None]:
-    def judge(commits: Any, commit: Any, found: Any, also: Any) -> None:
+    def judge(commits: Any, commit: Any, *given: Any) -> None:
         commits.last, commits._in_doubt = commit, None
 
     with mock.patch.object(Commits, "_judge", judge):
