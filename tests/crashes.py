@@ -98,7 +98,9 @@ def operations(root: str, handler: Handler) -> Iterator[None]:
         return around("open", last[0], lambda: real_file(path, *mode))
 
     def arrow_write(self: Any, *given: Any) -> Any:
-        return around("write", last[0], lambda: real_write(self, *given))
+        # What is written into memory has no file; one that was written has another name by now.
+        path = last[0] if os.path.exists(last[0]) else ""
+        return around("write", path, lambda: real_write(self, *given))
 
     with ExitStack() as stack:
         found: list[tuple[Any, str, Any]] = [

@@ -58,7 +58,6 @@ from oracle import Collection, accumulate
 from pyspark_diff import Dataflow, DiffError, StorageError
 from pyspark_diff.dataflow import durable
 from pyspark_diff.dataflow.dataflow import BaseDataflow
-from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
 from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as commits_module
@@ -66,9 +65,10 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace import vacuum as vacuum_module
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import LocalObjects, objects_at
+from pyspark_diff.trace.storage import StoreFiles
 
 #: More rows than this are files, so that a small program has some.
-IN_MEMORY_ROWS = 6
+IN_MEMORY_ROWS = 3
 #: So many commits stay.
 RETAIN = 2
 #: Seconds after which a run hangs, and the command ends.
@@ -99,6 +99,8 @@ def steps_of(seed: int, count: int = 7) -> Steps:
     chance = random.Random(seed)
     steps = [] if seed else list(STEPS)
     there: dict[str, Collection] = {name: Counter() for name in INPUTS}
+    #: What is given already, and is there from the next step on.
+    later: dict[str, Collection] = {name: Counter() for name in INPUTS}
     for step in steps:
         for name, updates in step.items():
             for record, _, diff in updates:
@@ -107,19 +109,19 @@ def steps_of(seed: int, count: int = 7) -> Steps:
         begin, made = 2 * len(steps), {}
         for name, width in ("edges", 2), ("prices", 2), ("roots", 1):
             updates: list[Update] = []
-            for _ in range(chance.choice([0, 3, 9, 14]) if begin else 14):
-                moment = begin + chance.choice([0, 0, 1, 1, 2])
+            for _ in range(chance.choice([3, 9, 14]) if begin else 14):
                 present = sorted(there[name].elements())
-                if moment <= begin + 1 and present and chance.random() < 0.4:
-                    record, diff = chance.choice(present), -1
-                    moment = begin + 1
+                if present and chance.random() < 0.4:
+                    record, moment, diff = chance.choice(present), begin + 1, -1
                 else:
-                    record, diff = tuple(chance.randrange(9) for _ in range(width)), 1
-                there[name][record] += diff
+                    record = tuple(chance.randrange(9) for _ in range(width))
+                    moment, diff = begin + chance.choice([0, 0, 1, 1, 2]), 1
+                (later if moment > begin + 1 else there)[name][record] += diff
                 updates.append((record, moment, diff))
             made[name] = updates
-        # What comes first is given first, so that nothing is taken away before it is there.
-        steps.append({n: sorted(u, key=lambda one: one[1]) for n, u in made.items()})
+            there[name] += later[name]
+            later[name].clear()
+        steps.append(made)
     return steps
 
 
@@ -781,7 +783,9 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     tally = Tally("writers that were overtaken")
     for slept in False, True:
         root = folder / f"writers-{slept}"
-        with tally.run("one that slept" if slept else "two that are awake"):
+        # All is in memory, so that no file that a vacuum took stops the one that slept.
+        with tally.run("one that slept" if slept else "two that are awake"), \
+                mock.patch.object(work, "IN_MEMORY_ROWS", 4096):
             first = Application(spark, root)
             first.step()
             second = Application(spark, root)
@@ -1067,7 +1071,7 @@ def data_files_are_not_synced() -> Iterator[None]:
 
 @contextmanager
 def folders_of_data_files_are_not_synced() -> Iterator[None]:
-    with mock.patch.object(Store, "_sync", lambda store, names: None):
+    with mock.patch.object(StoreFiles, "make_lasting", lambda files, names: None):
         yield
 
 
@@ -1200,7 +1204,7 @@ def a_name_that_is_taken_is_overwritten() -> Iterator[None]:
 
 @contextmanager
 def any_commit_is_taken_for_ours() -> Iterator[None]:
-    def judge(commits: Any, commit: Any, found: Any, also: Any) -> None:
+    def judge(commits: Any, commit: Any, *given: Any) -> None:
         commits.last, commits._in_doubt = commit, None
 
     with mock.patch.object(Commits, "_judge", judge):

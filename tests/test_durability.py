@@ -11,12 +11,15 @@ from pathlib import Path
 
 import crashes
 import durability_program
+import pyarrow as pa
 import pytest
 from crashes import At, Synced, operations
 from durability_program import BUGS, GATES, Options, Scenario, small_batches
 
 from pyspark_diff.errors import StorageError
+from pyspark_diff.trace import storage
 from pyspark_diff.trace.objects import LocalObjects
+from pyspark_diff.trace.storage import StoreFiles
 
 
 def run(spark, folder, gate, **options):
@@ -118,6 +121,39 @@ def test_an_object_is_created_whatever_comes_of_clearing_up(tmp_path):
         "commits/first", "commits/second"
     ]
     assert [found.name[:14] for found in objects.leftovers()] == ["commits/first."]
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_the_first_file_of_a_store_lasts(tmp_path, lasting):
+    """The folder of all files is new then, too."""
+    base = tmp_path / "base"
+    base.mkdir()
+    synced = Synced(str(base), str(tmp_path / "beside"))
+    with operations(str(base), lambda what, path, done: (
+        synced.synced(path) if what == "fsync" and done else None
+    )):
+        objects = LocalObjects(base / "store")
+        objects.create("commits/first", [b"first"])
+        files = StoreFiles(objects.root, 1)
+        path = f"{files.directory('rows')}/00000.arrow"
+        path, _ = storage.write_lasting(path, pa.record_batch({"n": [1]}))
+        if lasting:
+            files.make_lasting([files.name(path)])
+    synced.lost(str(tmp_path / "all"), "all")
+    synced.close()
+    found = tmp_path / "all" / "store" / os.path.relpath(path, objects.root)
+    assert found.exists() == lasting
+    assert not lasting or found.read_bytes() == Path(path).read_bytes()
+
+
+def test_a_sync_that_fails_is_told_as_an_error_of_files(tmp_path):
+    files = StoreFiles(str(tmp_path), 1)
+    path = f"{files.directory('rows')}/00000.arrow"
+    path, _ = storage.write_lasting(path, pa.record_batch({"n": [1]}))
+    with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("fsync",))):
+        with pytest.raises(StorageError, match="Input/output error"):
+            files.make_lasting([files.name(path)])
+    files.make_lasting([files.name(path)])
 
 
 QUICK = ("commits_come_before_their_files", "a_name_that_is_taken_is_overwritten")

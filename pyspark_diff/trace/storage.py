@@ -122,6 +122,8 @@ class StoreFiles:
         self._store, self._working = root.rstrip("/"), working
         self._begin = os.path.join(self.root, "data", f"e{epoch:04d}-")
         self._made: list[str] = []
+        #: Whether the folder of batch files is sure to last.
+        self._rooted = False
 
     def directory(self, name: str) -> str:
         """A path that nobody has used, for a directory that is made with its first file."""
@@ -156,6 +158,10 @@ class StoreFiles:
             sync(os.path.join(self.root, directory))
         if names:
             sync(os.path.join(self.root, "data"))
+        if names and not self._rooted:
+            # The folder of all of them may be new as well.
+            sync(self.root)
+            self._rooted = True
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files that are not needed here; those that commits may name stay in the store."""
