@@ -16,8 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from pyspark_diff.dataflow import durable
 from pyspark_diff.spark.session import session
+from pyspark_diff.trace import manifest, storage
+from pyspark_diff.trace.commits import Commits
 
 #: By their names what is proved: takes a session, a folder, whether to be quick, and a seed; gives
 #: how many runs there were, how many were right, and more to be told.
@@ -69,6 +73,45 @@ PROOFS: dict[str, tuple[str, Proof]] = {
 }
 
 
+#: Faults of the library that have to be found: what is put in the place of what.
+FAULTS: dict[str, tuple[object, str, Any]] = {
+    "files are not compared with their names": (storage, "_check", lambda path: None),
+    "headers are not compared with their digests": (manifest, "_digest", lambda data: bytes(16)),
+    "nobody looks at the hint": (Commits, "_hint", lambda self: -1),
+    "what lies in the place of a segment is taken for it": (
+        Commits, "segment_bytes",
+        lambda self, number, segment: self.objects.read_range(
+            f"commits/{number:016d}.commit", segment.offset, segment.length),
+    ),
+    "any store will do": (
+        Commits, "_decoded",
+        lambda self, number: manifest.decode(
+            self.objects.read(f"commits/{number:016d}.commit"), number),
+    ),
+    "verify looks at nothing": (durable, "verify", lambda *_, **__: ["all is wrong"]),
+}
+
+
+def self_check(spark: Any, folder: str) -> int:
+    """See that each fault is found; gives how many are not."""
+    import damaged_stores
+
+    missed = 0
+    for number, (name, place) in enumerate(FAULTS.items()):
+        started, told = time.monotonic(), list[str]()
+        with mock.patch.object(*place):
+            try:
+                damaged_stores.sweep(spark, f"{folder}/{number}", 120, 0, told.append)
+            except Exception as error:
+                told.append(f"WRONG: {error!r}")
+        missed += not told
+        print(
+            f"{'found' if told else 'MISSED'}: {name}, {len(told)} of 120 runs, "
+            f"{time.monotonic() - started:.0f} s", flush=True,
+        )
+    return missed
+
+
 def spark_in(folder: str) -> Any:
     """A session that leaves nothing behind."""
     spark = session(
@@ -88,6 +131,9 @@ def spark_in(folder: str) -> Any:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="ci/damage", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="the small forms")
+    parser.add_argument(
+        "--self-check", action="store_true", help="faults of the library, which have to be found"
+    )
     parser.add_argument("--only", action="append", choices=sorted(PROOFS), default=[])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -95,6 +141,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
         spark = spark_in(folder)
         try:
+            if options.self_check:
+                return 1 if self_check(spark, folder) else 0
             for name in options.only or PROOFS:
                 what, proof = PROOFS[name]
                 started = time.monotonic()

@@ -66,6 +66,22 @@ def test_a_commit_of_another_store_is_not_read_by_its_number(spark, tmp_path):
         assert [row[0] for row in rows_of(reader["counts"])] == ["ours"]
 
 
+def test_a_hint_tells_of_its_own_store_alone(spark, tmp_path):
+    for name, times in ("ours", 2), ("theirs", 5):
+        with Dataflow.open(str(tmp_path / name), counting, spark=spark, runner="local") as flow:
+            for time in range(times):
+                step(flow, time + 1, name)
+    there = Path(tmp_path, "ours", "head")
+    ours = there.read_bytes()
+    shutil.copy(tmp_path / "theirs" / "head", there)
+    with StateReader(str(tmp_path / "ours"), spark=spark) as reader:
+        last = reader.commit
+    there.write_bytes(ours)
+    Path(tmp_path, "ours", "commits", f"{last:016d}.commit").unlink()
+    with pytest.raises(DamagedStateError, match=f"commit {last} |{last:016d}"):
+        StateReader(str(tmp_path / "ours"), spark=spark, commit=last)
+
+
 def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
     """Every other commit is that of an application that opens the store."""
     numbers = []

@@ -96,6 +96,8 @@ class Commits:
         self.objects = objects
         self.last: Commit | None = None
         self._store: str | None = None
+        #: The store that the hint is of, which may have come from another one.
+        self._hinted = ""
         #: The commit that told which store it is.
         self._told_by = -1
         #: What was sent, and of which it is not known whether it is there.
@@ -181,7 +183,7 @@ class Commits:
         if isinstance(found, Commit) and number >= self._floor():
             return found
         there = self.numbers()
-        if found is None and there and self._floor() <= number <= there[-1]:
+        if found is None and there and self._floor() <= number <= max(there[-1], self._hint()):
             raise self._lost(f"{name_of(number)!r} is gone")
         raise NotReadableError(
             f"there is no commit {number} in {self.objects.root!r} any more, or not yet: those "
@@ -474,7 +476,7 @@ class Commits:
         if missing is not None or not chain:
             gap = floor + next((at for at, n in enumerate(chain) if n != floor + at), 0)
             raise self._lost(f"commit {gap} is missing, and {last if chain else 'none'} is there")
-        if hint > last:
+        if hint > last and self._hinted == self._decoded(last).store:
             raise self._lost(f"commit {hint} was made, and {last} is the last that is there")
         if not _is_commit(sizes[last]):
             raise self._lost(f"commit {last}, the last, is cut short, or was retired")
@@ -578,6 +580,7 @@ class Commits:
             except FileNotFoundError:
                 return -1
             if found is not None and int(found[3], 16) == zlib.crc32(found[0][:-10]):
+                self._hinted = found[2].decode()
                 return int(found[1])
         _logger.warning(
             "%s/%s, a hint at the last commit, is damaged; it is written anew with the next",
