@@ -156,7 +156,7 @@ def test_a_sync_that_fails_is_told_as_an_error_of_files(tmp_path):
     files.make_lasting([files.name(path)])
 
 
-QUICK = ("commits_come_before_their_files", "a_name_that_is_taken_is_overwritten")
+QUICK = ("a_name_that_is_taken_is_overwritten",)
 
 
 @pytest.mark.parametrize(
