@@ -160,6 +160,52 @@ class StorageError(DiffError, OSError):
     """
 
 
+class ProgramChangedError(DiffError, ValueError):
+    """A store was written by another program than the one that it is opened with.
+
+    Says operator by operator what has changed, and what could be done. Nothing has been done.
+    """
+
+
+class DamagedStateError(StorageError):
+    """What lies in a store is not what was written there.
+
+    Names the object and what is wrong with it: missing, cut short, changed, or in another's place.
+    Nothing of it was used. Put the object back from a copy of the store, or start a new store.
+    """
+
+
+class FormatError(StorageError):
+    """A store was written in a format that this version of the library does not read.
+
+    Names both versions. Nothing was changed; open the store with the newer version of the library.
+    """
+
+
+class UnknownOutcomeError(StorageError):
+    """Whether something was written cannot be told: the answer was lost, perhaps not the request.
+
+    Names the object. Nothing more is written until that is settled; once the store can be reached,
+    opening it again gives what is there.
+    """
+
+
+class ConcurrentWriteError(DiffError, RuntimeError):
+    """Another writer has taken over a store, so this one may not write any more.
+
+    Names both epochs. What was to be committed is not in the store; open it again to go on from
+    what the other writer has committed, if both were not meant to write.
+    """
+
+
+class RepeatedTokenError(DiffError, ValueError):
+    """A step was to be committed by a token that names a commit already, and with more updates.
+
+    Nothing has been done. If it is the same job that runs again, drop what it has given with
+    `discard`, as it was processed then; else give the step another token.
+    """
+
+
 class TooManyRowsError(DiffError, MemoryError):
     """Something cannot be worked through in pieces, and as a whole does not fit into memory.
 
@@ -188,6 +234,12 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StalledError,
         StepError,
         StorageError,
+        ProgramChangedError,
+        RepeatedTokenError,
+        DamagedStateError,
+        FormatError,
+        UnknownOutcomeError,
+        ConcurrentWriteError,
         TooManyRowsError,
     )
 }

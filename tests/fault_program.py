@@ -106,6 +106,21 @@ def reached_from(now: dict[str, Collection]) -> Collection:
         near = more
 
 
+def collections(flow: Dataflow) -> dict[Oracle, Any]:
+    """The program: a join with an aggregate, and a loop, by what they are to be."""
+    edges, prices, roots = (flow.input(name, schema)[0] for name, schema in INPUTS.items())
+    edges = edges.arrange_by_key("src")
+    totals = edges.join(prices, "src").groupBy("src").agg(
+        F.count("price").alias("times"), F.sum("price").alias("cost")
+    )
+    starts = roots.distinct()
+    reached = starts.iterate(
+        lambda near: near.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
+        .union(starts).distinct()
+    )
+    return {totals_of: totals, reached_from: reached}
+
+
 class Subject:
     """A dataflow that meets faults, what was handed in, and what it has shown.
 
@@ -116,21 +131,11 @@ class Subject:
     def __init__(self, spark: Any, root: Path):
         self.spark = spark
         self.flow = Dataflow(spark, runner="local", buckets=2, root=str(root))
-        made = {name: self.flow.input(name, schema) for name, schema in INPUTS.items()}
-        edges, prices, roots = (made[name][0] for name in INPUTS)
-        edges = edges.arrange_by_key("src")
-        self.sessions = {name: session for name, (_, session) in made.items()}
-        totals = edges.join(prices, "src").groupBy("src").agg(
-            F.count("price").alias("times"), F.sum("price").alias("cost")
-        )
-        starts = roots.distinct()
-        reached = starts.iterate(
-            lambda near: near.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
-            .union(starts).distinct()
-        )
-        self.seen: dict[Oracle, list[Update]] = {totals_of: [], reached_from: []}
-        for frame, seen in zip((totals, reached), self.seen.values()):
+        self.seen: dict[Oracle, list[Update]] = {}
+        for oracle, frame in collections(self.flow).items():
+            seen = self.seen[oracle] = []
             frame.inspect(lambda *update, to=seen: to.append(update))
+        self.sessions: dict[str, Any] = {name: self.flow.session(name) for name in INPUTS}
         self.history: dict[str, list[Update]] = {name: [] for name in INPUTS}
         self.steps = 0
 

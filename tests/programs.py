@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
@@ -373,6 +373,9 @@ class Output:
     probe: Any
     #: The first time at which it is known: one that is added late knows no more of its past.
     first: int = 0
+    #: What the last step has shown, and what may be shown again.
+    last: list[tuple[Any, int, int]] = field(default_factory=list)
+    again: list[tuple[Any, int, int]] = field(default_factory=list)
 
 
 class Run:
@@ -385,6 +388,9 @@ class Run:
     ``keeps`` are kept from the beginning. Inputs that are ``keyed`` have their first column as key:
     what is inserted is upserted then, what is removed deleted, and an update is a new snapshot. For
     others ``constants`` has the records.
+
+    With a ``store`` each step is committed there, and before those steps that ``reopened`` has the
+    dataflow is closed, or with ``killed`` only forgotten, and opened by another one.
     """
 
     def __init__(
@@ -398,40 +404,77 @@ class Run:
         keeps: Collection[int] = (),
         keyed: Collection[int] = (),
         constants: Mapping[int, list[tuple[Any, ...]]] = MappingProxyType({}),
+        store: str | None = None,
+        reopened: Collection[int] = (),
+        killed: bool = False,
         **options: Any,
     ):
         self.spark, self.program = spark, program
         self._held = held
         self._limits = pytest.MonkeyPatch()
-        self.flow = Dataflow(spark, **options)
-        if held < work.IN_MEMORY_ROWS:
-            self.flow._piece_rows = max(1, 4 * held)
-        self.sessions, self.history, self.closed, frames = [], [], [], []
-        for i, columns in enumerate(program.inputs):
-            if i in constants:
-                table = formed(spark, "frame", constants[i], columns)
-                frame, session = self.flow.constant(table), None
-            elif i in keyed:
-                frame, session = self.flow.input(f"in{i}", ddl(columns), key=columns[0][0])
-            else:
-                frame, session = self.flow.input(f"in{i}", ddl(columns))
-            frames.append(frame)
-            self.sessions.append(session)
-            self.history.append([(record, 0, 1) for record in constants.get(i, ())])
-            self.closed.append(session is None)
+        self._store, self._reopened, self._killed = store, set(reopened), killed
+        self._keyed, self._constants, self._keeps = keyed, constants, keeps
+        self._kept, self._late, self._steps = kept, late, 0
+        self.history: list[list[tuple[Any, int, int]]] = [
+            [(record, 0, 1) for record in constants.get(i, ())]
+            for i in range(len(program.inputs))
+        ]
+        self.closed = [i in constants for i in range(len(program.inputs))]
         #: Of each keyed input the record of each key.
         self._records: dict[int, dict[Any, Any]] = {i: {} for i in keyed}
-        self._nodes = build(program, frames)
-        self._kept, self._late, self._steps = kept, late, 0
         #: Whether something was dropped since the last step.
         self._discarded = False
-        for node in sorted(keeps):
-            if self._nodes[node]._node.loop is None:
-                self._nodes[node].keep()
+        #: Whether it goes on from what another one has written.
+        self.shares_files = False
         self.outputs: list[Output] = []
-        self._add_outputs()
         #: The oracle's answers by time, for what was handed in before the last step.
         self._expected: dict[int, list[Any]] = {}
+        self._options = options
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make the dataflow, or open it."""
+        if self._store is None:
+            self.flow = Dataflow(self.spark, **self._options)
+            self._write(self.flow)
+            return
+        self.flow = Dataflow.open(self._store, self._write, spark=self.spark, **self._options)
+        for number, name in self._names.items():
+            self.sessions[number] = self.flow.session(name)
+
+    def _write(self, flow: Dataflow) -> None:
+        """Write the program, with all outputs that there are by now."""
+        self.flow = flow
+        if self._held < work.IN_MEMORY_ROWS:
+            flow._piece_rows = max(1, 4 * self._held)
+        self.sessions: list[Any] = []
+        self._names = {}
+        frames = []
+        for i, columns in enumerate(self.program.inputs):
+            if i in self._constants:
+                table = formed(self.spark, "frame", self._constants[i], columns)
+                frame, session = flow.constant(table), None
+            elif i in self._keyed:
+                frame, session = flow.input(f"in{i}", ddl(columns), key=columns[0][0])
+            else:
+                frame, session = flow.input(f"in{i}", ddl(columns))
+            if session is not None:
+                self._names[i] = f"in{i}"
+            frames.append(frame)
+            self.sessions.append(session)
+        self._nodes = build(self.program, frames)
+        for node in sorted(self._keeps):
+            if self._nodes[node]._node.loop is None:
+                self._nodes[node].keep()
+        before, self.outputs = self.outputs, []
+        for steps in range(self._steps):
+            self._add_outputs(steps)
+        if not self._steps:
+            self._add_outputs(0)
+        for output, old in zip(self.outputs, before):
+            output.seen.extend(old.seen)
+            output.first = old.first
+            output.again = old.last if self._killed else []
 
     def __enter__(self) -> "Run":
         self._limits.setattr(work, "IN_MEMORY_ROWS", self._held)
@@ -444,11 +487,11 @@ class Run:
         self._limits.undo()
         self.flow.close()
 
-    def _add_outputs(self) -> None:
-        """Show the outputs that are due before this step."""
+    def _add_outputs(self, steps: int) -> None:
+        """Show the outputs that are due when so many steps have been taken."""
         new = []
         for number, node in enumerate(self.program.outputs):
-            if (self._late[number] if number < len(self._late) else 0) == self._steps:
+            if (self._late[number] if number < len(self._late) else 0) == steps:
                 seen: list[tuple[Any, int, int]] = []
                 shown = self._nodes[node].inspect(lambda r, t, d, to=seen: to.append((r, t, d)))
                 frame = self._nodes[node].keep() if self._kept else shown
@@ -461,7 +504,9 @@ class Run:
     def step(self, actions: Actions) -> None:
         """Do what a schedule says, step, and check the law."""
         if self._steps:
-            self._add_outputs()
+            if self._steps in self._reopened:
+                self._reopen()
+            self._add_outputs(self._steps)
         self._steps += 1
         for number, what, data in actions:
             if what == "discard":
@@ -471,12 +516,32 @@ class Run:
         self._expected = {}
         before = [output.probe.time() for output in self.outputs]
         counts = [len(output.seen) for output in self.outputs]
+        epoch = self.flow._state.epoch
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
-            self._check_new(output, frontier, output.seen[count:])
+            again, output.again = output.again, []
+            if again and output.seen[count:][:len(again)] == again:
+                # Nobody could say whether it had been shown that before the end came.
+                del output.seen[count:count + len(again)]
+            else:
+                again = []
+            new = output.seen[count:]
+            # Where there was nothing to do, the last commit is still the one of before.
+            output.last = new if self.flow._state.epoch > epoch else [*again, *new]
+            self._check_new(output, frontier, new)
         self._discarded = False
-        assert files_of(self.flow) == self.flow._state.paths() | self.flow._outputs.pinned
+        needed = self.flow._state.paths() | self.flow._outputs.pinned
+        if self._store is None and not self.shares_files:
+            assert files_of(self.flow) == needed
+        elif self._store is not None:
+            assert files_of(self.flow) >= needed
         self.check()
+
+    def _reopen(self) -> None:
+        """Go on as another application does."""
+        if not self._killed:
+            self.flow.close()
+        self._begin()
 
     def take(
         self,

@@ -688,12 +688,17 @@ FLOW_CALLS = {
     "iterations": lambda f: f.iterations(),
     "loop": lambda f: f.loop(),
     "discard": lambda f: f.discard(),
+    "session": lambda f: f.session("rows"),
+    "history": lambda f: f.history(),
+    "vacuum": lambda f: f.vacuum(),
+    "verify": lambda f: f.verify(),
 }
 #: They make a program grow, and so are refused where the past is gone.
 KEEPING = {"keep", "arrange_by_self", "arrange_by_key", "inspect"}
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
     "at": lambda c: c.at(0),
+    "changes": lambda c: c.changes(0),
     "concat": lambda c: c.concat(c),
     "consolidate": lambda c: c.consolidate(),
     "count": lambda c: c.count(),
@@ -762,7 +767,7 @@ FRAME_CALLS = {
     [
         (InputSession, SESSION_CALLS, {"close", "name", "schema"}),
         (KeyedSession, KEYED_CALLS, {"close", "name", "schema", "key"}),
-        (Dataflow, FLOW_CALLS, {"close", "report"}),
+        (Dataflow, FLOW_CALLS, {"close", "report", "open", "at", "token"}),
         (
             DiffFrame, FRAME_CALLS,
             {"columns", "schema", "dtypes", "na", "printSchema", "sparkSession"},

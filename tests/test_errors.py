@@ -32,9 +32,18 @@ BUILTIN_OF = {
     "StepError": RuntimeError,
     "StepCancelledError": RuntimeError,
     "StorageError": OSError,
+    "ConcurrentWriteError": RuntimeError,
+    "ProgramChangedError": ValueError,
+    "RepeatedTokenError": ValueError,
     "TooManyRowsError": MemoryError,
 }
-NAMES = ["DiffError", *BUILTIN_OF]
+#: Errors that are a special case of another.
+SPECIAL = {
+    "DamagedStateError": errors.StorageError,
+    "FormatError": errors.StorageError,
+    "UnknownOutcomeError": errors.StorageError,
+}
+NAMES = ["DiffError", *BUILTIN_OF, *SPECIAL]
 
 
 def test_the_module_defines_exactly_these_errors() -> None:
@@ -48,6 +57,11 @@ def test_the_module_defines_exactly_these_errors() -> None:
 @pytest.mark.parametrize("name", BUILTIN_OF)
 def test_an_error_is_a_diff_error_and_its_builtin(name: str) -> None:
     assert getattr(errors, name).__bases__ == (DiffError, BUILTIN_OF[name])
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_special_case_is_of_its_error_alone(name: str) -> None:
+    assert getattr(errors, name).__bases__ == (SPECIAL[name],)
 
 
 def test_the_base_is_no_builtin_but_exception() -> None:

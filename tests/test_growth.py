@@ -165,6 +165,35 @@ def test_what_has_run_is_made_again_where_its_past_is_gone(flow):
     assert flow["more"].at().collect() == [(1, 3)] and len(seen) == 3
 
 
+def test_what_nobody_reads_again_is_made_again_too(flow):
+    """The sums of an input that is closed are let go of: who comes late has them made anew."""
+    words, words_in = flow.input("words", "k int")
+    words.keep()
+    totals = words.groupBy().agg(F.count("k").alias("n")).distinct()
+    totals.inspect(lambda *_: None)
+    words_in.insert([(1,), (1,)])
+    words_in.close()
+    flow.step()
+    late = totals.withColumn("twice", F.col("n") * 2).count().keep()
+    flow.step()
+    assert late.to_df().drop("time", "diff").collect() == [(2, 4, 1)]
+
+
+def test_columns_that_nobody_wanted_are_kept_from_then_on(flow):
+    """An arrangement has the columns that somebody reads: who wants more of it has another one."""
+    pairs, pairs_in = fed(flow)
+    names, names_in = flow.input("names", "k int, name string")
+    names.keep()
+    both = pairs.join(names, "k")
+    both.select("k", "name").keep()
+    names_in.insert([(1, "a"), (2, "b")])
+    flow.advance_to(3)
+    late = both.keep()
+    pairs_in.remove([(2, 5)])
+    flow.advance_to(4)
+    assert late.at().collect() == [(1, 2, "a")]
+
+
 def test_past_that_is_gone_is_refused_where_it_is_asked_for(flow):
     pairs, pairs_in = fed(flow, keep=False)
     counts = pairs.select("k").count()

@@ -30,24 +30,29 @@ ROOMS: dict[str, frozenset[str]] = {
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
         "split sums tallies top_k updates warm_up xxhash64".split()
     ),
-    "spark": frozenset("bridge frames jobs jvm schema session values version".split()),
+    "spark": frozenset(
+        "bridge frames jobs jvm schema session stored_schema values version".split()
+    ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
         "tree".split()
     ),
-    "trace": frozenset("arrangement batch spine storage".split()),
+    "trace": frozenset(
+        "arrangement batch cache commits manifest objects read_holds spine storage vacuum".split()
+    ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
-        "compaction context demand evaluation graph growth live loop lowering oscillation "
-        "program progress rewind state step subgraph".split()
+        "blueprint compaction context demand description durable evaluation fingerprint graph "
+        "growth live loop lowering oscillation program progress rewind state step "
+        "subgraph".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow discarding hold input_session inputs "
-        "keyed_session outputs probe staleness whole_history".split()
+        "background blame catalog coercion dataflow discarding durable hold input_session inputs "
+        "keyed_session opening outputs probe staleness stored whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
@@ -74,7 +79,9 @@ REACHES: dict[str, frozenset[str]] = {
 LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
-    2: frozenset({"numba", "numpy", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions"}),
+    2: frozenset({
+        "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions",
+    }),
 }
 
 #: The only module that talks to the JVM, and the names by which it does.

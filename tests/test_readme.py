@@ -13,7 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, usual, second, third, fourth, fifth = blocks("python")
+    first, usual, second, third, fourth, fifth, sixth = blocks("python")
     # Each has a scope of its own, as what is copied alone into a new program.
     exec(first, {})  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
@@ -44,6 +44,9 @@ def test_examples_run(spark, capsys):
     exec(fifth, {})  # noqa: S102
     shown = capsys.readouterr().out
     assert "tasks of Spark" in shown and re.findall(r"(\d) *\| *500000", shown) == ["0", "1"]
+    exec(sixth, {})  # noqa: S102
+    shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
+    assert shown == [("north", "17")] * 2
 
 
 def test_first_example_is_ten_lines():
@@ -56,7 +59,7 @@ def test_exactly_two_set_up_commands():
     assert commands == ["ci/demo", "ci/test"]
 
 
-@pytest.mark.parametrize("name", ["ci/demo", "ci/faults", "ci/test", ".ci/run"])
+@pytest.mark.parametrize("name", ["ci/demo", "ci/durability", "ci/faults", "ci/test", ".ci/run"])
 def test_commands_are_executable(name):
     assert (README.parent / name).stat().st_mode & 0o111
 

@@ -7,7 +7,9 @@ at ``t``.
 
 from __future__ import annotations
 
+import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -17,12 +19,14 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow import catalog, discarding, staleness
 from pyspark_diff.dataflow.background import EVERY, RunningStep, RunningSteps
 from pyspark_diff.dataflow.blame import Blame, Watched
+from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import BaseSession, Discarded, InputSession
 from pyspark_diff.dataflow.inputs import Inputs, constant_arrival
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.dataflow.whole_history import whole_history
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth, grown
@@ -31,7 +35,16 @@ from pyspark_diff.engine.program import written
 from pyspark_diff.engine.progress import Progress, progress_after, progress_of
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
-from pyspark_diff.errors import ClosedError, StalledError, StepCancelledError, StorageError
+from pyspark_diff.errors import (
+    ClosedError,
+    ConcurrentWriteError,
+    NotReadableError,
+    RepeatedTokenError,
+    StalledError,
+    StepCancelledError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.checked import checked
@@ -45,10 +58,13 @@ from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
-from pyspark_diff.trace.storage import Storage
+from pyspark_diff.trace.storage import Storage, StoreFiles
+from pyspark_diff.trace.vacuum import Vacuumed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_logger = logging.getLogger("pyspark_diff")
 
 
 class BaseDataflow:
@@ -85,7 +101,12 @@ class BaseDataflow:
         self._buckets = buckets or parallelism(spark)
         self._piece_rows = piece_rows(spark)
         self._keep_history = keep_history
-        self._storage = Storage(root)
+        self._storage: Storage | StoreFiles = Storage(root)
+        #: Where steps are committed, if the state is to outlive the application.
+        self._store: Store | None = None
+        #: The program is being written, which does not run yet.
+        self._writing = False
+        self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
         self._inputs = Inputs(spark, self.time_type, time, diff, self._discard)
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
@@ -102,6 +123,10 @@ class BaseDataflow:
         #: Files that stood before something was discarded; those that nobody needs go.
         self._superseded: set[str] = set()
         self._open = True
+        #: Whether consumers may not have been given all that another application made.
+        self._owes = False
+        #: What the user calls the next commit.
+        self._token: str | None = None
         #: Held by a step, and by whoever needs that none runs.
         self._lock = threading.RLock()
 
@@ -110,7 +135,7 @@ class BaseDataflow:
         """What the last step did."""
         return self._state.report
 
-    def step(self, on_iteration: Watch | None = None) -> bool:
+    def step(self, on_iteration: Watch | None = None, *, token: str | None = None) -> bool:
         """Process everything that was given, up to the times that the inputs have advanced to.
 
         What is left, because nobody has advanced its input, is said: a StaleWarning, if there was
@@ -130,6 +155,9 @@ class BaseDataflow:
             Called in this thread after each iteration of a loop, while the step runs, with its
             ``loop``, ``iteration``, ``changes`` and ``seconds`` as `iterations` has them after the
             step. What it raises undoes the step.
+        token : str, optional
+            What the commit is called, in a dataflow that has a store: the day, say. A job that is
+            run again finds in `token` what it had done, and is refused if it gives more for it.
 
         Returns
         -------
@@ -146,9 +174,9 @@ class BaseDataflow:
         """
         self._check_outside("step")
         with self._lock:
-            self._check_open()
+            self._check_token(token)
             self._inputs.hand_over()
-            return self._step(on_iteration)
+            return self._step(on_iteration, token=token)
 
     def step_async(self, on_iteration: Watch | None = None) -> RunningStep:
         """As `step`, in a thread of its own, while this one goes on.
@@ -233,8 +261,31 @@ class BaseDataflow:
         state = self._state
         return state if all(delivery.done for delivery in state.outbox) else self._shown
 
-    def _step(self, on_iteration: Watch | None, stop: Stop | None = None) -> bool:
+    def _check_token(self, token: str | None) -> None:
         self._check_open()
+        if token is not None:
+            store = self._store_of("a token")
+            if not isinstance(token, str) or not token:
+                raise TypeError(f"a token is a text, not {token!r}")
+            number = store.tokens.get(token)
+            if number is not None and self._inputs.has_more(self._state):
+                raise RepeatedTokenError(
+                    f"the token {token!r} is that of commit {number}, and updates have been given "
+                    "that are not in it. If this is the same job again, drop them, discard(); else "
+                    "give the step a token of its own"
+                )
+
+    def _step(
+        self, on_iteration: Watch | None, stop: Stop | None = None, token: str | None = None
+    ) -> bool:
+        self._check_open()
+        self._token = token
+        if self._owes:
+            # Before the next commit, so that this one does not owe it too. One that fails is
+            # tried again after it, and is told then.
+            self._owes = False
+            with suppress(Exception):
+                self._deliver()
         growth = self._build()
         graph = growth.graph
         if self._begun is not None or self._superseded:
@@ -257,7 +308,9 @@ class BaseDataflow:
             self._deliver()
         return True
 
-    def advance_to(self, time: Any, on_iteration: Watch | None = None) -> bool:
+    def advance_to(
+        self, time: Any, on_iteration: Watch | None = None, *, token: str | None = None
+    ) -> bool:
         """Take all that was given so far as all there is before a time, and process it.
 
         The usual day: feed the inputs, and call this. It advances every input that is not there
@@ -267,7 +320,8 @@ class BaseDataflow:
         ----------
         time : int, date or datetime
         on_iteration : callable, optional
-            As of `step`.
+        token : str, optional
+            Both as of `step`.
 
         Returns
         -------
@@ -296,10 +350,10 @@ class BaseDataflow:
         """
         self._check_outside("advance_to")
         with self._lock:
-            self._check_open()
+            self._check_token(token)
             self._inputs.advance_to(time)
             self._inputs.hand_over()
-            return self._step(on_iteration)
+            return self._step(on_iteration, token=token)
 
     def step_while(
         self, condition: Callable[[], bool], on_iteration: Watch | None = None
@@ -384,8 +438,72 @@ class BaseDataflow:
         self._check_open()
         return self.spark.createDataFrame(catalog.iterations(self.report.iterations))
 
+    def history(self) -> DataFrame:
+        """The commits that can be read, the latest last, as a Spark frame.
+
+        The columns are ``commit``, ``written`` (when), ``epoch`` (of the application that wrote it,
+        counted), ``token``, ``step``, ``files`` and ``bytes``.
+
+        Raises
+        ------
+        NotReadableError
+            If the dataflow has no store: see `Dataflow.open`.
+        """
+        return self.spark.createDataFrame(*self._store_of("history").history())
+
+    def at(self, commit: int) -> StateReader:
+        """What was kept by name as of an older commit; close it when it is not needed any more.
+
+        Parameters
+        ----------
+        commit : int
+            One of `history`.
+
+        Raises
+        ------
+        NotReadableError
+            If the dataflow has no store, or that commit is not retained.
+        """
+        return StateReader(self._store_of("at").root, spark=self.spark, commit=commit)
+
+    def vacuum(self, *, dry_run: bool = True, older_than: float = 3600.0) -> Vacuumed:
+        """Remove what no commit needs that is retained, and no reader holds.
+
+        What an application leaves that was killed goes by this. Commits that are not retained any
+        more, and what only they need, go by themselves as new ones come.
+
+        Parameters
+        ----------
+        dry_run : bool
+            Remove nothing, and only tell what would go.
+        older_than : float
+            Seconds; younger files stay.
+
+        Returns
+        -------
+        Vacuumed
+            Names of the ``files``, their ``bytes``, numbers of the ``commits``, and the readers
+            whose holds had expired, ``expired_holds``.
+        """
+        self._check_outside("vacuum")
+        with self._lock:
+            store = self._store_of("vacuum")
+            self._tidy()
+            return store.vacuum(self._in_use(), dry_run=dry_run, older_than=older_than)
+
+    def verify(self) -> list[str]:
+        """What is wrong with the files of the last commit, each of which is read: nothing, if all
+        is as it was written."""
+        return self._store_of("verify").verify()
+
+    @property
+    def token(self) -> str | None:
+        """What the last step was called that was called anything: see the ``token`` of `step`."""
+        return next(reversed(self._store_of("token").tokens), None)
+
     def close(self) -> None:
-        """Remove everything that the dataflow wrote. A second call does nothing.
+        """Remove everything that the dataflow wrote, but for what is committed to a store. A second
+        call does nothing.
 
         It waits for steps in the background, and for one of another thread. Where an exception ends
         a ``with`` block, those in the background are cancelled.
@@ -393,11 +511,25 @@ class BaseDataflow:
         if not self._lock._is_owned():  # type: ignore[attr-defined]
             self._running.wait()
         with self._lock:
-            self._open = False
-            self._inputs.close()
-            self._live.close()
-            self._storage.close()
+            try:
+                if self._open and self._store is not None:
+                    self._leave(self._store)
+            finally:
+                self._open = False
+                self._inputs.close()
+                self._live.close()
+                self._storage.close()
         self._running.close()
+
+    def _leave(self, store: Store) -> None:
+        """Note that consumers have been given what they were owed: whoever goes on gives it again
+        otherwise."""
+        self._state = store.committed(self._state)
+        if store.owes_nothing(self._state):
+            try:
+                self._lasting(replace(self._state, outbox=()))
+            except (StorageError, ConcurrentWriteError):
+                _logger.warning("consumers will be given the last step again", exc_info=True)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -410,7 +542,38 @@ class BaseDataflow:
         finally:
             self.close()
 
-    # What follows is for the layer above.
+    # What follows is for the layer above, and for stores.
+
+    def _write(self, program: Callable[[Self], object]) -> None:
+        """Write a program down."""
+        self._writing = True
+        try:
+            program(self)
+        finally:
+            self._writing = False
+
+    def _settings(self, state: State) -> dict[str, Any]:
+        """What a commit tells beside the state, as JSON has it."""
+        return {
+            "time_type": self.time_type.name,
+            "time": self.time_name,
+            "diff": self.diff_name,
+            "buckets": self._buckets,
+            "zone": self._zone,
+            "numbers": self._inputs.numbers(),
+            "kept": self._outputs.told(state),
+        }
+
+    def _wanted(self) -> list[Node]:
+        """What is run for its own sake."""
+        return [*self._sinks, *self._inputs.nodes()]
+
+    def _go_on(self, state: State, numbers: Mapping[str, int]) -> None:
+        """Go on with a state of this program from another process, and with the numbers that
+        inputs of changes have given."""
+        self._state = replace(state, frontiers=self._inputs.go_on(state, numbers))
+        self._shown, self._growth = self._state, None
+        self._owes = any(not delivery.done for delivery in self._state.outbox)
 
     def _add_input(
         self, name: str, schema: str | T.StructType, start: Any, check: bool
@@ -475,9 +638,10 @@ class BaseDataflow:
 
     def _keep(
         self, node: Node, name: str | None = None, frame: object = None,
-        arranged: Arranged | None = None,
+        arranged: Arranged | None = None, columns: Sequence[str] = (),
     ) -> None:
-        """Keep a collection, by an arrangement if one is given, and under a name."""
+        """Keep a collection, by an arrangement if one is given, and under a name; users see its
+        columns by some names."""
         with self._lock:
             self._check_open()
             self._outputs.check_name(name, frame)
@@ -485,7 +649,7 @@ class BaseDataflow:
                 sink = self._outputs.sink(node, arranged)
                 self._grow(sink)
                 self._outputs.add(node, sink)
-            self._outputs.call(name, frame)
+            self._outputs.call(name, frame, node, columns)
 
     def _kept_names(self) -> list[str]:
         """The names under which collections are kept."""
@@ -546,9 +710,13 @@ class BaseDataflow:
         try:
             try:
                 self._commit(growth, old, arrivals, upper, watch, stop)
-            except (StorageError, MemoryError, StepCancelledError):
+            except (StepCancelledError, ConcurrentWriteError, UnknownOutcomeError):
                 raise
             except Exception as error:
+                if self._store is not None:
+                    self._store.check_own(error)
+                if isinstance(error, (StorageError, MemoryError)):
+                    raise
                 if not explain or watch is not None and watch.raised:
                     raise
                 raise self._blame(stop).error(
@@ -574,12 +742,21 @@ class BaseDataflow:
         stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
-        self._state = after
+        self._state = self._lasting(after)
+
+    def _lasting(self, state: State) -> State:
+        """A state that a crash does not take back, where there is a store: as it is then held."""
+        if self._store is None:
+            return state
+        token, self._token = self._token, None
+        return self._store.commit(
+            state, self._settings(state), self._outputs.called(), token
+        )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            self._outputs.holds(growth.graph),
+            self._outputs.holds(growth.graph), self._store is not None,
         )
         again: dict[Node, tuple[Arrival, ...]] = {}
         for node in growth.constants:
@@ -617,7 +794,7 @@ class BaseDataflow:
         self._superseded |= old.paths()
         # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
         # after it is done by the next step, so that what was dropped is surely returned.
-        self._state = after
+        self._state = after if after is old else self._lasting(after)
         return found
 
     @interruptible()
@@ -635,6 +812,8 @@ class BaseDataflow:
 
     def _tidy(self) -> None:
         """Drop what a step has taken in or superseded, or if it failed, what it wrote."""
+        if self._store is not None:
+            self._state = self._store.committed(self._state)
         self._inputs.drop(self._state)
         begun, old = self._begun, set(self._superseded)
         if begun is not None and self._state.epoch == begun.state.epoch:
@@ -643,14 +822,36 @@ class BaseDataflow:
         elif begun is not None:
             old |= begun.superseded | set(begun.written)
         if old:
-            storage.remove_files(sorted(old - self._state.paths() - self._outputs.pinned))
+            gone = old - self._state.paths() - self._outputs.pinned
+            if self._store is not None:
+                # Older commits need what they name; when none does, a vacuum takes it away. What
+                # was written and is not in the state was in none.
+                never = gone & set(begun.written) if begun is not None else set()
+                self._store.files.remove(gone - never)
+                storage.remove_files(sorted(never))
+            else:
+                storage.remove_files(sorted(gone))
         self._begun, self._superseded = None, set()
+        if self._store is not None:
+            self._store.tidy(self._in_use())
+
+    def _in_use(self) -> list[str]:
+        """Files that this process may still read."""
+        return [*self._state.paths(), *self._outputs.pinned]
+
+    def _store_of(self, what: str) -> Store:
+        self._check_open()
+        if self._store is None:
+            raise NotReadableError(
+                f"{what} is of a dataflow that is kept in a store: Dataflow.open(path, program)"
+            )
+        return self._store
 
     def _build(self) -> Growth:
         """What the next step runs."""
         old = self._state.graph
         if self._growth is None:
-            self._growth = grown([*self._sinks, *self._inputs.nodes()], old, self._state)
+            self._growth = grown(self._wanted(), old, self._state)
         elif self._growth.late and self._growth.graph is old:
             self._growth = Growth(old)  # it has run
         return self._growth
@@ -660,6 +861,11 @@ class BaseDataflow:
             raise ClosedError("this dataflow was closed, and its state removed; make a new one")
 
     def _check_outside(self, what: str) -> None:
+        if self._writing:
+            raise StalledError(
+                f"{what}() was called while the program is being written: open(path, program) runs "
+                "it when it is whole. Write inputs and operators there, and feed and step after it"
+            )
         # An RLock knows its owner; a note of our own could be left behind by an interrupt.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise StalledError(

@@ -193,6 +193,11 @@ class BaseSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _go_on(self, frontier: Antichain) -> None:
+        """Go on where another process has got to; nothing has been given yet."""
+        with self._lock:
+            self._content = _Content(frontier, frontier, [], [])
+
     def _at(self) -> int | None:
         """The session's time; None when closed."""
         return self._content.capability.bound
@@ -207,8 +212,12 @@ class BaseSession:
     def _is_ahead(self, taken: int) -> bool:
         """Whether it was given more than so many arrivals, or advanced since they were flushed."""
         held = self._content
-        more = bool(held.waiting or held.rows or held.flushed[taken - held.first:])
-        return more or held.capability != held.frontier
+        return self._has_more(taken) or held.capability != held.frontier
+
+    def _has_more(self, taken: int) -> bool:
+        """Whether it was given more than so many arrivals."""
+        held = self._content
+        return bool(held.waiting or held.rows or held.flushed[taken - held.first:])
 
     def _hand_over(self) -> None:
         """Flush, if it is open."""

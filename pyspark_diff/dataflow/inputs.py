@@ -61,6 +61,8 @@ class Inputs:
         self._sessions: dict[Node, BaseSession] = {}
         #: Their first frontiers.
         self.begins: dict[Node, Antichain] = {}
+        #: Those that begin again, whatever the others have got to.
+        self._anew: set[Node] = set()
 
     def new(
         self, name: str, schema: str | T.StructType, start: Any, state: State
@@ -149,6 +151,12 @@ class Inputs:
         for session in self.sessions():
             session._advance_at_least(to)
 
+    def has_more(self, state: State) -> bool:
+        """Whether any was given updates that no step has taken in."""
+        return any(
+            session._has_more(state.taken.get(node, 0)) for node, session in self._sessions.items()
+        )
+
     def hand_over(self) -> None:
         """Flush all that are open."""
         for session in list(self.sessions()):  # others may be added meanwhile
@@ -174,6 +182,40 @@ class Inputs:
         """Let go of what a state has taken in."""
         for node, session in self._sessions.items():
             session._drop(state.taken.get(node, 0))
+
+    def numbers(self) -> dict[str, int]:
+        """By their names how far inputs of changes have numbered them."""
+        return {
+            session.name: session._next for session in self._sessions.values()
+            if isinstance(session, KeyedSession)
+        }
+
+    def begin_anew(self, nodes: Sequence[Node]) -> None:
+        """Some inputs are given again from the beginning, whatever the others."""
+        self._anew.update(nodes)
+
+    def go_on(self, state: State, numbers: Mapping[str, int]) -> dict[Node, Antichain]:
+        """Go on where a state has got to; returns its frontiers, with those of new inputs.
+
+        Those that come new begin where the others are.
+        """
+        frontiers = dict(state.frontiers)
+        there = {
+            node: frontiers[state.graph.lowered[node]] for node in self._sessions
+            if state.graph is not None and node in state.graph.lowered
+        }
+        now = meet_all(there.values())
+        for node, session in self._sessions.items():
+            at = there.get(node)
+            if at is None:
+                at = self.begins[node]
+                if node not in self._anew and not now.is_empty:
+                    at = at.join(now)
+                self.begins[node] = frontiers[node] = at
+            session._go_on(at)
+            if isinstance(session, KeyedSession):
+                session._next = max(session._next, numbers.get(session.name, 0))
+        return frontiers
 
     def close(self) -> None:
         """Let nothing enter any more."""

@@ -6,6 +6,9 @@ A collection that is kept can be read at every complete time that is not compact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.graph import Graph
@@ -14,6 +17,7 @@ from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.operators.arrange import Output, arrange_by_self
 from pyspark_diff.operators.node import Arranged, Node
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.spark.stored_schema import schema_to_json
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.spine import Trace
@@ -36,6 +40,8 @@ class Outputs:
         self._sinks: dict[Node, Node] = {}
         #: Frames of those that have a name.
         self._named: dict[str, object] = {}
+        #: What these have of the program, and what users call their columns.
+        self._nodes: dict[str, tuple[Node, tuple[str, ...]]] = {}
         self._holds: list[tuple[Node, Hold]] = []
         #: Files of frames that were handed out and may be read until the dataflow is closed.
         self.pinned: set[str] = set()
@@ -61,10 +67,34 @@ class Outputs:
                 f"this dataflow keeps a collection {name!r} already; give it another name"
             )
 
-    def call(self, name: str | None, frame: object) -> None:
-        """The frame of a collection has a name."""
+    def call(
+        self, name: str | None, frame: object, node: Node, columns: Sequence[str]
+    ) -> None:
+        """The frame of a collection has a name, and columns."""
         if name is not None:
             self._named[name] = frame
+            self._nodes[name] = node, tuple(columns)
+
+    def called(self) -> dict[Node, str]:
+        """The sinks that keep collections that have a name."""
+        return {self._sinks[node]: name for name, (node, _) in self._nodes.items()}
+
+    def told(self, state: State) -> dict[str, Any]:
+        """By their names what is to be known of those that have run, as JSON has it, so that they
+        can be read without the program."""
+        found = {}
+        for name, (node, columns) in self._nodes.items():
+            if state.graph is not None and self.has_run(node, state):
+                kept = state.graph.arrangement(self._sinks[node])
+                every = frozenset(node.schema.names)
+                found[name] = {
+                    "trace": state.graph.program.numbers[kept],
+                    "schema": schema_to_json(node.schema.struct),
+                    "columns": list(columns),
+                    "key": list(kept.key),
+                    "stored": list(kept.stored(every)),
+                }
+        return found
 
     def names(self) -> list[str]:
         """The names under which collections are kept."""

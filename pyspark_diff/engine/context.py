@@ -38,7 +38,7 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
-from pyspark_diff.trace.storage import Storage
+from pyspark_diff.trace.storage import Storage, StoreFiles
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -54,7 +54,7 @@ class StepContext:
     state : State
         What was there before; it is not changed.
     settings : Settings
-    storage : Storage
+    storage : Storage or StoreFiles
     spark_runner : SparkRunner
         Made for this step, as well.
     constants : mapping of Node to sequence of Arrival
@@ -68,7 +68,7 @@ class StepContext:
     growth: Growth
     state: State
     settings: Settings
-    storage: Storage
+    storage: Storage | StoreFiles
     spark_runner: SparkRunner
     live: Live
     constants: Mapping[Node, Sequence[Arrival]] = field(default_factory=dict)

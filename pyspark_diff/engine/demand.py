@@ -9,6 +9,7 @@ What goes round in a loop goes round whole, so that no circle has to be followed
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Mapping
 
 from pyspark_diff.engine.program import Program
@@ -17,11 +18,21 @@ from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Input, Keyed, Linear, Node, Reader, Shared
 
 
-def wanted_of(program: Program) -> Mapping[Node, frozenset[str]]:
-    """Columns of each node that somebody reads."""
-    wanted: dict[Node, frozenset[str]] = {node: frozenset() for node in program.nodes}
+def wanted_of(
+    program: Program, least: Mapping[Node, frozenset[str]] = MappingProxyType({})
+) -> Mapping[Node, frozenset[str]]:
+    """Columns of each node that somebody reads.
+
+    Parameters
+    ----------
+    program : Program
+    least : mapping of Node to frozenset of str, optional
+        Columns that nodes give in any case: those that have run go on as they are, also where what
+        read them is gone.
+    """
+    wanted = {node: least.get(node, frozenset[str]()) for node in program.nodes}
     for node in (*program.sinks, *program.results.values()):
-        wanted[node] = frozenset(node.schema.names)
+        wanted[node] |= frozenset(node.schema.names)
     for node in reversed(program.nodes):
         for number, source in enumerate(node.inputs):
             wanted[source] |= node.needs_of(wanted[node], number)

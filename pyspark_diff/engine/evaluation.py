@@ -60,7 +60,7 @@ class Evaluation:
 
         Else a later step could fail on updates that an earlier one was right to take in.
         """
-        if any(stage.may_fail for stage in feed.chain):
+        if any(stage.may_fail or self._settings.lasting for stage in feed.chain):
             needed = node.needs_of(self._graph.wanted[node], 0)
             made = self.evaluated(node.inputs[0], feed, needed)
             if feed.upper is None and not all(s.keeps_time_and_diff for s in feed.chain):

@@ -45,6 +45,8 @@ class Graph:
         Operators that read a node's arrangement.
     sinks : frozenset of Node
         Nodes that are run for their own sake.
+    origins : mapping of Node to tuple of Node
+        For each node that runs those as they were written that it comes from.
     """
 
     program: Program
@@ -55,6 +57,7 @@ class Graph:
     readings: Mapping[Node, int]
     readers: Mapping[Node, tuple[Reader, ...]]
     sinks: frozenset[Node]
+    origins: Mapping[Node, tuple[Node, ...]]
 
     @cached_property
     def connected(self) -> tuple[tuple[Node, ...], ...]:
@@ -120,7 +123,34 @@ def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
     Graph
     """
     found = lowered(written(sinks), standing)
-    program = found.program
+    origins = {node: standing.origins.get(node, ()) for node in found.program.nodes}
+    for node, to in found.nodes.items():
+        if to in origins and node not in origins[to]:
+            origins[to] += (node,)
+    for node, of in list(origins.items()):
+        if isinstance(node, Shared) and not origins[node.inputs[0]]:
+            origins[node.inputs[0]] = of
+    return graph_from(found.program, found.nodes, origins, standing.wanted)
+
+
+def graph_from(
+    program: Program,
+    nodes: Mapping[Node, Node],
+    origins: Mapping[Node, tuple[Node, ...]],
+    wanted: Mapping[Node, frozenset[str]],
+) -> Graph:
+    """The graph of a program that is lowered.
+
+    Parameters
+    ----------
+    program : Program
+    nodes : mapping of Node to Node
+        For each node as it was written the one that runs.
+    origins : mapping of Node to tuple of Node
+        For each node that runs those as they were written that it comes from.
+    wanted : mapping of Node to frozenset of str
+        Columns that nodes give in any case.
+    """
     order = order_of(program)
     readers: dict[Node, tuple[Reader, ...]] = {node: () for node in program.nodes}
     for node in program.nodes:
@@ -128,8 +158,8 @@ def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
             for source in dict.fromkeys(node.arranged):
                 readers[source] += (node,)
     return Graph(
-        program, found.nodes, order, tuple(flat(order)), wanted_of(program), readings_of(program),
-        readers, frozenset(program.sinks),
+        program, nodes, order, tuple(flat(order)), wanted_of(program, wanted),
+        readings_of(program), readers, frozenset(program.sinks), origins,
     )
 
 

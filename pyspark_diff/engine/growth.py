@@ -99,12 +99,15 @@ class Growth:
         """
         start = start.join(self.since) if self.late else start
         starts = starts_of(self.graph, begins, start)
-        frontiers = {**starts, **state.frontiers}
-        traces = dict(state.traces)
+        # What a program of before had besides is forgotten.
+        runs = self.graph.program.numbers
+        frontiers = {**starts, **{n: at for n, at in state.frontiers.items() if n in runs}}
+        traces = {node: trace for node, trace in state.traces.items() if node in runs}
+        pending = {node: feeds for node, feeds in state.pending.items() if node in runs}
         for node in self.late:
             if isinstance(node, Arranged) and node.keeps:
                 traces[node] = Trace(starts[node], starts[node], starts[node].join(self.since))
-        return replace(state, frontiers=frontiers, traces=traces)
+        return replace(state, frontiers=frontiers, traces=traces, pending=pending)
 
 
 def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
@@ -154,26 +157,35 @@ class _GoneError(Exception):
 
 def _grown(
     sinks: Sequence[Node], old: Graph, state: State, whole: frozenset[Node],
-    gone: frozenset[Node],
+    gone: frozenset[Node], bases: tuple[Node, ...] = (),
 ) -> Growth:
-    """The growth in which some arrangements are shared, and some nodes made again."""
-    graph = graph_of(sinks, Standing(old.program, old.lowered, whole, gone))
+    """The growth in which some arrangements are shared, some nodes made again, and some that a
+    program of before had besides go on."""
+    standing = Standing(old.program, old.lowered, whole, gone, old.wanted, old.origins, bases)
+    graph = graph_of(sinks, standing)
     late = frozenset(graph.nodes) - frozenset(old.nodes)
     pasts: dict[Imported, tuple[Past, ...]] = {}
-    bases: dict[Arranged, None] = {}
+    read: dict[Arranged, None] = {}
     for node in graph.nodes:
         if node in late and isinstance(node, Imported):
             pasts[node] = tuple(_past(old, state, node.inputs[0], graph.wanted[node]))
-            bases.update(
+            read.update(
                 (past.node, None) for past in pasts[node] if isinstance(past.node, Arranged)
             )
         elif node in late and isinstance(node, Reader):
-            bases.update((source, None) for source in node.arranged if source not in late)
+            shared = [source for source in node.arranged if source not in late]
+            for source in shared:
+                if not _alive(state, source):
+                    raise _GoneError(source)
+            read.update(dict.fromkeys(shared))
     for node in old.nodes:
-        if isinstance(node, Arranged) and node.keeps:
+        if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
             if node.stored(graph.wanted[node]) != node.stored(old.wanted[node]):
-                raise _unkept(node)
-    if any(state.traces[base].since != state.traces[base].lower for base in bases):
+                raise _GoneError(node)  # it has not kept all columns that are wanted now
+    beside = [node for node in read if node not in graph.wanted]
+    if beside:
+        return _grown(sinks, old, state, whole, gone, (*bases, *beside))
+    if any(state.traces[base].since != state.traces[base].lower for base in read):
         stages = [node.stage for node in late if isinstance(node, Linear)]
         stages += [stage for found in pasts.values() for past in found for stage in past.chain]
         if any(isinstance(s, _SEEING) and not s.keeps_time_and_diff for s in stages):
@@ -182,7 +194,7 @@ def _grown(
                 "of what has been processed are no longer known one by one; add it before the "
                 "first step, or keep all of them: Dataflow(keep_history=True)"
             )
-    return Growth(graph, late, _since(bases, state), pasts, tuple(bases))
+    return Growth(graph, late, _since(read, state), pasts, tuple(read))
 
 
 def _since(bases: Iterable[Arranged], state: State) -> Antichain:

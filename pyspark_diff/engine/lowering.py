@@ -79,12 +79,21 @@ class Standing:
         Arrangements that hold all of their collections, all columns of it.
     gone : frozenset of Node
         Nodes that run and whose past is gone: for what is new they are made again.
+    wanted : mapping of Node to frozenset of str
+        Columns that nodes have given so far.
+    origins : mapping of Node to tuple of Node
+        For each node that runs those as they were written that it comes from.
+    bases : tuple of Node
+        Nodes that go on whatever reads them, as something new is given its past from there.
     """
 
     program: Program = field(default_factory=lambda: Program((), (), {}))
     nodes: Mapping[Node, Node] = field(default_factory=dict)
     whole: frozenset[Node] = frozenset()
     gone: frozenset[Node] = frozenset()
+    wanted: Mapping[Node, frozenset[str]] = field(default_factory=dict)
+    origins: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    bases: tuple[Node, ...] = ()
 
     def __contains__(self, node: Node) -> bool:
         return node in self.program.numbers
@@ -122,7 +131,8 @@ def lowered(program: Program, standing: Standing = Standing()) -> Lowered:
     for rewriting in rewritings:
         found = rewriting(program, standing)
         program = found.program
-        nodes = {node: found.nodes[to] for node, to in nodes.items()}
+        # Of two that do the same, of a program of before, only one may be left.
+        nodes = {node: found.nodes[to] for node, to in nodes.items() if to in found.nodes}
     return Lowered(program, nodes)
 
 
@@ -144,7 +154,7 @@ def _standing(program: Program, standing: Standing) -> Lowered:
         if isinstance(variable, Variable):
             results.setdefault(variable, made[result])
     sinks = [standing.nodes.get(sink, made[sink]) for sink in program.sinks]
-    return Lowered(program_of(sinks, results), made)
+    return Lowered(program_of([*sinks, *standing.bases], results), made)
 
 
 def merged(program: Program, standing: Standing = Standing()) -> Lowered:

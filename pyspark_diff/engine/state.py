@@ -224,6 +224,8 @@ class Settings:
         Whether arrangements that are read keep all times, or only the latest complete one.
     holds : mapping of Node to Antichain
         Arrangements whose history is held, and the frontier from which on.
+    lasting : bool
+        Whether a state is to outlive the process: then nothing in it is left to be evaluated.
     """
 
     buckets: int
@@ -232,6 +234,7 @@ class Settings:
     piece_rows: int
     keep_history: bool
     holds: Mapping[Node, Antichain] = field(default_factory=dict)
+    lasting: bool = False
 
     def few(self, rows: float) -> bool:
         """Whether so many rows are for the driver."""

@@ -143,7 +143,9 @@ class Step:
             source = arrival.source
             whole = not upper.less_equal(arrival.last)
             if not whole and source.time is not None:
-                rest.append(arrival)  # one time, not complete yet
+                if context.settings.lasting:
+                    source = context.evaluation.materialised(source)
+                rest.append(replace(arrival, source=source))  # one time, not complete yet
                 continue
             again = context.graph.readings[node] > 1 or not whole or ahead
             if source.frame is not None and again:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Sequence, overload
+import os
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Sequence, overload
 
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.coercion import Data
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.dataflow.opening import opened
+from pyspark_diff.errors import NotReadableError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.constants import Setting, constant
@@ -18,6 +22,9 @@ from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import Schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Dataflow(BaseDataflow):
@@ -93,6 +100,116 @@ class Dataflow(BaseDataflow):
     ...     sorted(tuple(row) for row in degrees.at().collect())
     [(1, 2), (2, 1)]
     """
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        program: Callable[[Self], object],
+        *,
+        spark: SparkSession,
+        on_change: Literal["refuse", "extend", "rebuild"] = "refuse",
+        retain: int = 100,
+        time_type: str | T.DataType = "long",
+        time: str = "time",
+        diff: str = "diff",
+        buckets: int | None = None,
+        runner: str = "auto",
+        local_rows: int | None = None,
+        keep_history: bool = False,
+        root: str | None = None,
+    ) -> Self:
+        """A dataflow whose state outlives the application: each step that is done is committed to
+        a store, and the next application goes on there.
+
+        Opening costs the same whatever the size of the state, as files are mapped and not loaded.
+        What was given to inputs and came to no step is not in a commit; give it again. Consumers of
+        `DiffFrame.inspect` are given updates at least once: those of the last step again, if the
+        application ended before they had returned.
+
+        Parameters
+        ----------
+        path : str
+            Of the store: a directory, on a cluster one that the driver and all executors share; or
+            ``s3://bucket/name``, ``gs://...``, ``az://...`` with the extra ``remote``, whose
+            credentials come from the environment. A new store is made where there is none, in a
+            directory that is empty or not there.
+        program : callable
+            Given the dataflow, writes inputs and operators, and names what is to be read with
+            `DiffFrame.keep`. It is called once, before anything runs.
+        spark : SparkSession
+        on_change : {"refuse", "extend", "rebuild"}
+            What to do if the program is not the one that has run: refuse, and say what would be
+            done; keep what does the same to the same, drop what is gone, and fill what is new from
+            what is kept; or also begin anew with what cannot be filled, whose inputs have to be
+            given again then.
+        retain : int
+            So many commits can be read, `Dataflow.at`; older ones go, with what only they need.
+        time_type, time, diff, buckets, runner, local_rows, keep_history
+            As of `Dataflow`. The first four are the store's for ever.
+        root : str, optional
+            For a store that is in no file system: a directory in which batches are made, and from
+            where they are put into the store. On a cluster all machines share it.
+
+        Returns
+        -------
+        Dataflow
+
+        Raises
+        ------
+        ProgramChangedError
+            If the program has changed, and that is not allowed. Nothing has been done then.
+        ConcurrentWriteError
+            From a later step: if another application has opened the store. Only the last one that
+            did writes it.
+        DamagedStateError
+            If something in the store is not what was written.
+
+        Notes
+        -----
+        Two programs are the same if their operators are, one by one: columns, expressions,
+        functions (their code, and what they refer to in their module), and constants by content.
+        Functions of Spark itself and of other modules are compared by name.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pyspark_diff import Dataflow
+        >>> def program(flow):
+        ...     words, _ = flow.input("words", "word string")
+        ...     words.count().keep("counts")
+        >>> path = tempfile.mkdtemp()
+        >>> with Dataflow.open(path, program, spark=spark) as flow:
+        ...     flow.session("words").insert([("a",), ("a",)])
+        ...     _ = flow.advance_to(1)
+        >>> with Dataflow.open(path, program, spark=spark) as flow:
+        ...     flow.session("words").insert([("a",)])
+        ...     _ = flow.advance_to(2)
+        ...     flow["counts"].at().collect()
+        [Row(word='a', count=3)]
+        """
+        return opened(
+            cls, path, program, spark=spark, on_change=on_change, retain=retain,
+            time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
+            local_rows=local_rows, keep_history=keep_history, root=root,
+        )
+
+    def session(self, name: str) -> InputSession | KeyedSession:
+        """The session that feeds the input of a name.
+
+        Raises
+        ------
+        NotReadableError
+            If there is no such input.
+        """
+        self._check_open()
+        found = {session.name: session for session in list(self._inputs.sessions())}
+        if name not in found:
+            names = ", ".join(map(repr, found)) or "none"
+            raise NotReadableError(f"there is no input {name!r}; the inputs are {names}")
+        session = found[name]
+        assert isinstance(session, (InputSession, KeyedSession))  # there are no others
+        return session
 
     @overload
     def input(

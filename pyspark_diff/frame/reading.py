@@ -70,7 +70,7 @@ class ReadMethods(Frame):
                 "keep what comes out of it: leave()"
             )
         else:
-            source.flow._keep(source.node, name, self)
+            source.flow._keep(source.node, name, self, columns=self.columns)
         return self
 
     def arrange_by_self(self) -> Self:
@@ -201,32 +201,44 @@ class ReadMethods(Frame):
         ([Row(n=7), Row(n=7)], [Row(n=7)])
         """
         flow = self._running()
-        kind = self._node.time_type
         arrangement = flow._arrangement(self._node)
-        frontier, since = arrangement.trace.upper.bound, arrangement.trace.since.bound
         if time is None:
             flow._check_fresh(self._node)
-            at = 2**63 - 1 if frontier is None else frontier - 1
-        else:
-            at = kind.encode(time)
-        if frontier is not None and at >= frontier:
-            raise NotReadableError(
-                f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
-                f"not including, {kind.decode(frontier)!r}. {flow._next_to_do(self._node)}"
-            )
-        if since is not None and at < since and frontier is not None and frontier <= since:
-            raise NotReadableError(
-                f"no time is complete yet: the collection is processed up to, and not including, "
-                f"{kind.decode(frontier)!r}. {flow._next_to_do(self._node)}"
-            )
-        if since is not None and at < since:
-            raise NotReadableError(
-                f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
-                f"{kind.decode(since)!r} on. Use Dataflow(keep_history=True) to read older times"
-            )
+        at = arrangement.readable(time, lambda: flow._next_to_do(self._node))
         return self._with_user_names(
             arrangement.snapshot(self._collection.spark, at, allow_negative=allow_negative)
         )
+
+    def changes(self, since: Any, until: Any = None) -> DataFrame:
+        """What made the collection at one time the collection at a later one: a plain Spark frame
+        of the data columns, time and diff, consolidated.
+
+        Parameters
+        ----------
+        since, until : int, date or datetime
+            Both as of `at`: updates at times after the first, up to and with the second. If that
+            is not given, it is the latest complete time.
+
+        Raises
+        ------
+        NotReadableError
+            If the collection cannot be read at both: see `at`, and `hold` or ``keep_history`` for
+            how far back that is.
+        TimeRegressionError
+            If ``until`` lies before ``since``.
+
+        Examples
+        --------
+        >>> rows = [(7, 0, 2), (7, 1, -1), (8, 2, 1)]
+        >>> n = DiffFrame(spark.createDataFrame(rows, "n int, time int, diff int"))
+        >>> n.changes(0, 1).collect()
+        [Row(n=7, time=1, diff=-1)]
+        """
+        flow = self._running()
+        arrangement = flow._arrangement(self._node)
+        return self._with_user_names(arrangement.changed(
+            self._collection.spark, since, until, lambda: flow._next_to_do(self._node)
+        ))
 
     def _with_user_names(self, frame: DataFrame) -> DataFrame:
         """A frame with the names that the user sees, of which some may be there twice."""

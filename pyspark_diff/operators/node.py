@@ -260,11 +260,7 @@ class Arranged(Node):
 
     def layout(self, wanted: frozenset[str]) -> Layout:
         """How its records are held."""
-        stored = self.stored(wanted)
-        key = self.schema.layout(self.key)
-        if len(self.key) == len(self.schema.names):
-            return key
-        return replace(key, value=self.schema.layout(stored[len(self.key):]))
+        return self.schema.layout_by(self.key, self.stored(wanted))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -26,6 +26,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
@@ -245,8 +246,19 @@ def write_file(
     if in_memory and len(updates) <= IN_MEMORY_ROWS:
         storage.put_in_memory(path, updates)
         return [BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)]
+    if directory.endswith(storage.LASTING):
+        path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)
+        return [BatchFile(path, len(updates), size, sum_of(updates))]
     size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
     return [BatchFile(path, len(updates), size)]
+
+
+def sum_of(updates: Updates) -> int:
+    """The sum of diffs, or of all that stands in their vectors, within 64 bits."""
+    diff = updates.diff
+    if isinstance(diff, DiffVectors):
+        return int(diff.values.sum(dtype=np.int64))
+    return int(updates.diffs().sum(dtype=np.int64))
 
 
 def check_ceiling(time: PerRow, ceiling: int) -> None:

@@ -49,3 +49,31 @@ def update_struct(schema: Schema, time_type: TimeType) -> T.StructType:
 def template(spark: SparkSession, schema: Schema, time_type: TimeType) -> DataFrame:
     """A frame of update rows without any row, to try an operator on when it is defined."""
     return frame_of_no_rows(spark, update_struct(schema, time_type))
+
+
+def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
+    """What the rows of a frame are, in whichever order they come; it takes one job.
+
+    Returns
+    -------
+    tuple of (str, tuple of str)
+        The number of rows with sums of their hashes, and columns that Spark cannot hash.
+
+    Examples
+    --------
+    >>> df = spark.createDataFrame([(1, None), (2, "b")], "n int, s string")
+    >>> frame_digest(df) == frame_digest(df.orderBy(F.desc("n")))
+    True
+    >>> frame_digest(df) == frame_digest(df.where("n = 1"))
+    False
+    """
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    left = tuple(name for name, kind in kinds.items() if "map<" in kind.simpleString())
+    names = [name for name in kinds if name not in left]
+    # A null leaves a hash as it is, so that it has to be told where they are.
+    hashed = [*map(column, names), *(column(name).isNull() for name in kinds)]
+    hashes = [F.xxhash64(F.lit(seed), *hashed).cast("decimal(20,0)") for seed in (0, 1)]
+    (row,) = frame.select(*(value.alias(f"h{i}") for i, value in enumerate(hashes))).agg(
+        F.count(F.lit(1)), F.sum("h0"), F.sum("h1")
+    ).collect()
+    return " ".join(map(str, row)), left

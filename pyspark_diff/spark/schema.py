@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Iterable, Sequence, overload
 
@@ -142,6 +142,14 @@ class Schema:
                     "array_sort(map_entries(...)))"
                 )
         return Layout(tuple(self.arrow(wanted).types))
+
+    def layout_by(self, key: Sequence[str], stored: Sequence[str]) -> Layout:
+        """The same for records that are kept by a key, with their columns in a certain order,
+        those of the key first."""
+        layout = self.layout(key)
+        if len(key) == len(self.names):
+            return layout
+        return replace(layout, value=self.layout(stored[len(key):]))
 
     def describe(self) -> str:
         """Names and types in one line, for messages."""

@@ -1,7 +1,8 @@
 """Level 4, traces: collections indexed by key, in immutable sorted batches.
 
 What lives here: batches, the spine that holds few of them, the arrangement that is read as a table,
-and the storage of their files. May import: levels 0 to 2. Acyclic.
+the storage of their files, and the commits of a store that outlives the process. May import: levels
+0 to 2. Acyclic.
 
 The law, of batch, trace and arrangement alike, for every ``t`` beyond ``since``::
 

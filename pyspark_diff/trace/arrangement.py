@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import NegativeMultiplicityError, errors_to_text
+from pyspark_diff.errors import (
+    NegativeMultiplicityError,
+    NotReadableError,
+    TimeRegressionError,
+    errors_to_text,
+)
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
@@ -81,14 +86,83 @@ class Arrangement:
         since : int, optional
             Earlier times become it.
         """
-        struct = T.StructType(
+        return self._frame(
+            spark, self._update_struct(), lambda rows: self._rows(rows, since), by_time=True
+        )
+
+    @interruptible()
+    def changes(self, spark: SparkSession, since: int, until: int) -> DataFrame:
+        """The updates by which the collection at one time becomes that at a later one, as
+        `updates` has them.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        since, until : int
+            Times at which it can be read.
+        """
+        def within(updates: Updates) -> Tables:
+            times = updates.times()
+            return self._rows(updates.take((times > since) & (times <= until)), None)
+
+        return self._frame(spark, self._update_struct(), within, by_time=True)
+
+    def readable(self, time: Any, next_to_do: Callable[[], str]) -> int:
+        """A time that a user gave, encoded, or the latest complete one.
+
+        Parameters
+        ----------
+        time : int, date, datetime or None
+        next_to_do : callable
+            Tells what brings the collection further.
+
+        Raises
+        ------
+        NotReadableError
+            If it is not complete, or no longer known.
+        """
+        kind = self.time_type
+        frontier, since = self.trace.upper.bound, self.trace.since.bound
+        at = (2**63 if frontier is None else frontier) - 1 if time is None else kind.encode(time)
+        if frontier is not None and at >= frontier:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} is not complete: the collection is processed up to, and "
+                f"not including, {kind.decode(frontier)!r}. {next_to_do()}"
+            )
+        if since is not None and at < since and frontier is not None and frontier <= since:
+            raise NotReadableError(
+                f"no time is complete yet: the collection is processed up to, and not including, "
+                f"{kind.decode(frontier)!r}. {next_to_do()}"
+            )
+        if since is not None and at < since:
+            raise NotReadableError(
+                f"time {kind.decode(at)!r} was compacted away: the collection can be read from "
+                f"{kind.decode(since)!r} on. Use Dataflow(keep_history=True) to read older times"
+            )
+        return at
+
+    def changed(
+        self, spark: SparkSession, since: Any, until: Any, next_to_do: Callable[[], str]
+    ) -> DataFrame:
+        """As `changes`, for times that a user gave."""
+        last = self.readable(until, next_to_do)
+        first = self.readable(since, next_to_do)
+        if first > last:
+            decode = self.time_type.decode
+            raise TimeRegressionError(
+                f"changes since {decode(first)!r} until {decode(last)!r} run backwards: give the "
+                "earlier time first"
+            )
+        return self.changes(spark, first, last)
+
+    def _update_struct(self) -> T.StructType:
+        return T.StructType(
             [
                 *self.schema.struct.fields,
                 T.StructField(self.time, self.time_type.kind, False),
                 T.StructField(self.diff, T.LongType(), False),
             ]
         )
-        return self._frame(spark, struct, lambda rows: self._rows(rows, since), by_time=True)
 
     @interruptible()
     def table(self, since: int | None = None) -> pa.Table:

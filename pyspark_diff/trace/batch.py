@@ -25,11 +25,14 @@ class BatchFile:
     rows : int
     size : int
         Length in bytes.
+    diffs : int
+        Sum of its diffs, within 64 bits; 0 where nobody will ask for it.
     """
 
     path: str
     rows: int
     size: int
+    diffs: int = 0
 
 
 @dataclass(frozen=True)

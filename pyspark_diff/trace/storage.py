@@ -1,8 +1,13 @@
-"""Where batch files live: one directory that this process owns, and that it always removes.
+"""Where batch files live: a directory that this process owns and always removes, or the folder of a
+store that outlives it.
 
 A file is written under a temporary name and moved into place, so under its final name it is whole::
 
     open(path) succeeds  ==>  the file holds all of one bucket's rows
+
+In a store its name certifies it: the name ends with the checksum and the length of what was
+written, and whoever opens it first compares them. So whoever knows the name knows the content, and
+a file that was changed, cut short or put in the place of another one is never read.
 
 The directory is locked while its owner lives. Directories whose owner died are removed by the next
 one that starts beside them::
@@ -23,6 +28,7 @@ import stat
 import tempfile
 import uuid
 import weakref
+import zlib
 from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,13 +38,17 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.errors import DiffError, StorageError
+from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.trace.cache import local_copy, upload
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
 _SCRATCH = ".tmp"
+#: How the name of a directory ends whose batch files outlive the process.
+LASTING = ".durable"
+_CERTIFIED = re.compile(r"-crc([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
 #: What the system says when it would say the same again, and on every machine.
 _LASTING = frozenset({
     errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
@@ -49,6 +59,8 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 #: of those that it removes, and a task, which learns of no removal, of all that it opened.
 _opened: OrderedDict[str, Updates] = OrderedDict()
 _MOST_OPEN = 4096
+#: Files that are what their names say, in which they never change.
+_checked: set[str] = set()
 #: Small batches that no other process has had to read yet.
 _in_memory: dict[str, Updates] = {}
 
@@ -91,12 +103,127 @@ class Storage:
         self._finalizer()
 
 
+class StoreFiles:
+    """The batch files of a store, as one writer of it makes them.
+
+    Parameters
+    ----------
+    root : str
+        The store's.
+    epoch : int
+        The writer's.
+    working : Storage, optional
+        Where they are made, if the store is in no file system: they are put there when a commit
+        names them. On a cluster all machines share it.
+    """
+
+    def __init__(self, root: str, epoch: int, working: Storage | None = None):
+        self.root = root.rstrip("/") if working is None else working.root
+        self._store, self._working = root.rstrip("/"), working
+        self._begin = os.path.join(self.root, "data", f"e{epoch:04d}-")
+        self._made: list[str] = []
+        #: Whether the folder of batch files is sure to last.
+        self._rooted = False
+
+    def directory(self, name: str) -> str:
+        """A path that nobody has used, for a directory that is made with its first file."""
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
+        found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
+        if not self._made:
+            data = os.path.dirname(found)
+            with _explained(found):
+                os.makedirs(data, exist_ok=True)
+            if os.path.islink(data):
+                raise StorageError(
+                    f"{data!r} is a symbolic link, and is not followed. Put the folder itself there"
+                )
+        self._made.append(found)
+        return found
+
+    def name(self, path: str) -> str:
+        """What the store calls one of its files."""
+        for root in (self.root, self._store):
+            if path.startswith(root + "/"):
+                return path.removeprefix(root + "/")
+        raise StorageError(f"{path!r} lies outside of the store at {self._store!r}")
+
+    def make_lasting(self, names: Iterable[str]) -> None:
+        """Make files last that a commit is about to name, and no commit has named."""
+        names = list(names)
+        if self._working is not None:
+            for name in names:
+                upload(os.path.join(self.root, name), f"{self._store}/{name}")
+            return
+        for directory in sorted({os.path.dirname(name) for name in names}):
+            sync(os.path.join(self.root, directory))
+        if names:
+            sync(os.path.join(self.root, "data"))
+        if names and not self._rooted:
+            # The folder of all of them may be new as well.
+            sync(self.root)
+            self._rooted = True
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files that are not needed here; those that commits may name stay in the store."""
+        paths = list(paths)
+        if self._working is None:
+            stay = [path for path in paths if certified(path) is not None]
+            _forget(stay)
+            paths = sorted(set(paths) - set(stay))
+        remove_files([path for path in paths if not is_remote(path)])
+
+    def close(self) -> None:
+        """Remove what only this process could have read. A second call does nothing."""
+        for directory in self._made:
+            inside = directory + os.sep
+            for known in (_opened, _in_memory):
+                for path in [path for path in known if path.startswith(inside)]:
+                    del known[path]
+            if self._working is None and os.path.isdir(directory):
+                names = os.listdir(directory)
+                left = [name for name in names if _CERTIFIED.search(name) is None]
+                remove_files([os.path.join(directory, name) for name in left])
+        self._made = []
+        if self._working is not None:
+            self._working.close()
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def certified(path: str) -> tuple[int, int] | None:
+    """The checksum and the length that a file's name tells, if it is one of a store.
+
+    Examples
+    --------
+    >>> certified("00003-crc0a1b2c3d-4096.arrow"), certified("00003.arrow")
+    ((169552957, 4096), None)
+    """
+    found = _CERTIFIED.search(path)
+    return None if found is None else (int(found[1], 16), int(found[2]))
+
+
 def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True) -> int:
     """Write an Arrow IPC file under its final name only when it is whole; returns its bytes.
 
     A task of a Spark job does not `make` the directory: when the job has failed and its files are
     removed, other tasks of it may still be running, and shall leave nothing behind.
     """
+    return _written(path, batch, make, lasting=False)[1]
+
+
+def write_lasting(
+    path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True
+) -> tuple[str, int]:
+    """The same with a file that outlives a crash of the machine; returns its certified path too."""
+    return _written(path, batch, make, lasting=True)
+
+
+def _written(
+    path: str, batch: pa.RecordBatch | pa.Table, make: bool, lasting: bool
+) -> tuple[str, int]:
     scratch = f"{path}.{uuid.uuid4().hex[:8]}{_SCRATCH}"
     with _explained(path):
         if make:
@@ -105,12 +232,31 @@ def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = Tru
             with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write(batch)
             size = os.path.getsize(scratch)
+            if lasting:
+                sync(scratch)
+                path = f"{path.removesuffix('.arrow')}-crc{checksum_of(scratch):08x}-{size}.arrow"
             os.replace(scratch, path)
         except BaseException:
             if os.path.exists(scratch):
                 os.unlink(scratch)
             raise
-    return size
+    return path, size
+
+
+def sync(path: str) -> None:
+    """Make what was written of a file, or the entries of a directory, outlive a crash."""
+    with _explained(path):
+        there = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(there)
+        finally:
+            os.close(there)
+
+
+def checksum_of(path: str) -> int:
+    """The checksum of a file's content."""
+    with pa.memory_map(path) as mapped:
+        return zlib.crc32(mapped.read_buffer()) if mapped.size() else 0
 
 
 @contextmanager
@@ -135,8 +281,8 @@ def made(directory: str) -> Iterator[None]:
 
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
-    with _explained(path):
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+    with _explained(path), _understood(path):
+        return pa.ipc.open_file(pa.memory_map(_checked_path(path))).read_all()
 
 
 def put_in_memory(path: str, updates: Updates) -> None:
@@ -147,6 +293,11 @@ def put_in_memory(path: str, updates: Updates) -> None:
     """
     # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
     _in_memory[path] = updates.take(np.arange(len(updates)))
+
+
+def hold_in_memory(path: str, updates: Updates) -> None:
+    """The same without a copy, of what is held anyway: mapped from a file, say."""
+    _in_memory[path] = updates
 
 
 def settle(paths: Iterable[str]) -> None:
@@ -160,7 +311,7 @@ def settle(paths: Iterable[str]) -> None:
 
 def spilled(folder: str, updates: Updates) -> Updates:
     """The same updates in a file, mapped: they take no memory, and go when nobody has them."""
-    path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}.arrow")
+    path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}{_SCRATCH}")
     write_batch(path, ipc.to_batch(updates), make=False)
     with _explained(path):
         try:
@@ -180,14 +331,67 @@ def open_updates(path: str) -> Updates:
         return found
     found = _opened.get(path)
     if found is None:
-        with _explained(path), pa.ipc.open_file(pa.memory_map(path)) as reader:
-            found = ipc.from_batch(reader.get_batch(0))
+        with _explained(path), _understood(path):
+            with pa.ipc.open_file(pa.memory_map(_checked_path(path))) as reader:
+                found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
             _opened.popitem(last=False)
     else:
         _opened.move_to_end(path)
     return found
+
+
+def _checked_path(path: str) -> str:
+    """Where a file is on this machine, which is what its name certifies, if it does: that is looked
+    at when this process first opens it.
+
+    Raises
+    ------
+    DamagedStateError
+    """
+    here = local_copy(path) if is_remote(path) else path
+    told = certified(path)
+    if told is None or path in _checked:
+        return here
+    # The file, its folder, and the folder of all of them are the store's own.
+    for part in path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)):
+        if here == path and os.path.islink(part):
+            raise DamagedStateError(
+                f"{path!r}: {part!r} is a symbolic link, and is not followed. Put there what it "
+                "leads to"
+            )
+    found = None
+    try:
+        found = checksum_of(here), os.path.getsize(here)
+    except FileNotFoundError:
+        pass
+    if found != told:
+        what = "is missing"
+        if found is not None and found[1] != told[1]:
+            what = f"has {found[1]:,} bytes, and was written with {told[1]:,}"
+        elif found is not None:
+            what = "holds something else than what was written"
+        raise DamagedStateError(
+            f"{here!r} {what}. It was changed from outside, or lost by the file system. Bring it "
+            "back from a copy, or open the store at an older commit that does not need it"
+        )
+    _checked.add(path)
+    return here
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Around what is read of a file of a store: that it is certified does not make it a batch."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        if isinstance(error, DiffError) or certified(path) is None:
+            raise
+        raise DamagedStateError(
+            f"{path!r} is no batch of updates, although its checksum is right: it was not written "
+            f"by this library. {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager
@@ -208,12 +412,19 @@ def remove_files(paths: list[str]) -> None:
         if _in_memory.pop(path, None) is not None:
             continue
         _opened.pop(path, None)
+        _checked.discard(path)
         # The directory goes with the last file of the batch, also of one that is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
             try:
                 remove(what)
             except OSError:
                 pass
+
+
+def _forget(paths: Iterable[str]) -> None:
+    """Let go of files that stay where they are."""
+    for path in paths:
+        _opened.pop(path, None)
 
 
 def remove_others(directory: str, paths: Iterable[str]) -> None:

@@ -1,0 +1,239 @@
+"""Opening a store: a dataflow goes on where another application has got to.
+
+    open(path, program)   gives the state of the last commit, and nothing of what came to no commit
+
+What is known of a program is what it does to what, operator by operator, so the same program goes
+on, and a changed one keeps what it still does (`pyspark_diff.engine.blueprint`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pyspark.sql import SparkSession
+
+from pyspark_diff.dataflow import staleness
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.durable import NOTHING, Store, decoder_of
+from pyspark_diff.engine.blueprint import Rebuilt, rebuilt
+from pyspark_diff.engine.durable import Decoder, encoded, understood
+from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
+from pyspark_diff.engine.growth import grown
+from pyspark_diff.engine.program import written
+from pyspark_diff.engine.state import State
+from pyspark_diff.errors import (
+    ConcurrentWriteError,
+    NotReadableError,
+    ProgramChangedError,
+    SchemaError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from pyspark_diff.operators.loop import Variable
+from pyspark_diff.operators.node import Node
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.objects import Objects, objects_at
+from pyspark_diff.trace.storage import Storage
+
+_logger = logging.getLogger("pyspark_diff")
+
+OnChange = Literal["refuse", "extend", "rebuild"]
+_AnyDataflow = TypeVar("_AnyDataflow", bound=BaseDataflow)
+
+
+def opened(
+    make: Callable[..., _AnyDataflow],
+    path: str | os.PathLike[str],
+    program: Callable[[_AnyDataflow], object],
+    *,
+    spark: SparkSession,
+    on_change: OnChange,
+    retain: int,
+    buckets: int | None,
+    root: str | None,
+    **settings: Any,
+) -> _AnyDataflow:
+    """The dataflow of a store: see `pyspark_diff.Dataflow.open`.
+
+    Parameters
+    ----------
+    make : callable
+        Makes one that is private to the process.
+    """
+    if on_change not in ("refuse", "extend", "rebuild"):
+        raise ValueError(f"on_change is 'refuse', 'extend' or 'rebuild', not {on_change!r}")
+    if retain < 1:
+        raise ValueError(f"at least one commit is retained, not {retain}")
+    objects = objects_at(os.fspath(path))
+    objects.probe()
+    commits = Commits(objects)
+    last = commits.latest() if commits.exists() else None
+    working = Storage(root) if storage.is_remote(objects.root) else None
+    epoch = 1 if last is None else last.epoch + 1
+    files = storage.StoreFiles(objects.root, epoch, working)
+    decoder = None
+    if last is not None:
+        decoder = decoder_of(objects, commits, last, files.directory("small"))
+    if decoder is not None:
+        buckets = _same_buckets(objects, decoder, buckets)
+    flow = make(spark, buckets=buckets, **settings)
+    prints: Mapping[Node, Fingerprint] = {}
+    try:
+        flow._write(program)
+        while True:
+            if last is None or decoder is None:
+                state, places = flow._state, {}
+                nothing = State({}, {}, {}, {})
+                text = encoded(
+                    nothing, files.name, 0, {}, NOTHING, flow._settings(nothing)
+                ).text
+                try:
+                    commit = commits.make(text)
+                    break
+                except (StorageError, ConcurrentWriteError) as error:
+                    commits = Commits(objects)
+                    if isinstance(error, UnknownOutcomeError) or not commits.exists():
+                        raise
+                # Somebody else was quicker, and is gone on from.
+                last = commits.latest()
+                files = storage.StoreFiles(objects.root, last.epoch + 1, working)
+                decoder = decoder_of(objects, commits, last, files.directory("small"))
+                _same_buckets(objects, decoder, flow._buckets)
+            state, prints = _restored(flow, objects, decoder, on_change)
+            commit, places = commits.open_for_writing(), decoder.places
+            if commit.number == last.number + 1:
+                break
+            # Somebody else has committed meanwhile, and is fenced off now.
+            last = commit
+            files = storage.StoreFiles(objects.root, last.epoch + 1, working)
+            decoder = decoder_of(objects, commits, last, files.directory("small"))
+        with understood():
+            told = {} if decoder is None else decoder.body
+            numbers, tokens = [
+                {str(name): int(number) for name, number in told.get(part, {}).items()}
+                for part in ("numbers", "tokens")
+            ]
+        flow._storage.close()
+        flow._storage = files
+        flow._store = Store(objects, commits, commit, files, places, prints, tokens, retain)
+        flow._go_on(state, numbers)
+    except BaseException:
+        flow.close()
+        files.close()
+        raise
+    return flow
+
+
+def _same_buckets(objects: Objects, decoder: Decoder, buckets: int | None) -> int:
+    with understood():
+        there = int(decoder.body["buckets"])
+        if not 0 < there <= 1 << 20:
+            raise ValueError(f"{there} buckets")
+    if buckets not in (None, there):
+        raise SchemaError(
+            f"the store at {objects.root} has {there} buckets, and that never changes: leave "
+            f"buckets={buckets} out, or load a new store"
+        )
+    return there
+
+
+def _restored(
+    flow: BaseDataflow, objects: Objects, decoder: Decoder, on_change: OnChange
+) -> tuple[State, dict[Node, Fingerprint]]:
+    """The state of a store, as far as a program goes on with it, and what the program is.
+
+    Raises
+    ------
+    ProgramChangedError
+    """
+    with understood():
+        held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff", "zone")}
+        kept = dict(decoder.body["kept"])
+        told = json.loads(decoder.program)
+    here = flow._settings(flow._state)
+    for name, what in ("time_type", "times of type"), ("time", "times in"), ("diff", "diffs in"):
+        if here[name] != held[name]:
+            raise SchemaError(
+                f"the store at {objects.root} has {what} {held[name]!r}, and not {here[name]!r}: "
+                f"open it with {name}={held[name]!r}"
+            )
+    if here["zone"] != held["zone"]:
+        _logger.warning(
+            "the store at %s was written with spark.sql.session.timeZone = %s, and now it is %s: "
+            "instants are the same, but what expressions make of them may differ",
+            objects.root, held["zone"], here["zone"],
+        )
+    if told is None:
+        return flow._state, {}
+    program = written(flow._wanted())
+    prints = fingerprints(program, rows=True)
+    found = rebuilt(told, program, prints)
+    changes = _changes(found, set(kept), set(flow._outputs.names()))
+    if changes and on_change == "refuse":
+        raise ProgramChangedError(
+            f"the program is not the one that the store at {objects.root} was written by: "
+            f"{'; '.join(changes)}. All else would be kept. Nothing has been done: open it with "
+            "on_change='extend' to fill what is new from what is kept and to drop what is gone, or "
+            "with on_change='rebuild' to begin anew with what cannot be filled"
+        )
+    state = decoder.state(found.nodes, found.graph)
+    for change in changes:
+        _logger.info("store at %s: %s", objects.root, change)
+    try:
+        grown(flow._wanted(), state.graph, state)
+    except NotReadableError as error:
+        if on_change != "rebuild":
+            raise ProgramChangedError(
+                f"the program is not the one that the store at {objects.root} was written by: "
+                f"{'; '.join(changes)}. What is new cannot be filled: {error}. Nothing has been "
+                "done: open it with on_change='rebuild' to begin anew with all that is made of "
+                "the same inputs, which have to be given again"
+            ) from error
+        state = _anew(flow, told, decoder, found, prints)
+    return state, prints
+
+
+def _anew(
+    flow: BaseDataflow, told: Mapping[str, Any], decoder: Decoder, found: Rebuilt,
+    prints: Mapping[Node, Fingerprint],
+) -> State:
+    """The state in which all that has to do with something new begins anew."""
+    every = flow._wanted()
+    parts = _parts(written(every).nodes)
+    fresh = {parts[node] for node in found.added}
+    kept = [sink for sink in every if parts[sink] not in fresh]
+    found = rebuilt(told, written(kept), prints)
+    inputs = [n for n in flow._inputs.nodes() if parts[n] in fresh]
+    flow._inputs.begin_anew(inputs)
+    names = ", ".join(repr(flow._inputs.names()[node]) for node in inputs)
+    staleness.warn(
+        f"what is made of {names or 'constants'} begins anew, as the program has changed: give "
+        "these inputs again, from the beginning"
+    )
+    return decoder.state(found.nodes, found.graph)
+
+
+def _parts(nodes: Sequence[Node]) -> dict[Node, int]:
+    """The nodes of a program by the parts that have nothing to do with each other."""
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        sources = list(node.inputs)
+        if isinstance(node, Variable) and node.result is not None:
+            sources.append(node.result)
+        parts = {id(part): part for n in (node, *sources) for part in [found.setdefault(n, [n])]}
+        whole = [n for part in parts.values() for n in part]
+        found.update(dict.fromkeys(whole, whole))
+    return {node: id(part) for node, part in found.items()}
+
+
+def _changes(found: Rebuilt, before: set[str], now: set[str]) -> list[str]:
+    """What is told of a program that has changed."""
+    changes = list(found.reasons)
+    changes += [f"no collection is kept as {name!r} any more" for name in sorted(before - now)]
+    changes += [f"a collection is kept as {name!r} now" for name in sorted(now - before)]
+    return changes

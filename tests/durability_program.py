@@ -1,0 +1,1294 @@
+"""Run by ci/durability: programs in a store are ended, or meet faults, wherever that can happen.
+
+After each of them the store is opened, and whatever has happened:
+
+    a step that was done is there, once; the one that was under way is there wholly or not at all
+    going on gives the answers of an oracle, in what is kept and in what consumers were given
+    consumers were given every update at least once, in order
+    after a vacuum every file is one that a commit lists
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import crashes
+import faults
+from crashes import At, Synced, operations
+from fault_program import (
+    CLUSTER,
+    INPUTS,
+    LOCAL,
+    STEPS,
+    Oracle,
+    Update,
+    collections,
+    reached_from,
+    small_disk,
+    spark_on,
+    totals_of,
+)
+from faults import Fault
+from oracle import Collection, accumulate
+
+from pyspark_diff import Dataflow, DiffError, StorageError
+from pyspark_diff.dataflow import durable
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
+from pyspark_diff.runners import work
+from pyspark_diff.trace import commits as commits_module
+from pyspark_diff.trace import storage
+from pyspark_diff.trace import vacuum as vacuum_module
+from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.objects import LocalObjects, objects_at
+from pyspark_diff.trace.storage import StoreFiles
+
+#: More rows than this are files, so that a small program has some.
+IN_MEMORY_ROWS = 3
+#: So many commits stay.
+RETAIN = 2
+#: Seconds after which a run hangs, and the command ends.
+HANGS = 300.0
+ORACLES: tuple[Oracle, ...] = (totals_of, reached_from)
+
+Steps = Sequence[dict[str, list[Update]]]
+
+
+class Wrong(Exception):
+    """What an end or a fault has broken."""
+
+
+def demand(right: object, told: str) -> None:
+    if not right:
+        raise Wrong(told)
+
+
+# What is given to a program, and what it is to answer.
+
+
+@lru_cache(maxsize=None)
+def steps_of(seed: int, count: int = 7) -> Steps:
+    """What is given step by step: that of ci/faults first, then by chance.
+
+    Step n has the times 2n and 2n + 1; some of it is already of the next step.
+    """
+    chance = random.Random(seed)
+    steps = [] if seed else list(STEPS)
+    there: dict[str, Collection] = {name: Counter() for name in INPUTS}
+    #: What is given already, and is there from the next step on.
+    later: dict[str, Collection] = {name: Counter() for name in INPUTS}
+    for step in steps:
+        for name, updates in step.items():
+            for record, _, diff in updates:
+                there[name][record] += diff
+    while len(steps) < count:
+        begin, made = 2 * len(steps), {}
+        for name, width in ("edges", 2), ("prices", 2), ("roots", 1):
+            updates: list[Update] = []
+            for _ in range(chance.choice([3, 9, 14]) if begin else 14):
+                present = sorted(there[name].elements())
+                if present and chance.random() < 0.4:
+                    record, moment, diff = chance.choice(present), begin + 1, -1
+                else:
+                    record = tuple(chance.randrange(9) for _ in range(width))
+                    moment, diff = begin + chance.choice([0, 0, 1, 1, 2]), 1
+                (later if moment > begin + 1 else there)[name][record] += diff
+                updates.append((record, moment, diff))
+            made[name] = updates
+            there[name] += later[name]
+            later[name].clear()
+        steps.append(made)
+    return steps
+
+
+@lru_cache(maxsize=None)
+def answer(seed: int, oracle: Oracle, moment: int) -> Collection:
+    """What a collection is at a time, worked out from nothing."""
+    given = steps_of(seed)
+    now = {
+        name: accumulate([u for step in given for u in step[name]], moment) for name in INPUTS
+    }
+    return oracle(now) if moment >= 0 else Counter()
+
+
+def change(seed: int, oracle: Oracle, step: int) -> Collection:
+    """The updates that a step gives a consumer."""
+    found: Collection = Counter()
+    for moment in 2 * step, 2 * step + 1:
+        after, before = answer(seed, oracle, moment), answer(seed, oracle, moment - 1)
+        for record in {*after, *before}:
+            if after[record] != before[record]:
+                found[(record, moment)] = after[record] - before[record]
+    return found
+
+
+# An application.
+
+#: What a consumer was given by one application.
+Seen = dict[Oracle, list[Update]]
+
+
+class Application:
+    """One that opens a store, and goes on."""
+
+    def __init__(
+        self, spark: Any, root: str | Path, seed: int = 0, told: Callable[..., None] | None = None,
+        **options: Any,
+    ):
+        self.seed = seed
+        self.seen: Seen = {oracle: [] for oracle in ORACLES}
+        self._nodes: dict[Oracle, Any] = {}
+
+        def program(flow: Dataflow) -> None:
+            for oracle, frame in collections(flow).items():
+                def show(*update: Any, of: Oracle = oracle) -> None:
+                    self.seen[of].append(update)
+                    if told is not None:
+                        told(of, *update)
+
+                frame.inspect(show)
+                self._nodes[oracle] = frame.keep(oracle.__name__)._node
+
+        options = {"runner": "local", "retain": RETAIN, "buckets": 2, **options}
+        self.flow = Dataflow.open(str(root), program, spark=spark, **options)
+        times = {name: self.flow.session(name).time() for name in INPUTS}
+        demand(len(set(times.values())) == 1, f"inputs are at different times: {times}")
+        self.done = self.at()
+        demand(times["edges"] == 2 * self.done, f"inputs are at {times}, and not processed so far")
+        token = f"step {self.done - 1}" if self.done else None
+        demand(self.flow.token == token, f"{self.done} steps are done, and {self.flow.token!r}")
+
+    def at(self) -> int:
+        """How many steps are done, by how far the inputs are processed."""
+        state = self.flow._state
+        moments = {self.flow._inputs.frontier(state).bound}
+        moments |= {state.frontiers[node].bound for node in self.flow._inputs.nodes()}
+        moment = moments.pop()
+        demand(not moments, f"inputs are processed up to {moment} and up to {moments}")
+        demand(moment is not None and moment % 2 == 0, f"a step is done by half, up to {moment}")
+        return (moment or 0) // 2
+
+    def feed(self) -> None:
+        """Hand in what the next step is to process."""
+        for name, updates in steps_of(self.seed)[self.done].items():
+            session = self.flow.session(name)
+            session.update([(*record, moment, diff) for record, moment, diff in updates])
+            session.advance_to(2 * self.done + 2)
+
+    def step(self) -> None:
+        self.feed()
+        demand(self.flow.step(token=f"step {self.done}"), "a step has nothing to do")
+        self.done += 1
+
+    def check(self) -> None:
+        """What is kept, at its last complete time, and the files that it lies in."""
+        if self.flow._state.graph is None:
+            demand(self.done == 0, f"{self.done} steps are done, and nothing is kept")
+            return
+        moment = 2 * self.done - 1
+        for oracle in ORACLES:
+            found = self.flow._arrangement(self._nodes[oracle])
+            upper = found.trace.upper.bound
+            demand(upper == moment + 1, f"{oracle.__name__} is at {upper}, not {moment + 1}")
+            rows = [
+                (tuple(row.values())[:-2], row["time"], row["diff"])
+                for row in found.table().to_pylist()
+            ]
+            kept = accumulate(rows, moment)
+            wanted = answer(self.seed, oracle, moment)
+            demand(
+                kept == wanted, f"{oracle.__name__} is kept wrong at {moment}: {kept}, not {wanted}"
+            )
+        wrong = self.flow.verify()
+        demand(not wrong, f"files are wrong: {wrong}")
+
+    def check_clean(self, root: str | Path) -> None:
+        """After a vacuum, nothing is there but what commits list."""
+        self.flow.vacuum(dry_run=False, older_than=-60)
+        objects = objects_at(str(root))
+        commits = Commits(objects)
+        numbers = commits.numbers()
+        demand(len(numbers) <= RETAIN, f"{len(numbers)} commits are there after a vacuum")
+        listed = {name for number in numbers for name in commits.read(number).files}
+        data = {found.name for found in objects.names("data")}
+        # What the state in memory needs is listed by the last commit.
+        demand(data >= listed, f"files that are missing: {sorted(listed - data)}")
+        demand(data <= listed, f"files that nobody lists: {sorted(data - listed)}")
+        left = [found.name for found in objects.leftovers()]
+        demand(not left, f"files that were being written are left: {left}")
+
+    def close(self) -> None:
+        self.flow.close()
+
+
+def check_seen(
+    seed: int, segments: Sequence[Seen], ended: Sequence[bool], steps: int, begins: int = 0
+) -> None:
+    """What consumers were given by applications one after another, of which some were ended.
+
+    Others before them had been given the first steps, of the last of which nobody knows.
+    """
+    for oracle in ORACLES:
+        wanted = [change(seed, oracle, step) for step in range(steps)]
+        whole = begins - 1  # the last step of which all was given
+        newest = begins - 1
+        for number, seen in enumerate(segments):
+            groups: dict[int, Collection] = {}
+            before = -1
+            for record, moment, diff in seen[oracle]:
+                step = moment // 2
+                told = f"{oracle.__name__}: application {number} was given step {step}"
+                demand(step >= before, f"{told} after step {before}")
+                demand(step >= newest, f"{told}, although step {newest} had been given")
+                before = step
+                groups.setdefault(step, Counter())[(record, moment)] += diff
+            for step, found in groups.items():
+                found = Counter({update: n for update, n in found.items() if n})
+                gap = any(wanted[missed] for missed in range(whole + 1, step))
+                demand(not gap, f"{oracle.__name__}: step {whole + 1} was never given as a whole")
+                if found == wanted[step]:
+                    whole = step
+                elif not (ended[number] and step == max(groups)):
+                    raise Wrong(
+                        f"{oracle.__name__}: step {step} was given as {found}, not {wanted[step]}"
+                    )
+            newest = max([newest, *groups])
+        demand(
+            not any(wanted[step] for step in range(whole + 1, steps)),
+            f"{oracle.__name__}: step {whole + 1} was never given as a whole",
+        )
+
+
+def recovered(
+    spark: Any, root: str | Path, seed: int, acknowledged: int, under_way: bool,
+    segments: Sequence[Seen], more: int = 2, begins: int = 0,
+) -> int:
+    """Open a store after an end and go on; gives how many steps it has, or raises `Wrong`."""
+    try:
+        application = Application(spark, root, seed)
+    except DiffError as error:
+        raise Wrong(f"it cannot be opened: {error!r}") from error
+    try:
+        found = application.done
+        demand(found >= acknowledged, f"{acknowledged} steps were done, and {found} are there")
+        demand(
+            found <= acknowledged + under_way,
+            f"{acknowledged} steps were done, and {found} are there",
+        )
+        application.check()
+        for _ in range(min(more, len(steps_of(seed)) - found)):
+            application.step()
+            application.check()
+        # Where there is nothing left to do, what consumers are owed is given by an empty step.
+        application.flow.step()
+        application.check_clean(root)
+        application.check()
+    except DiffError as error:
+        raise Wrong(f"going on fails: {error!r}") from error
+    finally:
+        application.close()
+    ended = [*[True] * len(segments), False]
+    check_seen(seed, [*segments, application.seen], ended, application.done, begins)
+    return found
+
+
+@contextmanager
+def small_batches() -> Iterator[None]:
+    """Few rows are many; what is warned of is what is looked at here anyway."""
+    logger = logging.getLogger("pyspark_diff")
+    level = logger.level
+    with mock.patch.object(work, "IN_MEMORY_ROWS", IN_MEMORY_ROWS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+# What is run.
+
+
+@dataclass
+class Tally:
+    """What became of the runs of one gate."""
+
+    name: str
+    runs: int = 0
+    right: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @contextmanager
+    def run(self, what: str) -> Iterator[None]:
+        """One run, which is right if it raises nothing."""
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        started = time.monotonic()
+        self.runs += 1
+        try:
+            yield
+            self.right += 1
+        except Exception as error:
+            told = str(error) if isinstance(error, Wrong) else traceback.format_exc()
+            self.wrong.append(f"{what}: {told}")
+            if os.environ.get("DURABILITY_VERBOSE"):
+                print(f"WRONG: {self.name}, {what}: {told}", flush=True)
+        finally:
+            self.seconds += time.monotonic() - started
+            faulthandler.cancel_dump_traceback_later()
+
+    def line(self) -> str:
+        notes = "".join(f", {count} {what}" for what, count in sorted(self.notes.items()))
+        return f"{self.name}: {self.runs} runs, {self.right} right{notes} ({self.seconds:.0f} s)"
+
+
+class Scenario:
+    """A run from a new store to its end: steps, with what lies between them.
+
+    Gives its stages one after another, and tells what is done and under way.
+    """
+
+    STAGES = (
+        "make", "step", "step", "step", "close", "reopen", "step", "step", "vacuum", "step",
+        "close",
+    )
+
+    def __init__(self, spark: Any, root: str, seed: int, **options: Any):
+        self.spark, self.root, self.seed, self.options = spark, root, seed, options
+        self.application: Application | None = None
+        self.segments: list[Seen] = []
+        self.acknowledged, self.under_way = 0, False
+        self.stage = ""
+
+    def run(self) -> None:
+        for number, stage in enumerate(self.STAGES):
+            self.stage = f"{stage} {number}"
+            self.take(stage)
+        self.stage = "end"
+
+    def take(self, stage: str) -> None:
+        here = self.application
+        if stage in ("make", "reopen"):
+            self.application = Application(self.spark, self.root, self.seed, **self.options)
+            self.segments.append(self.application.seen)
+            return
+        assert here is not None
+        if stage == "step":
+            self.under_way = True
+            here.step()
+            # One assignment each, and nothing is recorded between them.
+            self.acknowledged, self.under_way = here.done, False
+        elif stage == "vacuum":
+            here.flow.vacuum(dry_run=False, older_than=-60)
+        else:
+            here.close()
+
+    def seen(self) -> list[Seen]:
+        """What consumers have been given so far."""
+        return [{o: list(updates) for o, updates in seen.items()} for seen in self.segments]
+
+
+@dataclass
+class Ended:
+    """What an end would leave."""
+
+    what: str
+    root: str
+    acknowledged: int
+    under_way: bool
+    segments: list[Seen]
+
+
+def ends_of(
+    spark: Any, folder: Path, seed: int, *, stride: int = 1, first: int = 0,
+    kind: str = "kill", notes: Counter[str] | None = None,
+) -> list[Ended]:
+    """What is left by ends at each operation of a scenario, as copies of its store.
+
+    An end is a ``kill``, or a crash of the machine after which ``all`` that was not synced is gone,
+    names are there without their bytes (``torn``), or ``some`` of both.
+    """
+    scenario = Scenario(spark, str(folder / "base" / "store"), seed)
+    found: list[Ended] = []
+    count = 0
+    changed = True
+    last: object = None
+
+    def end(what: str) -> None:
+        nonlocal count, changed, last
+        now = (
+            scenario.acknowledged, scenario.under_way,
+            [len(updates) for seen in scenario.segments for updates in seen.values()],
+        )
+        if not changed and now == last:
+            return  # it would leave what the one before left
+        changed, last = False, now
+        count += 1
+        if count % stride != first % stride:
+            return
+        to = str(folder / f"{len(found)}" / "store")
+        if synced is not None:
+            synced.lost(os.path.dirname(to), kind, seed * 10_000 + count)
+        elif os.path.exists(scenario.root):
+            shutil.copytree(scenario.root, to)
+        found.append(Ended(
+            f"{scenario.stage}, {what}", to, scenario.acknowledged, scenario.under_way,
+            scenario.seen(),
+        ))
+
+    def handler(what: str, path: str, done: bool) -> None:
+        nonlocal changed
+        if done:
+            # What is synced is safe from a crash; to a kill that makes no difference.
+            changed = changed or (what == "fsync") == (kind == "all") or kind in ("torn", "some")
+            if what == "fsync" and synced is not None:
+                synced.synced(path)
+        else:
+            if notes is not None:
+                notes["operations"] += 1
+            end(f"before {what} {crashes.short(path)}")
+
+    base = folder / "base"
+    os.makedirs(base)
+    synced = None if kind == "kill" else Synced(str(base), str(folder / "beside"))
+    try:
+        # Its own parent too: there the store is made.
+        with operations(str(base), handler):
+            scenario.run()
+        end("at the end")
+    finally:
+        if synced is not None:
+            synced.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is run."""
+
+    seeds: int = 1
+    stride: int = 1
+    real: int = 20
+    random: int = 100
+    executors: int = 20
+    rows: int = 1_000_000
+
+
+# The gates.
+
+
+def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T1: a kill of the process at each primitive operation, as what it would leave."""
+    tally = Tally("T1 white-box kills")
+    for seed in range(options.seeds):
+        here = folder / f"kills-{seed}"
+        with tally.run(f"seed {seed}, without an end"):
+            ends = ends_of(spark, here, seed, stride=options.stride, notes=tally.notes)
+            for number, one in enumerate(ends):
+                with tally.run(f"seed {seed}, {one.what}"):
+                    found = recovered(
+                        spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+                        more=9 if number % 5 == 0 else 2,
+                    )
+                    if one.under_way:
+                        there = "there" if found > one.acknowledged else "not there"
+                        tally.notes[f"steps under way that were {there}"] += 1
+        shutil.rmtree(here)
+    yield tally
+
+
+def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A crash of the machine at each sync, or operation: what was not synced is lost."""
+    for kind in "all", "torn", "some":
+        tally = Tally(f"loss of unsynced writes ({kind})")
+        for seed in range(options.seeds):
+            here = folder / f"{kind}-{seed}"
+            with tally.run(f"seed {seed}, without an end"):
+                ends = ends_of(
+                    spark, here, seed, stride=options.stride, kind=kind, notes=tally.notes
+                )
+                for one in ends:
+                    with tally.run(f"seed {seed}, {one.what}"):
+                        recovered(
+                            spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+                            more=1,
+                        )
+            shutil.rmtree(here)
+        yield tally
+
+
+def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """The same with processes that are really ended, in the middle of all: a share of them."""
+    tally = Tally("T1 real ends of a process")
+    seed = 0
+    places = At(lambda what, path: None)
+    with operations(str(folder / "counted"), places):
+        Scenario(spark, str(folder / "counted"), seed).run()
+    for number in sorted({round(n * places.count / options.real) for n in range(options.real)}):
+        root = folder / f"ended-{number}" / "store"
+        with tally.run(f"operation {number + 1} of {places.count}"):
+            lines, code = forked(spark, str(root), seed, number + 1)
+            demand(code == 137, f"the process ended with {code}: {lines}")
+            acknowledged, under_way, segments = read_lines(lines)
+            recovered(spark, root, seed, acknowledged, under_way, segments)
+        shutil.rmtree(root.parent, ignore_errors=True)
+    yield tally
+
+
+def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any]], int]:
+    """A process that runs a scenario and ends at an operation: what it told, and its exit code."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reads)
+            thread = threading.Thread(target=child_runs, args=(spark, root, seed, number, writes))
+            thread.start()
+            thread.join()
+        finally:
+            os._exit(99)
+    os.close(writes)
+    with open(reads) as pipe:
+        lines = [json.loads(line) for line in pipe]
+    _, status = os.waitpid(child, 0)
+    return lines, os.waitstatus_to_exitcode(status)
+
+
+def child_runs(spark: Any, root: str, seed: int, number: int, writes: int) -> None:
+    """What a process does that will be ended; it tells what it has done before that counts."""
+    from py4j import java_gateway
+
+    # The parent's objects in the JVM stay; this thread has a connection of its own.
+    java_gateway._garbage_collect_object = lambda *_: None
+    tells = os.write
+
+    def tell(*what: Any) -> None:
+        tells(writes, json.dumps(what).encode() + b"\n")
+
+    try:
+        scenario = Scenario(spark, root, seed, told=lambda of, *update: tell(
+            "given", ORACLES.index(of), *update
+        ))
+        with operations(root, At(crashes.ends, number)):
+            for stage in scenario.STAGES:
+                tell("begins", stage)
+                scenario.take(stage)
+                tell("done", stage)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(98)
+
+
+def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Seen]]:
+    """What a process has told: steps that were done, whether one was under way, what was given."""
+    acknowledged, under_way = 0, False
+    segments: list[Seen] = []
+    for kind, *what in lines:
+        if kind == "begins":
+            under_way = what[0] == "step"
+            if what[0] in ("make", "reopen"):
+                segments.append({oracle: [] for oracle in ORACLES})
+        elif kind == "done":
+            acknowledged += what[0] == "step"
+            under_way = False
+        else:
+            of, record, moment, diff = what
+            segments[-1][ORACLES[of]].append((tuple(record), moment, diff))
+    return acknowledged, under_way, segments
+
+
+# Faults of files.
+
+#: What is done where a fault is met, and before how many steps.
+PLACES = (("make", 0), ("step", 1), ("step", 2), ("step", 4), ("reopen", 4), ("vacuum", 4),
+          ("close", 4))
+FAULTS: tuple[tuple[str, int, bool], ...] = (
+    ("EIO", errno.EIO, False), ("ENOSPC", errno.ENOSPC, False), ("done, and EIO", errno.EIO, True),
+)
+
+
+def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T4: the k-th operation on files fails, or is done and says that it failed."""
+    for seed in range(options.seeds):
+        templates = templates_of(spark, folder / f"templates-{seed}", seed)
+        for name, code, after in FAULTS:
+            tally = Tally(f"T4 failing operations ({name})" + (f", seed {seed}" if seed else ""))
+            for stage, steps in PLACES:
+                for number in range(1, 10_000, options.stride):
+                    at = At(crashes.fails(code), number, after=after)
+                    with tally.run(f"{stage} after {steps} steps, operation {number}"):
+                        one_fault(spark, folder, templates, seed, stage, steps, at, tally)
+                    if at.count < number:
+                        break  # that was the run without a fault
+            yield tally
+
+
+def templates_of(spark: Any, folder: Path, seed: int, most: int = 5) -> dict[int, Path]:
+    """Stores after so many steps."""
+    found = {0: folder / "0"}
+    application = Application(spark, folder / "store", seed)
+    while application.done < most:
+        application.step()
+        found[application.done] = folder / f"{application.done}"
+        shutil.copytree(folder / "store", found[application.done])
+    application.close()
+    return found
+
+
+def one_fault(
+    spark: Any, folder: Path, templates: dict[int, Path], seed: int, stage: str, steps: int,
+    at: At, tally: Tally, make_room: Callable[[], None] = lambda: None,
+) -> None:
+    """One operation of a stage meets a fault; then another application goes on with a copy of what
+    is there now, and so does this one, or who opens the store after it."""
+    root, copy = folder / "fault" / "store", folder / "copy" / "store"
+    for path in root.parent, copy.parent:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+    if templates[steps].exists():
+        shutil.copytree(templates[steps], root)
+    segments: list[Seen] = []
+    here: Application | None = None
+    error: Exception | None = None
+
+    def opens() -> Application:
+        made = Application(spark, root, seed)
+        segments.append(made.seen)
+        return made
+
+    done = steps
+    try:
+        if stage not in ("make", "reopen"):
+            here = opens()
+        if stage == "close" and here is not None:
+            here.step()
+            done += 1
+        before = None if here is None else here.flow._state
+        try:
+            with operations(str(root.parent), at):
+                if here is None:
+                    here = opens()
+                elif stage == "step":
+                    here.step()
+                    done += 1
+                elif stage == "vacuum":
+                    here.flow.vacuum(dry_run=False, older_than=-60)
+                else:
+                    here.close()
+        except (DiffError, OSError) as found:
+            error = found
+        make_room()
+        if root.exists():
+            shutil.copytree(root, copy)
+        seen = [{o: list(updates) for o, updates in one.items()} for one in segments]
+        if error is not None:
+            tally.notes["failed, and went on"] += 1
+            demand(isinstance(error, StorageError), f"{at.struck}: the error is {error!r}")
+        undone = stage == "step" and error is not None
+        recovered(spark, copy, seed, done, undone, seen, more=1, begins=steps)
+        if here is not None and stage != "close":
+            if before is not None and error is not None:
+                steps_made = here.flow._state.epoch - before.epoch
+                demand(steps_made in (0, stage == "step"), "the state is neither before nor after")
+            if undone:
+                here.done = go_on_after(here, at, error, done)
+                if here.done > done:
+                    # Now that it is told to be done, it is not to be lost.
+                    done = here.done
+                    shutil.rmtree(copy.parent)
+                    shutil.copytree(root, copy)
+                    seen = [{o: list(u) for o, u in one.items()} for one in segments]
+                    recovered(spark, copy, seed, done, False, seen, more=0, begins=steps)
+            if here.done == done:
+                here.step()
+                here.check()
+                done += 1
+            here.close()
+        recovered(spark, root, seed, done, undone, segments, more=1, begins=steps)
+    finally:
+        if here is not None:
+            here.close()
+
+
+def go_on_after(here: Application, at: At, error: Exception | None, done: int) -> int:
+    """The same application runs a step again; gives how many are done then."""
+    try:
+        here.flow.step(token=f"step {done}")
+    except (UnknownOutcomeError, ConcurrentWriteError) as found:
+        # Whether it is done is what the next to open it finds.
+        told = f"{at.struck}, {error!r}: run again it fails: {found!r}"
+        demand(isinstance(error, UnknownOutcomeError), told)
+        return done
+    found = here.at()
+    demand(found == done + 1, f"{at.struck}, {error!r}: run again, {found} steps are done")
+    here.done = found
+    here.check()
+    return found
+
+
+def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T13: the disk is full from the k-th operation on, until there is room again."""
+    tally = Tally("T13 full disks")
+    with small_disk(folder) as small:
+        if small == folder:
+            tally.notes["left out, as no disk can be made here"] = 1
+            yield tally
+            return
+        templates = templates_of(spark, folder / "templates-full", 0)
+        root = str(small / "fault" / "store")
+        filler = crashes.filler(root)
+        for stage, steps in PLACES:
+            for number in range(1, 10_000, options.stride):
+                at = At(crashes.full(root), number, only=("open", "write", "writev", "mkdir"))
+                with tally.run(f"{stage} after {steps} steps, operation {number}"):
+                    one_fault(
+                        spark, small, templates, 0, stage, steps, at, tally,
+                        lambda: filler.unlink(missing_ok=True),
+                    )
+                if at.count < number:
+                    break
+        yield tally
+
+
+# Writers that come between each other.
+
+
+def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A writer that another one has come after commits nothing more, however long it slept."""
+    tally = Tally("writers that were overtaken")
+    for slept in False, True:
+        root = folder / f"writers-{slept}"
+        # All is in memory, so that no file that a vacuum took stops the one that slept.
+        with tally.run("one that slept" if slept else "two that are awake"), \
+                mock.patch.object(work, "IN_MEMORY_ROWS", 4096):
+            first = Application(spark, root)
+            first.step()
+            second = Application(spark, root)
+            try:
+                with mock.patch.object(commits_module, "MOST_TOMBSTONES", 0):
+                    for _ in range(3 if slept else 0):
+                        second.step()
+                    if slept:
+                        second.flow.vacuum(dry_run=False, older_than=-60)
+                        demand(not objects_at(root).names("commits")[0].name.endswith(
+                            f"{2:016d}.commit"), "the vacuum has left all tombstones")
+                try:
+                    first.step()
+                    raise Wrong("a writer that was overtaken could commit")
+                except ConcurrentWriteError:
+                    pass
+                second.check()
+                second.step()
+                second.check()
+            finally:
+                first.close()
+                second.close()
+            recovered(spark, root, 0, second.done, False, [second.seen], begins=1)
+    yield tally
+
+
+# Ends at random moments, with many rows.
+
+#: So many steps, those that run in Spark whatever their size, and rows that change in each.
+LARGE_STEPS, IN_SPARK, CHANGES = 6, (3,), 400
+#: Edges from each node, so that a loop takes few iterations.
+DEGREE = 20
+
+
+def large_program(flow: Dataflow) -> None:
+    for oracle, frame in collections(flow).items():
+        frame.keep(oracle.__name__)
+
+
+def feed_large(spark: Any, flow: Dataflow, step: int, rows: int) -> None:
+    """Many rows, and then a few that come and go."""
+    edges, prices, roots = (flow.session(name) for name in INPUTS)
+    nodes = rows // DEGREE
+
+    def edge(number: int) -> tuple[int, int]:
+        return number % nodes, (number * 7919 + number // nodes) % nodes
+
+    if step == 0:
+        edges.update(spark.range(rows).selectExpr(
+            f"id % {nodes} AS src", f"(id * 7919 + id div {nodes}) % {nodes} AS dst",
+            "0L AS time", "1L AS diff",
+        ))
+        prices.update([(src, src % 17, 0, 1) for src in range(0, nodes, 50)])
+        roots.update([(0, 0, 1)])
+    else:
+        gone = range((step - 1) * CHANGES, step * CHANGES)
+        edges.update([(*edge(number), step, -1) for number in gone])
+        edges.update([(*edge(number + rows), step, 1) for number in gone])
+        prices.update([(50 * number, number % 17, step, 1) for number in range(step * 10)])
+
+
+def large_child(root: str, rows: int) -> None:
+    """An application that steps to the end; a line for all that it has done."""
+    def tell(*what: object) -> None:
+        print(*what, flush=True)
+
+    with tempfile.TemporaryDirectory() as folder, spark_on(LOCAL, Path(folder)) as spark:
+        tell("jvm", spark.sparkContext._gateway.proc.pid)
+        with Dataflow.open(root, large_program, spark=spark, buckets=2, retain=RETAIN) as flow:
+            done = flow.session("edges").time()
+            tell("opened", done)
+            for step in range(done, LARGE_STEPS):
+                feed_large(spark, flow, step, rows)
+                flow.runner = "spark" if step in IN_SPARK else "auto"
+                tell("begins", step)
+                flow.advance_to(step + 1)
+                tell("done", step + 1)
+            wrong = flow.verify()
+            digest = hashlib.sha256()
+            for oracle in ORACLES:
+                node = flow._outputs._nodes[oracle.__name__][0]
+                table = flow._arrangement(node).table(LARGE_STEPS - 1)
+                digest.update(repr(sorted(map(str, table.to_pylist()))).encode())
+                tell("rows", oracle.__name__, table.num_rows)
+            tell("wrong" if wrong else "answer", wrong or digest.hexdigest())
+
+
+class Child:
+    """A process that runs `large_child`, and what it has told."""
+
+    def __init__(self, root: Path, rows: int):
+        self.lines: list[list[str]] = []
+        self.errors = open(f"{root}.errors", "ab")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child", str(root), str(rows)],
+            stdout=subprocess.PIPE, stderr=self.errors, text=True, start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.split())
+
+    def told(self, what: str) -> list[str] | None:
+        """The last line of a kind."""
+        return next((line[1:] for line in reversed(self.lines) if line[0] == what), None)
+
+    def wait_for(self, *what: str) -> None:
+        while not any(map(self.told, what)) and self.process.poll() is None:
+            time.sleep(0.01)
+
+    def kill(self, whom: str) -> None:
+        jvm = self.told("jvm")
+        if whom == "driver and JVM" or jvm is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            os.kill(int(jvm[0]) if whom == "JVM" else self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Wait until it has ended by itself; what it started ends with it."""
+        try:
+            self.process.wait(HANGS / 3)
+        except subprocess.TimeoutExpired:
+            raise Wrong("the driver hangs after its end") from None
+        finally:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+            self._reader.join()
+            self.errors.close()
+
+
+def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T2: driver, JVM or both are killed at a random moment of running steps, again and again."""
+    tally = Tally(f"T2 random kills, {options.rows:,} rows")
+    chance = random.Random(2)
+    plain = Child(folder / "plain", options.rows)
+    plain.wait_for("opened")
+    started = time.monotonic()
+    plain.wait_for("answer", "wrong")
+    seconds = time.monotonic() - started
+    plain.end()
+    wanted = plain.told("answer")
+    with tally.run("without a kill"):
+        demand(wanted, f"no answer: {plain.lines}")
+    number = stores = 0
+    while number < options.random:
+        root = folder / f"store-{stores}"
+        stores += 1
+        acknowledged = 0
+        ended = False
+        while not ended:
+            with tally.run(f"kill {number}, store {stores - 1}"):
+                child = Child(root, options.rows)
+                try:
+                    if number < options.random:
+                        number += 1
+                        print(f"{tally.name}: kill {number}", file=sys.stderr, flush=True)
+                        child.wait_for("jvm")
+                        # Some while it opens; most while it steps.
+                        if chance.random() < 0.8:
+                            child.wait_for("opened")
+                        whom = chance.choice(["driver and JVM", "driver and JVM", "driver", "JVM"])
+                        time.sleep(chance.random() * seconds * chance.choice([0.1, 0.3, 0.9]))
+                        over = child.process.poll() is not None
+                        child.kill(whom) if not over else None
+                        tally.notes["over before" if over else f"of {whom}"] += 1
+                finally:
+                    child.end()
+                opened, done = child.told("opened"), child.told("done")
+                if opened is not None:
+                    demand(
+                        acknowledged <= int(opened[0]) <= acknowledged + 1,
+                        f"{acknowledged} steps were done, and {opened[0]} are there",
+                    )
+                    acknowledged = int((done or opened)[0])
+                answer = child.told("answer")
+                demand(child.told("wrong") is None, f"files are wrong: {child.told('wrong')}")
+                ended = answer is not None
+                demand(answer in (None, wanted), "the answer is another one")
+                killed = child.process.returncode or child.told("jvm") is None
+                demand(ended or killed, f"it ended without an answer: {child.lines}")
+            if tally.wrong and not ended:
+                break
+        shutil.rmtree(root, ignore_errors=True)
+    yield tally
+
+
+def executor_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T3: an executor is killed in a task of a join, a reduction or a loop."""
+    tally = Tally("T3 kills of executors")
+    with spark_on(CLUSTER, folder) as cluster:
+        templates = templates_of(cluster, folder / "templates-cluster", 0)
+        places = ("task kernel", "task rename", "task end")
+        counted = executor_kill(cluster, folder, templates, Fault("", ""), tally)
+        for number in range(options.executors):
+            place = places[number % len(places)]
+            count = counted[place]
+            at = 1 + (number // len(places)) * 7919 % max(count, 1)
+            with tally.run(f"{place} {at} of {count}"):
+                fault = Fault("", "", place, "kill executor", at)
+                executor_kill(cluster, folder, templates, fault, tally)
+    yield tally
+
+
+def executor_kill(
+    spark: Any, folder: Path, templates: dict[int, Path], fault: Fault, tally: Tally
+) -> Counter[str]:
+    """A step on Spark in which an executor may be killed; gives the places of the step."""
+    root = folder / "executor" / "store"
+    shutil.rmtree(root.parent, ignore_errors=True)
+    shutil.copytree(templates[4], root)
+    here = Application(spark, root, runner="spark")
+    with tempfile.TemporaryDirectory() as counts:
+        fault = replace(fault, folder=counts, root=str(root))
+        try:
+            with faults.about(fault):
+                here.step()
+        except DiffError:
+            tally.notes["failed, and went on"] += 1
+            here.flow.step()
+            here.done += 1
+        places = fault.places()
+        demand(not fault.act or fault.struck(), "the step did not come to this place")
+    here.check()
+    here.flow.runner = "local"
+    here.close()
+    recovered(spark, root, 0, here.done, False, [here.seen], begins=4)
+    return places
+
+
+#: All gates by their names; those of the second kind start Sparks of their own.
+GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
+    "T1": kills,
+    "T1-real": real_kills,
+    "loss": crashes_of_the_machine,
+    "T4": faults_of_files,
+    "T13": full_disks,
+    "writers": writers,
+}
+ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
+    "T2": random_kills,
+    "T3": executor_kills,
+}
+
+
+def run_gates(names: Sequence[str], options: Options) -> list[Tally]:
+    """Run some gates, and tell of each."""
+    tallies = []
+
+    def run(spark: Any, folder: Path, gates: dict[str, Any]) -> None:
+        for name in names:
+            if name in gates:
+                for tally in gates[name](spark, folder, options):
+                    print(tally.line(), flush=True)
+                    for told in tally.wrong:
+                        print(f"WRONG: {tally.name}, {told}", flush=True)
+                    tallies.append(tally)
+
+    with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
+        if any(name in GATES for name in names):
+            with spark_on(LOCAL, Path(folder)) as spark:
+                run(spark, Path(folder), GATES)
+        run(None, Path(folder), ALONE)
+    return tallies
+
+
+# Bugs that are seeded, to show that they are found.
+
+
+@contextmanager
+def data_files_are_not_synced() -> Iterator[None]:
+    real = storage.sync
+    with mock.patch.object(
+        storage, "sync", lambda path: real(path) if os.path.isdir(path) else None
+    ):
+        yield
+
+
+@contextmanager
+def folders_of_data_files_are_not_synced() -> Iterator[None]:
+    with mock.patch.object(StoreFiles, "make_lasting", lambda files, names: None):
+        yield
+
+
+@contextmanager
+def commits_are_not_synced() -> Iterator[None]:
+    real: Any = LocalObjects._write_scratch
+
+    def write(objects: Any, *given: Any, sync: bool) -> Any:
+        return real(objects, *given, sync=False)
+
+    with mock.patch.object(LocalObjects, "_write_scratch", write):
+        yield
+
+
+@contextmanager
+def the_folder_of_commits_is_not_synced() -> Iterator[None]:
+    with mock.patch.object(LocalObjects, "_sync_name", lambda objects, folder, name: None):
+        yield
+
+
+@contextmanager
+def commits_come_before_their_files() -> Iterator[None]:
+    waiting: list[tuple[str, str]] = []
+    real_write, real_append = storage.write_lasting, Commits.append
+
+    def write(path: str, batch: Any, **options: Any) -> Any:
+        found, size = real_write(path, batch, **options)
+        storage.open_updates(found)  # mapped, so that it can be read from here on
+        aside = f"{found}.aside"
+        os.rename(found, aside)
+        waiting.append((aside, found))
+        return found, size
+
+    def append(*given: Any) -> Any:
+        made = real_append(*given)
+        while waiting:
+            os.rename(*waiting.pop())
+        return made
+
+    with mock.patch.object(storage, "write_lasting", write), \
+            mock.patch.object(Commits, "append", append):
+        yield
+
+
+@contextmanager
+def _encoded_without(**parts: Any) -> Iterator[None]:
+    real = durable.encoded
+
+    def encoded(state: Any, *given: Any) -> Any:
+        return real(replace(state, **parts), *given)
+
+    with mock.patch.object(durable, "encoded", encoded):
+        yield
+
+
+def what_waits_is_not_committed() -> Any:
+    return _encoded_without(pending={}, waiting={})
+
+
+def the_outbox_is_not_committed() -> Any:
+    return _encoded_without(outbox=())
+
+
+@contextmanager
+def a_vacuum_deletes_a_listed_file() -> Iterator[None]:
+    real = vacuum_module._unlisted
+
+    def unlisted(objects: Any, listed: set[str], *given: Any) -> Any:
+        files = [name for name in listed if storage.certified(name)]  # others are in memory
+        return real(objects, listed - {max(files, default="")}, *given)
+
+    with mock.patch.object(vacuum_module, "_unlisted", unlisted):
+        yield
+
+
+@contextmanager
+def files_go_before_the_commit_without_them() -> Iterator[None]:
+    real: Any = Commits.append
+
+    def append(commits: Any, state: Any, payload: Any, files: Any, *given: Any) -> Any:
+        if commits.last is not None:
+            commits.objects.delete([name for name in commits.last.files if name not in files])
+        return real(commits, state, payload, files, *given)
+
+    with mock.patch.object(Commits, "append", append):
+        yield
+
+
+@contextmanager
+def a_vacuum_forgets_payloads_that_are_used() -> Iterator[None]:
+    real: Any = Commits._replace
+    with mock.patch.object(
+        Commits, "_replace", lambda commits, number, *, used: real(commits, number, used=False)
+    ):
+        yield
+
+
+@contextmanager
+def the_state_is_taken_over_before_its_commit() -> Iterator[None]:
+    real: Any = BaseDataflow._lasting
+
+    def lasting(flow: Any, state: Any, *given: Any) -> Any:
+        flow._state = state
+        return real(flow, state, *given)
+
+    with mock.patch.object(BaseDataflow, "_lasting", lasting):
+        yield
+
+
+@contextmanager
+def errors_of_files_have_no_type() -> Iterator[None]:
+    @contextmanager
+    def explained(objects: Any, name: str, *, writes: bool = False) -> Iterator[None]:
+        yield
+
+    with mock.patch.object(LocalObjects, "_explained", explained):
+        yield
+
+
+@contextmanager
+def a_name_that_is_taken_is_overwritten() -> Iterator[None]:
+    def create(objects: Any, name: str, parts: Any) -> bool:
+        objects.replace(name, b"".join(parts))
+        return True
+
+    with mock.patch.object(LocalObjects, "create", create), \
+            mock.patch.object(LocalObjects, "probe", lambda objects: None):
+        yield
+
+
+@contextmanager
+def any_commit_is_taken_for_ours() -> Iterator[None]:
+    def judge(commits: Any, commit: Any, *given: Any) -> None:
+        commits.last, commits._in_doubt = commit, None
+
+    with mock.patch.object(Commits, "_judge", judge):
+        yield
+
+
+@contextmanager
+def tombstones_are_deleted_without_a_floor() -> Iterator[None]:
+    def collapse(commits: Any) -> None:
+        sizes = commits._numbers()
+        gone = [n for n, size in sizes.items() if commits_module.manifest.is_tombstone(size)]
+        commits.objects.delete([commits_module.name_of(n) for n in gone])
+
+    def last_of(commits: Any, hint: int, sizes: Any, floor: int) -> Any:
+        return commits._decoded(max(sizes))
+
+    with mock.patch.object(Commits, "collapse", collapse), \
+            mock.patch.object(Commits, "_last_of", last_of):
+        yield
+
+
+#: Each with the gate that shows it, and how often it is looked for.
+BUGS: list[tuple[Callable[[], Any], str, int]] = [
+    (data_files_are_not_synced, "loss", 6),
+    (folders_of_data_files_are_not_synced, "loss", 6),
+    (commits_are_not_synced, "loss", 6),
+    (the_folder_of_commits_is_not_synced, "loss", 6),
+    (commits_come_before_their_files, "T1", 3),
+    (files_go_before_the_commit_without_them, "T1", 3),
+    (what_waits_is_not_committed, "T1", 9),
+    (the_outbox_is_not_committed, "T1", 3),
+    (a_vacuum_deletes_a_listed_file, "T1", 5),
+    (a_vacuum_forgets_payloads_that_are_used, "T1", 9),
+    (the_state_is_taken_over_before_its_commit, "T4", 3),
+    (errors_of_files_have_no_type, "T4", 5),
+    (a_name_that_is_taken_is_overwritten, "writers", 1),
+    (any_commit_is_taken_for_ours, "writers", 1),
+    (tombstones_are_deleted_without_a_floor, "writers", 1),
+]
+
+
+def self_check() -> int:
+    """Seed bugs one after another; gives the number of those that are not found."""
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
+        with spark_on(LOCAL, Path(folder)) as spark:
+            for bug, name, stride in BUGS:
+                with bug(), tempfile.TemporaryDirectory(dir=folder) as inside:
+                    tallies = list(GATES[name](spark, Path(inside), Options(stride=stride)))
+                wrong, runs = sum(len(t.wrong) for t in tallies), sum(t.runs for t in tallies)
+                missed += not wrong
+                print(f"{bug.__name__}: {wrong} of {runs} runs of {name} found it", flush=True)
+    print(f"{len(BUGS)} bugs were seeded, {len(BUGS) - missed} were found")
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ci/durability", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--only", action="append", choices=[*GATES, *ALONE], metavar="NAME",
+        help=f"only this gate, of {', '.join([*GATES, *ALONE])}; may be given several times",
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="so many programs of inputs; 1")
+    parser.add_argument("--quick", action="store_true", help="every seventh place, and few kills")
+    parser.add_argument(
+        "--self-check", action="store_true", help="show that seeded bugs of the library are found"
+    )
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    # Whoever ends this ends it with all that it has mounted and started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.child:
+        large_child(options.child[0], int(options.child[1]))
+        return 0
+    if options.self_check:
+        return 1 if self_check() else 0
+    quick = Options(options.seeds, stride=7, real=4, random=12, executors=3, rows=50_000)
+    tallies = run_gates(
+        options.only or [*GATES, *ALONE], quick if options.quick else Options(options.seeds)
+    )
+    runs, right = sum(tally.runs for tally in tallies), sum(tally.right for tally in tallies)
+    print(f"{runs} runs: {right} right, {runs - right} wrong")
+    return 0 if runs and runs == right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

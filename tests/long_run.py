@@ -1,0 +1,365 @@
+"""A dataflow in a store over a long time, and a model that tells what it holds.
+
+    whatever was done to it, and however often it ended, each collection is at each time that can be
+    read what a dictionary makes of the updates that were taken
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from damaged_stores import Wrong, arrangement_of, rows_of
+
+from pyspark_diff import Dataflow, NotReadableError
+from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.runners import work
+from pyspark_diff.trace import commits as chain
+
+RETAIN = 5
+#: Files and folders of the store, at most: what five commits stand on, and what they left.
+MOST_FILES = 600
+
+Records = Counter[tuple[Any, ...]]
+Update = tuple[tuple[Any, ...], int, int]
+
+
+def _joined(a: Records, b: Records) -> Records:
+    return Counter({
+        (k, v, w): m * n for (k, v), m in a.items() for (other, w), n in b.items() if k == other
+    })
+
+
+def _counts(a: Records, b: Records) -> Records:
+    found: Counter[Any] = Counter()
+    for (k, _), m in a.items():
+        found[k] += m
+    return Counter({(k, n): 1 for k, n in found.items() if n})
+
+
+#: By name a collection, as a dataflow makes it, as a dictionary does, and its inputs.
+OUTPUTS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Records, Records], Records], str]] = {
+    "a": (lambda a, b: a, lambda a, b: a, "a"),
+    "b": (lambda a, b: b, lambda a, b: b, "b"),
+    "joined": (lambda a, b: a.join(b, "k"), _joined, "ab"),
+    "counts": (lambda a, b: a.select("k").count(), _counts, "a"),
+    "distinct": (
+        lambda a, b: b.select("w").distinct(),
+        lambda a, b: Counter({(w,): 1 for (_, w), n in b.items() if n > 0}), "b",
+    ),
+    "few": (
+        lambda a, b: a.where("v < 2"),
+        lambda a, b: Counter({(k, v): n for (k, v), n in a.items() if v < 2}), "a",
+    ),
+}
+
+
+class LongRun:
+    """A dataflow and its model. It holds state: both."""
+
+    def __init__(self, spark: Any, root: str, seed: int):
+        self.spark, self.root = spark, root
+        self.chance = random.Random(seed)
+        self.names = ["a", "b", "joined"]
+        #: Collections that no step has reached.
+        self.fresh: set[str] = set(self.names)
+        self.taken: dict[str, list[Update]] = {"a": [], "b": []}
+        self.given: dict[str, list[Update]] = {"a": [], "b": []}
+        #: Up to where inputs were advanced, and where the last commit has that.
+        self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+        #: By commit what its collections were.
+        self.past: dict[int, dict[str, tuple[int, Records]]] = {-1: {}}
+        self.readers: list[StateReader] = []
+        self.held: list[tuple[Any, str, int]] = []
+        self.done: Counter[str] = Counter()
+        self.open()
+
+    # The dataflow.
+
+    def write(self, flow: Dataflow) -> None:
+        self.frames = {name: flow.input(name, f"k long, {'vw'[name > 'a']} long")[0]
+                       for name in "ab"}
+        for name in self.names:
+            self.keep(name)
+
+    def keep(self, name: str) -> None:
+        OUTPUTS[name][0](self.frames["a"], self.frames["b"]).keep(name)
+
+    def open(self) -> None:
+        self.flow = Dataflow.open(
+            self.root, self.write, spark=self.spark, runner="local", buckets=2, retain=RETAIN,
+            on_change="extend",
+        )
+        self.given = {"a": [], "b": []}
+        self.now = dict(self.stood)
+        self.held = []
+        for name in "ab":
+            self.expect(self.flow.session(name).time(), self.now[name], f"time of {name}")
+
+    def last(self) -> int:
+        """The number of the last commit."""
+        assert self.flow._store is not None
+        return self.flow._store.last.number
+
+    def past_of(self, commit: int) -> dict[str, tuple[int, Records]]:
+        """What a commit has; those that no step has made have what the one before has."""
+        return self.past[max(number for number in self.past if number <= commit)]
+
+    def note(self) -> None:
+        """Note what the commit of a step has."""
+        self.past[self.last()] = {
+            name: (frontier, self.expected(name, frontier - 1))
+            for name in self.names if name not in self.fresh
+            for frontier in [self.frontier(name)]
+        }
+
+    # The model.
+
+    def frontier(self, name: str) -> int:
+        return min(self.stood[source] for source in OUTPUTS[name][2])
+
+    def expected(self, name: str, time: int) -> Records:
+        a, b = (self.standing(source, time) for source in "ab")
+        found = OUTPUTS[name][1](a, b)
+        return Counter({record: n for record, n in found.items() if n})
+
+    def standing(self, source: str, time: int) -> Records:
+        found: Records = Counter()
+        for record, at, diff in self.taken[source]:
+            if at <= time:
+                found[record] += diff
+        return found
+
+    def expect(self, found: object, expected: object, what: str) -> None:
+        if found != expected:
+            raise Wrong(f"{what}: {found!r} and not {expected!r}"[:900])
+
+    def expect_at(self, collection: Any, time: int, expected: Records, what: str) -> None:
+        """What came late is not known at times that what it is made of was not kept at."""
+        since = arrangement_of(collection).trace.since.bound
+        if since is None or since <= time:
+            self.expect(self.at(collection, time), expected, what)
+
+    @staticmethod
+    def at(collection: Any, time: int) -> Records:
+        found: Records = Counter()
+        for (*record, when, diff), number in rows_of(collection).items():
+            if when <= time:
+                found[tuple(record)] += diff * number
+        return Counter({record: n for record, n in found.items() if n})
+
+    def check(self) -> None:
+        for name in self.names:
+            if name not in self.fresh:
+                time = self.frontier(name) - 1
+                self.expect_at(self.flow[name], time, self.expected(name, time), name)
+
+    # Actions.
+
+    def insert(self) -> None:
+        source = self.chance.choice("ab")
+        records = [
+            (self.chance.randrange(4), self.chance.randrange(4))
+            for _ in range(self.chance.choice([1, 2, 9]))
+        ]
+        self.flow.session(source).insert(records)
+        self.given[source] += [(record, self.now[source], 1) for record in records]
+
+    def remove(self) -> None:
+        source = self.chance.choice("ab")
+        there = self.standing(source, 1 << 60)
+        for record, _, diff in self.given[source]:
+            there[record] += diff
+        records = [record for record, n in there.items() if n > 0][:self.chance.randint(1, 3)]
+        if records:
+            self.flow.session(source).remove(records)
+            self.given[source] += [(record, self.now[source], -1) for record in records]
+
+    def advance(self) -> None:
+        for source in self.chance.choice(["a", "b", "ab", "ab", "ab"]):
+            self.now[source] += self.chance.randint(1, 2)
+            self.flow.session(source).advance_to(self.now[source])
+
+    def step(self) -> None:
+        last = self.last()
+        self.flow.step()
+        for source in "ab":
+            self.taken[source] += self.given[source]
+        self.given = {"a": [], "b": []}
+        self.stood = dict(self.now)
+        self.fresh = set()
+        if self.last() > last:
+            self.note()
+        self.check()
+
+    def advance_and_step(self) -> None:
+        self.advance()
+        self.step()
+
+    def discard(self) -> None:
+        source = self.chance.choice("ab")
+        self.flow.session(source).discard()
+        self.given[source] = []
+        # Also what steps have taken in, and is not released yet.
+        stood = self.stood[source]
+        self.taken[source] = [update for update in self.taken[source] if update[1] < stood]
+
+    def late_operator(self) -> None:
+        missing = [name for name in OUTPUTS if name not in self.names]
+        if missing:
+            name = self.chance.choice(missing)
+            self.names.append(name)
+            self.fresh.add(name)
+            self.keep(name)
+
+    def hold(self) -> None:
+        name = self.chance.choice(self.names)
+        since = arrangement_of(self.flow[name]).trace.since.bound
+        time = self.frontier(name) - 1
+        if name not in self.fresh and since is not None and since <= time:
+            self.held.append((self.flow[name].hold(time), name, time))
+            if len(self.held) > 3:
+                self.held.pop(0)[0].release()
+
+    def read_held(self) -> None:
+        for _, name, time in self.held:
+            if name in self.names:
+                self.expect_at(self.flow[name], time, self.expected(name, time), name)
+
+    def read(self) -> None:
+        """As users do, by way of Spark."""
+        name = self.chance.choice(self.names)
+        time = self.chance.randrange(max(self.now.values()) + 1)
+        try:
+            found = self.flow[name].at(time, allow_negative=True).collect()
+        except NotReadableError:
+            return
+        expected = self.expected(name, time)
+        self.expect(Counter(map(tuple, found)), +expected, f"{name} at {time}")
+
+    def changes(self) -> None:
+        if self.held:
+            _, name, first = self.held[0]
+            if name in self.names and name not in self.fresh:
+                last = self.frontier(name) - 1
+                found: Records = Counter()
+                for *record, _, diff in self.flow[name].changes(first, last).collect():
+                    found[tuple(record)] += diff
+                before, after = self.expected(name, first), self.expected(name, last)
+                after.subtract(before)
+                self.expect(
+                    {r: n for r, n in found.items() if n}, {r: n for r, n in after.items() if n},
+                    f"changes of {name}",
+                )
+
+    def reopen(self) -> None:
+        self.flow.close()
+        self.open()
+
+    def kill(self) -> None:
+        self.flow._storage.close()
+        self.open()
+
+    def new_reader(self) -> None:
+        self.readers.append(StateReader(self.root, spark=self.spark))
+        if len(self.readers) > 2:
+            self.readers.pop(0).close()
+        self.read_readers()
+
+    def refresh(self) -> None:
+        if self.readers:
+            self.chance.choice(self.readers).refresh()
+        self.read_readers()
+
+    def read_readers(self) -> None:
+        for reader in self.readers:
+            past = self.past_of(reader.commit)
+            self.expect(set(reader) - set(past), set(), "names")
+            for name in reader:
+                frontier, expected = past[name]
+                self.expect(reader[name].frontier(), frontier, f"frontier of {name}")
+                self.expect_at(reader[name], frontier - 1, expected, f"{name} of a reader")
+
+    def older(self) -> None:
+        """All commits that are retained."""
+        for number in self.flow.history().select("commit").toPandas()["commit"]:
+            with self.flow.at(int(number)) as reader:
+                for name in reader:
+                    frontier, expected = self.past_of(int(number))[name]
+                    self.expect_at(reader[name], frontier - 1, expected, f"at {number}")
+
+    def vacuum(self) -> None:
+        self.flow.vacuum(dry_run=self.chance.random() < 0.3, older_than=0.0)
+        files = sum(len(names) for _, _, names in os.walk(self.root))
+        if files > MOST_FILES:
+            raise Wrong(f"{files} files")
+
+    def verify(self) -> None:
+        self.expect(self.flow.verify(), [], "verify")
+
+    def drop(self) -> None:
+        """Another program: with one collection less, or one more."""
+        if len(self.names) > 3 and self.chance.random() < 0.6:
+            gone = self.chance.choice([name for name in self.names if name not in "ab"])
+            self.names.remove(gone)
+            self.fresh.discard(gone)
+        else:
+            missing = [name for name in OUTPUTS if name not in self.names]
+            if missing:
+                self.names.append(self.chance.choice(missing))
+                self.fresh.add(self.names[-1])
+        self.reopen()
+
+    def act(self) -> None:
+        name = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        self.done[name] += 1
+        getattr(self, name)()
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.flow.close()
+
+
+#: How often each is taken.
+ACTIONS = {
+    "insert": 20, "remove": 8, "advance": 6, "step": 8, "advance_and_step": 20, "discard": 2,
+    "late_operator": 1, "hold": 3, "read_held": 3, "read": 1, "changes": 1, "reopen": 3, "kill": 3,
+    "new_reader": 2, "refresh": 4, "older": 1, "vacuum": 3, "verify": 2, "drop": 2,
+}
+
+
+def run(spark: Any, root: str, actions: int, seed: int = 0) -> Counter[str]:
+    """Take many actions; gives how often each was taken, and what was there at the end."""
+    persistent = spark.sparkContext._jsc.getPersistentRDDs
+    before = persistent().size()
+    with mock.patch.object(work, "IN_MEMORY_ROWS", 4), \
+            mock.patch.object(chain, "MOST_TOMBSTONES", 10):
+        long = LongRun(spark, root, seed)
+        descriptors: list[int] = []
+        for number in range(actions):
+            try:
+                long.act()
+            except Exception as error:
+                raise Wrong(f"seed {seed}, action {number}: {error!r}") from error
+            if number % 50 == 49:
+                gc.collect()
+                descriptors.append(len(os.listdir("/proc/self/fd")))
+        long.step()
+        long.vacuum()
+        files = sum(len(names) for _, _, names in os.walk(root))
+        long.close()
+    if persistent().size() != before:
+        raise Wrong(f"{persistent().size()} persistent RDDs, and there were {before}")
+    if descriptors and max(descriptors) > descriptors[0] + 24:
+        raise Wrong(f"descriptors: {descriptors}")
+    tmp = [path for path in Path(root).rglob("*.tmp")]
+    if tmp:
+        raise Wrong(f"left: {tmp}")
+    return long.done + Counter({"files at the end": files})

@@ -1,0 +1,55 @@
+"""Roots of stores for tests: a folder, memory, and a bucket of a server that speaks S3."""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pytest
+
+KINDS = ["local", "memory", "s3"]
+
+
+@lru_cache(maxsize=1)
+def s3_server() -> str:
+    """The address of a server of this process, with one bucket named ``bucket``."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"))
+    return address
+
+
+def environment() -> dict[str, str]:
+    """What tells a client of S3 where the server is, and who we are."""
+    return {
+        "AWS_ENDPOINT_URL": s3_server(),
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "an-id",
+        "AWS_SECRET_ACCESS_KEY": "a-very-secret-key",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+@pytest.fixture(params=KINDS)
+def root(
+    request: pytest.FixtureRequest, tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A root where nothing is yet, of each kind."""
+    if request.param == "local":
+        yield os.path.join(tmp_path, "made", "with", "it")
+        return
+    pytest.importorskip("obstore")
+    if request.param == "memory":
+        yield f"memory://{uuid.uuid4().hex}/folder"
+        return
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    yield f"s3://bucket/{uuid.uuid4().hex}"

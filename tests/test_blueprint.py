@@ -1,0 +1,896 @@
+"""Programs that are written anew: their fingerprints, and the graph that has run rebuilt over them.
+
+    a program runs for some steps; it is written anew, rebuilt, and given the state of the first
+    ⟹  both graphs are the same, and what the second gives is what the first would have given
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import enum
+import functools
+import importlib
+import json
+import logging
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter, deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Run, programs, schedules
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, Loop, NotReadableError, StorageError
+from pyspark_diff.engine.blueprint import Rebuilt, blueprint, rebuilt
+from pyspark_diff.engine.description import described
+from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.growth import Growth
+from pyspark_diff.engine.program import Program, written
+from pyspark_diff.engine.state import State
+from pyspark_diff.engine.subgraph import Subgraph
+
+EXAMPLES = settings().max_examples
+
+
+def examples(share: float) -> settings:
+    """A share of the run's examples."""
+    return settings(max_examples=max(1, round(EXAMPLES * share)))
+
+
+def program_of(flow: Dataflow) -> Program:
+    """What a dataflow's program is, as it is written."""
+    return written([*flow._sinks, *flow._inputs.nodes()])
+
+
+def shape(graph: Graph) -> Any:
+    """A graph without its nodes."""
+    numbers = graph.program.numbers
+
+    def order(items: Any) -> Any:
+        return [
+            (order(item.items), [numbers[n] for n in item.leaves],
+             [numbers[n] for n in item.outside])
+            if isinstance(item, Subgraph) else numbers[item] for item in items
+        ]
+
+    return (
+        str(graph.program), order(graph.order),
+        [sorted(graph.wanted[node]) for node in graph.program.nodes],
+        [graph.readings[node] for node in graph.program.nodes],
+        [[numbers[reader] for reader in graph.readers[node]] for node in graph.program.nodes],
+        sorted(numbers[node] for node in graph.sinks),
+        [(type(node), node.kind, node.depth) for node in graph.program.nodes],
+    )
+
+
+def moved(state: State, found: Rebuilt) -> State:
+    """A state over the nodes of another program."""
+    assert state.graph is not None
+    to = {
+        state.graph.program.nodes[number]: node for number, node in found.nodes.items()
+    }
+
+    def over(held):
+        return {to[node]: value for node, value in held.items() if node in to}
+
+    return replace(
+        state, frontiers=over(state.frontiers), traces=over(state.traces),
+        pending=over(state.pending), waiting=over(state.waiting), taken=over(state.taken),
+        outbox=(), given=frozenset(to[node] for node in state.given if node in to),
+        graph=found.graph, floors=over(state.floors), recent=over(state.recent),
+        shown=tuple(replace(one, node=to[one.node]) for one in state.shown if one.node in to),
+    )
+
+
+def fed_again(run: Run, made: Run, schedule) -> None:
+    """Give the inputs of a run that was written anew what those of the first were given."""
+    for step, actions in enumerate(schedule):
+        made._steps = step
+        if step:
+            made._add_outputs()
+        for number, what, data in actions:
+            if not made.closed[number]:
+                made._act(number, what, data)
+        made.flow._inputs.hand_over()
+    made._steps = run._steps
+    assert made.history == run.history
+    made._discarded = run._discarded
+    made.shares_files = True
+
+
+def again(run: Run, made: Run, schedule, grows: bool) -> Run:
+    """A run that was written anew, where another one stands."""
+    fed_again(run, made, schedule)
+    old, new = run.flow, made.flow
+    now, then = program_of(new), program_of(old)
+    prints = fingerprints(now)
+    before = blueprint(old._state.graph, fingerprints(then))
+    found = rebuilt(json.loads(json.dumps(before)), now, prints)
+    assert found.added == found.dropped == found.reasons == ()
+    assert shape(found.graph) == shape(old._state.graph)
+    assert blueprint(found.graph, prints) == before
+    new._state = moved(old._state, found)
+    new._growth = None if grows else Growth(found.graph)
+    if grows:
+        assert not new._build().late
+        assert shape(new._growth.graph) == shape(old._state.graph)
+    assert len(made.outputs) == len(run.outputs)
+    for output, last in zip(made.outputs, run.outputs):
+        output.seen[:], output.first = last.seen, last.first
+    return made
+
+
+def other(run: Run, made: Run, schedule) -> Run:
+    """A run of a program that has changed, where another one stands."""
+    fed_again(run, made, schedule)
+    old, new = run.flow, made.flow
+    now = program_of(new)
+    before = blueprint(old._state.graph, fingerprints(program_of(old)))
+    found = rebuilt(json.loads(json.dumps(before)), now, fingerprints(now))
+    new._state, new._growth = moved(old._state, found), None
+    since = new._build().since.bound
+    graph, numbers = old._state.graph, {node: number for number, node in found.nodes.items()}
+    shown = {graph.lowered[output.frame._node]: output for output in run.outputs}
+    for output in made.outputs:
+        node = output.frame._node
+        if node in found.added:
+            output.first = 0 if since is None else max(since, 0)
+        else:
+            last = shown[graph.program.nodes[numbers[found.graph.lowered[node]]]]
+            output.seen[:], output.first = last.seen, last.first
+    return made
+
+
+def check_rewritten(spark, data, **options):
+    """A random program that grows, and is written anew between two steps of its schedule."""
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs))
+    steps, outputs = st.integers(0, len(schedule)), len(program.outputs)
+    late = data.draw(st.lists(steps, min_size=outputs, max_size=outputs))
+    late[0] = 0
+    keeps = {*range(len(program.inputs)), *data.draw(
+        st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))}
+    stops = data.draw(st.integers(1, len(schedule)))
+    grows = data.draw(st.booleans())
+    keyed = data.draw(st.sampled_from([(), (), (0,)]))
+    if program.inputs[0][0][1] not in ("int", "bigint", "string"):
+        keyed = ()
+    options = {**options, "late": late, "keeps": keeps, "keyed": keyed}
+    with ExitStack() as stack:
+        run = stack.enter_context(Run(spark, program, **options))
+        try:
+            for actions in schedule[:stops]:
+                run.step(actions)
+        except NotReadableError:
+            return
+        if run.flow._state.graph is None:
+            return  # there was nothing to do
+        run = again(
+            run, stack.enter_context(Run(spark, program, **options)), schedule[:stops], grows
+        )
+        run.take(schedule[stops:], ("may look at the times", "loop", "leave"))
+
+
+@examples(1)
+@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
+def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
+    check_rewritten(spark, data, runner="local", buckets=buckets, held=held)
+
+
+@pytest.mark.slow
+@examples(0.3)
+@given(data=st.data())
+def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
+    check_rewritten(spark, data, runner="spark", buckets=2)
+
+
+def check_changed(spark, data, **options):
+    """A random program, and in its place another one with other outputs."""
+    program = data.draw(programs())
+    schedule = data.draw(schedules(program.inputs))
+    every = st.integers(0, len(program.inputs) + len(program.ops) - 1)
+    first, second = (
+        replace(program, outputs=tuple(sorted(data.draw(st.sets(every, min_size=1, max_size=3)))))
+        for _ in range(2)
+    )
+    stops = data.draw(st.integers(1, len(schedule)))
+    keeps = {*range(len(program.inputs)), *data.draw(st.sets(every))}
+    others = data.draw(st.sets(every))
+    refused = ("may look at the times", "loop", "leave")
+    with ExitStack() as stack:
+        run = stack.enter_context(Run(spark, first, keeps=keeps, **options))
+        for actions in schedule[:stops]:
+            run.step(actions)
+        if run.flow._state.graph is None:
+            return
+        made = stack.enter_context(Run(spark, second, keeps=others, **options))
+        try:
+            made = other(run, made, schedule[:stops])
+        except NotReadableError as error:
+            assert any(text in str(error) for text in refused), error
+            return
+        made.take(schedule[stops:], refused)
+
+
+@examples(1)
+@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
+def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):
+    check_changed(spark, data, runner="local", buckets=buckets, held=held)
+
+
+# What a fingerprint tells apart.
+
+
+@pytest.fixture(scope="module")
+def flows(spark):
+    """Dataflows in which a program is written, one for each time."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Dataflow(spark, runner="local"))
+
+
+LIMIT = 3
+
+
+def above(bound, step=1):
+    return lambda row: [(row.k,)] * step if row.v > bound else []
+
+
+def limited(row):
+    return [(row.k,)] * LIMIT
+
+
+def helped(row):
+    return [(value(row),)]
+
+
+def value(row):
+    return row.v + 1
+
+
+def other_value(row):
+    return row.v + 2
+
+
+class Rule:
+    def __init__(self, least):
+        self.least = least
+
+    def __call__(self, row):
+        return [(row.k,)] if row.v > self.least else []
+
+
+def one(value):
+    return 1
+
+
+#: Of each operator some ways to write it, all of which do something else.
+WAYS = {
+    "input": [
+        lambda f, p: f.input("a", "k int")[0], lambda f, p: f.input("b", "k int")[0],
+        lambda f, p: f.input("a", "k long")[0], lambda f, p: f.input("a", "j int")[0],
+        lambda f, p: f.input("a", "k int", key="k")[0],
+    ],
+    "keyed input": [
+        lambda f, p: f.input("a", "k int, v int", key="k")[0],
+        lambda f, p: f.input("a", "k int, v int", key="v")[0],
+    ],
+    "where": [
+        lambda f, p: p.where("k > 1"), lambda f, p: p.where("k > 2"),
+        lambda f, p: p.where("v > 1"), lambda f, p: p.where("k >= 1"),
+        lambda f, p: p.where("k > 1.0"), lambda f, p: p.where("k > 1").where("k > 1"),
+    ],
+    "select": [
+        lambda f, p: p.select("k"), lambda f, p: p.select("v"),
+        lambda f, p: p.select(F.col("k").alias("v")), lambda f, p: p.select("k", "v"),
+        lambda f, p: p.select(F.lit(1).alias("k")), lambda f, p: p.select(F.lit("k").alias("k")),
+        lambda f, p: p.select(F.lit("1").alias("k")),
+        lambda f, p: p.select((p["k"] + 1).alias("k")),
+        lambda f, p: p.select(F.lit(b"ab").alias("k")),
+        lambda f, p: p.select(F.lit(b"ac").alias("k")),
+    ],
+    "expressions of Spark": [
+        lambda f, p: p.withColumn("x", F.col("k") * 1.5),
+        lambda f, p: p.withColumn("x", F.col("v") * 1.5),
+        lambda f, p: p.withColumn("x", p["k"] * 1.25),
+        lambda f, p: p.withColumn("x", p["v"] * 1.25),
+        lambda f, p: p.withColumn("y", F.col("k") * 1.5),
+        lambda f, p: p.withColumn("x", F.col("k").cast("string")),
+        lambda f, p: p.withColumn("x", F.col("k").cast("float")),
+        lambda f, p: p.withColumn("x", F.when(p["k"] > 1, 1.5).otherwise(2.5)),
+        lambda f, p: p.withColumn("x", F.when(p["k"] > 1, 2.5).otherwise(1.5)),
+        lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 1)),
+        lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 2)),
+        lambda f, p: p.withColumn("x", F.expr("k * 1.5")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")),
+        lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
+        lambda f, p: p.fillna(1), lambda f, p: p.fillna(2), lambda f, p: p.fillna(1, ["k"]),
+        lambda f, p: p.replace(1, 2), lambda f, p: p.replace(2, 1),
+    ],
+    "cases": [
+        lambda f, p, n=n: p.withColumn("x", functools.reduce(
+            lambda found, i: found.when(F.col("k") == i, i + n), range(12), F.when(p["v"] == 9, 0.5)
+        )) for n in (0, 1)
+    ],
+    "flat_map": [
+        lambda f, p: p.flat_map(lambda row: [(row.k,)], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.v,)], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k, )], "k long"),
+        lambda f, p: p.flat_map(above(1), "k int"), lambda f, p: p.flat_map(above(2), "k int"),
+        lambda f, p: p.flat_map(above(1.0), "k int"), lambda f, p: p.flat_map(above(1, 2), "k int"),
+        lambda f, p: p.flat_map(above(True), "k int"),
+        lambda f, p: p.flat_map(lambda row, n=1: [(row.k,)] * n, "k int"),
+        lambda f, p: p.flat_map(lambda row, n=2: [(row.k,)] * n, "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k,)] if row.k in {"a", "b"} else [], "k int"),
+        lambda f, p: p.flat_map(lambda row: [(row.k,)] if row.k in {"a", "c"} else [], "k int"),
+        lambda f, p: p.flat_map(Rule(1), "k int"), lambda f, p: p.flat_map(Rule(2), "k int"),
+        lambda f, p: p.flat_map(functools.partial(above, 1), "k int"),
+        lambda f, p: p.flat_map(functools.partial(above, 2), "k int"),
+        lambda f, p: p.flat_map(limited, "k int"),
+    ],
+    "other functions": [
+        lambda f, p: p.map_in_pandas(lambda it: it, "k int"),
+        lambda f, p: p.map_in_pandas(lambda it: iter(it), "k int"),
+        lambda f, p: p.mapInArrow(lambda it: it, "k int"),
+        lambda f, p: p.transform(lambda df: df.where("k > 1")),
+        lambda f, p: p.transform(lambda df: df.where("k > 2")),
+        lambda f, p: p.threshold(lambda n: min(n, 1)),
+        lambda f, p: p.threshold(lambda n: min(n, 2)),
+        lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(1,)], "c int"),
+        lambda f, p: p.arrange_by_key("k").reduce(lambda key, rows: [(2,)], "c int"),
+        lambda f, p: p.arrange_by_key("v").reduce(lambda key, rows: [(1,)], "c int"),
+    ],
+    "aggregates": [
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("s")),
+        lambda f, p: p.groupBy("v").agg(F.sum("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.min("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.max("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.avg("v").alias("s")),
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("t")),
+        lambda f, p: p.groupBy("k").agg(F.sum("v").alias("s"), F.count("v").alias("t")),
+        lambda f, p: p.count(), lambda f, p: p.distinct(), lambda f, p: p.negate(),
+        lambda f, p: p.consolidate(), lambda f, p: p.groupBy("k").count(),
+    ],
+    "joins": [
+        lambda f, p, how=how: p.join(p.toDF("k", "w"), "k", how)
+        for how in ("inner", "left", "right", "outer", "semi", "anti")
+    ] + [
+        lambda f, p: p.join(p.toDF("k", "w"), F.col("v") == F.col("w")),
+        lambda f, p: p.join(p.toDF("k", "w").where("w > 1"), "k"),
+        lambda f, p: p.toDF("k", "w").join(p, "k"),
+    ],
+    "constants": [
+        lambda f, p, rows=rows, schema=schema: f.constant(rows, schema)
+        for rows, schema in [
+            ([(1, "a")], "k int, s string"), ([(1, "b")], "k int, s string"),
+            ([(1, None)], "k int, s string"), ([(None, "a")], "k int, s string"),
+            ([(1, "a")], "k long, s string"), ([(1, "a")], "k int, t string"),
+            ([(1, "a"), (1, "a")], "k int, s string"), ([], "k int, s string"),
+            ([([1, None],)], "k array<int>"), ([([None, 1],)], "k array<int>"),
+        ]
+    ],
+    "loops": [
+        lambda f, p: turned(p), lambda f, p: turned(p, most=4),
+        lambda f, p: turned(p, on_limit="error"), lambda f, p: turned(p, bound=4),
+        lambda f, p: turned(p.where("k > 1")), lambda f, p: turned(turned(p)),
+        lambda f, p: both(p, 1, 2), lambda f, p: both(p, 1, 3), lambda f, p: both(p, 3, 1),
+    ],
+}
+
+
+def turned(pairs, most=5, on_limit="return", bound=3):
+    return pairs.iterate(
+        lambda x: x.where(F.col("k") < bound).union(pairs).distinct(), most, on_limit
+    )
+
+
+def both(pairs, one, two):
+    """What leaves a loop of two variables."""
+    with Loop(5, "return") as loop:
+        first, second = loop.variable(pairs), loop.variable(pairs.where("v > 7"))
+        after = first.set(second.where(F.col("k") > one).union(pairs).distinct())
+        second.set(first.where(F.col("k") > two).distinct())
+    return loop.leave(after)
+
+
+def digest(flow, way):
+    """The fingerprint of what is written in a way, in a dataflow of its own."""
+    pairs, _ = flow.input("pairs", "k int, v int")
+    node = way(flow, pairs)._node
+    return fingerprints(written([node]))[node].digest
+
+
+@pytest.mark.parametrize("operator", WAYS)
+def test_whatever_differs_has_another_fingerprint(flows, operator):
+    found = [digest(flows(), way) for way in WAYS[operator]]
+    assert len(set(found)) == len(found)
+    assert [digest(flows(), way) for way in WAYS[operator]] == found
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass(frozen=True)
+class Bound:
+    least: int
+    most: int = field(default=9, compare=False)
+
+
+def recursive(n):
+    return n and other_recursive(n - 1)
+
+
+def other_recursive(n):
+    return n and recursive(n - 1)
+
+
+#: Makers of values that are all different.
+VALUES = [
+    lambda: 1, lambda: True, lambda: 1.0, lambda: "1", lambda: b"1", lambda: None, lambda: -0.0,
+    lambda: 0.0, lambda: (1,), lambda: [1], lambda: {1}, lambda: frozenset({1}), lambda: {1: 2},
+    lambda: [1, [2]], lambda: [[1], 2], lambda: ("ab", "c"), lambda: ("a", "bc"),
+    lambda: {"a": 1, "b": 2}, lambda: {"b": 2, "a": 1}, lambda: {"a", "b", "c"}, lambda: "\ud800",
+    lambda: Colour.RED, lambda: Colour.BLUE, lambda: Bound(1), lambda: Bound(2),
+    lambda: Bound(1, 2), lambda: Rule(1), lambda: Rule(2), lambda: Rule, lambda: Bound,
+    lambda: datetime.date(2024, 1, 1), lambda: datetime.timedelta(1), lambda: Decimal("1.0"),
+    lambda: Decimal("1.00"), lambda: re.compile("a" * 300), lambda: re.compile("a" * 301),
+    lambda: re.compile("a", re.I), lambda: deque([1]), lambda: deque([2]), lambda: Counter("ab"),
+    lambda: logging.getLogger("a"), lambda: logging.getLogger("b"), lambda: Path("/a/b"),
+    lambda: np.array([1, 2]), lambda: np.array([1, 3]), lambda: np.array([1, 2], np.int8),
+    lambda: np.array(["a", None], object), lambda: np.float64(1), lambda: pd.Series([1, 2]),
+    lambda: pd.DataFrame({"a": [1, 2]}), lambda: pd.DataFrame({"b": [1, 2]}),
+    lambda: pa.array([1, None]), lambda: pa.array([1, 0]), lambda: pa.table({"a": [1]}),
+    lambda: pa.array([1, 2, 3])[:2], lambda: pa.array([1, 2, 3])[1:], lambda: pa.int32(),
+    lambda: pa.schema([("a", pa.int32())]), lambda: T.IntegerType(), lambda: T.LongType(),
+    lambda: T.Row(a=1), lambda: T.Row(b=1), lambda: len, lambda: "".join, lambda: math.sqrt,
+    lambda: functools.partial(min, 1), lambda: functools.partial(min, 2), lambda: above(1),
+    lambda: above(2), lambda: limited, lambda: recursive, lambda: Rule(1).__call__,
+    lambda: Rule(2).__call__, lambda: F.col("a"), lambda: F.lit("a"), lambda: F.col("a").desc(),
+    lambda: functools.lru_cache(value), lambda: functools.lru_cache(other_value), lambda: math,
+    lambda: lambda n: n + 1, lambda: lambda n: n + 2, lambda: lambda n: n + 1.0,
+    lambda: lambda n: [m for m in n if m], lambda: lambda n: [m for m in n if not m],
+]
+
+
+def test_values_are_told_apart_and_found_again(spark):
+    found = [described(make()) for make in VALUES]
+    assert [described(make()) for make in VALUES] == found
+    alike = Counter(one.digest for one in found)
+    # Functions that call each other are described each from where it stands.
+    assert all(count == 1 for count in alike.values()), [
+        make() for make, one in zip(VALUES, found) if alike[one.digest] > 1]
+    assert not [one.unseen for one in found if one.unseen]
+
+
+def test_what_is_said_of_functions_makes_no_difference():
+    def one(row):
+        """A text."""
+        return row
+
+    def two(row):
+        """Another text."""
+        # And a line.
+        return row
+
+    assert described(one) == described(two)
+
+
+def test_many_names_of_one_function_take_no_time(tmp_path, monkeypatch):
+    lines = ["def step_0(n): return n"]
+    lines += [f"def step_{n}(n): return step_{n - 1}(n), step_{n - 1}(n)" for n in range(1, 60)]
+    (tmp_path / "steps_of_a_test.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = importlib.import_module("steps_of_a_test")
+    assert described(steps.step_59) != described(steps.step_58)
+
+
+def test_what_functions_name_is_a_part_of_them(flows, monkeypatch):
+    ways = [lambda f, p: p.flat_map(limited, "k int"), lambda f, p: p.flat_map(helped, "k int")]
+    before = [digest(flows(), way) for way in ways]
+    monkeypatch.setitem(globals(), "LIMIT", 4)
+    assert [a == b for a, b in zip(before, [digest(flows(), way) for way in ways])] == [
+        False, True]
+    monkeypatch.setitem(globals(), "value", other_value)
+    assert digest(flows(), ways[1]) != before[1]
+
+
+def test_names_of_loops_and_what_is_written_beside_make_no_difference(flows):
+    plain = digest(flows(), lambda f, p: both(p, 1, 2))
+
+    def beside(flow, pairs):
+        turned(pairs).keep()
+        return both(pairs, 1, 2)
+
+    assert digest(flows(), beside) == plain
+    flow = flows()
+    pairs, _ = flow.input("pairs", "k int, v int")
+    one, two = both(pairs, 1, 2)._node, both(pairs, 1, 2)._node
+    found = fingerprints(written([two, one]))
+    assert found[one] == found[two] and found[one].digest == plain
+
+
+def test_rows_of_frames_are_compared_where_it_is_asked_for(flows, spark):
+    def found(values, rows):
+        frame = spark.createDataFrame(values, "k int, s string")
+        node = flows().constant(frame)._node
+        return fingerprints(written([node]), rows=rows)[node]
+
+    one, two = [(1, "a"), (2, None)], [(1, None), (2, "a")]
+    assert found(one, True) == found(one[::-1], True) != found(two, True)
+    assert found(one, False) == found(two, False)
+    assert "rows of a Spark frame" in found(one, False).unseen[0] and not found(one, True).unseen
+
+
+@pytest.mark.parametrize("held, told", [
+    (threading.Lock(), "class _thread.lock"), (object(), "class object"),
+])
+def test_what_is_not_compared_is_said(flows, held, told):
+    pairs, _ = flows().input("pairs", "k int")
+    node = pairs.flat_map(lambda row: [(row.k,)] if held else [], "k int")._node
+    found = fingerprints(written([node]))[node]
+    assert any(told in one for one in found.unseen), found.unseen
+    shown = pairs.inspect(print)._node
+    assert fingerprints(written([shown]))[shown].unseen
+
+
+SCRIPT = '''
+import sys
+from pyspark.sql import functions as F
+from pyspark_diff import Dataflow
+from pyspark_diff.engine.fingerprint import fingerprints
+from pyspark_diff.engine.program import written
+from pyspark_diff.spark.session import session
+LIMITS = {"a", "b", "c", "d"}
+def kept(row):
+    """Those that are known."""
+    return [(row.k,)] if row.s in LIMITS and row.s in {"x", "y", "a"} else []
+with Dataflow(session()) as flow:
+    pairs, _ = flow.input("pairs", "k int, s string")
+    flow.input("others", "k int, v string", key="k")[0].keep()
+    made = pairs.flat_map(kept, "k int").withColumn("x", F.col("k") * 1.5)
+    more = pairs.select((pairs["k"] / 2).alias("h"), F.transform(F.array("k"), lambda x: x + 1))
+    loop = pairs.select("k").iterate(lambda x: x.where("k < 3").union(pairs.select("k")).distinct())
+    made.keep(), more.keep(), loop.keep()
+    names = flow.constant([(1, "a"), (2, None)], "k int, t string")
+    made.groupBy("k").agg(F.sum("x")).join(names, "k").keep()
+    program = written([*flow._sinks, *flow._inputs.nodes()])
+    found = fingerprints(program)
+    print([found[node].digest for node in program.nodes])
+'''
+
+
+def test_another_process_finds_the_same(tmp_path):
+    shown = []
+    for seed, shift in (("1", ""), ("2", "# a line\nPLACE = 1\n\n")):
+        path = tmp_path / f"program{seed}.py"
+        path.write_text(shift + SCRIPT)
+        done = subprocess.run(
+            [sys.executable, str(path)], env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert shown[0] == shown[1] and shown[0].count(",") > 20
+
+
+# Programs that have changed.
+
+BEFORE = [(k, v, w) for k in range(4) for v in range(3) for w in range(1, 3)]
+BEFORE += [(time, 0, 0) for time in range(3)]
+AFTER = [(1, 1, 1), (5, 2, 0), (2, 0, 7)]
+
+
+def fed(flow, steps):
+    """Give the inputs what they are given in some steps, and take these steps."""
+    sessions = {session.name: session for session in flow._inputs.sessions()}
+    for time in steps:
+        sessions["rows"].insert(BEFORE if time == 0 else AFTER)
+        sessions["rows"].remove([(time, 0, 0)])
+        sessions["others"].insert([(time, time)])
+        for session in sessions.values():
+            session.advance_to(time + 1)
+        flow._inputs.hand_over()
+        yield time
+
+
+class Case:
+    """A program that has run, and another one in its place."""
+
+    def __init__(self, spark, first, second):
+        self._stack = ExitStack()
+        self._spark = spark
+        self._second = second
+        old = self.flow(first)
+        for _ in fed(old, [0, 1]):
+            old.step()
+        self.before = old._state.graph
+        found = blueprint(
+            self.before, fingerprints(program_of(old)), named(old)
+        )
+        self.blueprint = json.loads(json.dumps(found))
+        self.new = self.flow(second)
+        for _ in fed(self.new, [0, 1]):
+            pass
+        now = program_of(self.new)
+        self.found = rebuilt(self.blueprint, now, fingerprints(now), named(self.new))
+        self.state = moved(old._state, self.found)
+
+    def flow(self, program):
+        flow = self._stack.enter_context(Dataflow(self._spark, runner="local", buckets=2))
+        rows, _ = flow.input("rows", "k int, v int, w int")
+        others, _ = flow.input("others", "k int, o int")
+        program(flow, rows, others)
+        return flow
+
+    def goes_on(self):
+        """What is kept in the end, which is what it would be had it been there always."""
+        self.new._state = self.state
+        growth = self.new._build()
+        for _ in fed(self.new, [2]):
+            self.new.step()
+        whole = self.flow(self._second)
+        for _ in fed(whole, [0, 1, 2]):
+            whole.step()
+        for name in self.new._kept_names():
+            ours, theirs = (
+                sorted(flow._kept(name).at().collect(), key=repr) for flow in (self.new, whole)
+            )
+            assert ours == theirs and ours, name
+        nodes = set(self.new._state.graph.program.nodes)
+        assert set(self.new._state.traces) <= nodes and set(self.new._state.frontiers) <= nodes
+        return growth
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+
+def named(flow):
+    return {
+        flow._outputs._sinks[frame._node]: name for name, frame in flow._outputs._named.items()
+    }
+
+
+def summed(by="k", column="v"):
+    return lambda flow, rows, others: rows.groupBy(by).agg(F.sum(column).alias("s")).keep("sums")
+
+
+def all_of(*programs):
+    def program(flow, rows, others):
+        for one in programs:
+            one(flow, rows, others)
+
+    return program
+
+
+def kept(flow, rows, others):
+    rows.keep("rows")
+
+
+def other_rows(flow, rows, others):
+    others.keep("others")
+
+
+def joined(flow, rows, others):
+    rows.join(others, "k").keep("joined")
+
+
+def joined_less(flow, rows, others):
+    rows.join(others, "k").select("k", "o").keep("joined less")
+
+
+def first_value(least, name="reduced"):
+    def program(flow, rows, others):
+        rows.arrange_by_key("k").reduce(
+            lambda key, values: [(min(v[0] for v, _ in values) + least,)], "m int"
+        ).keep(name)
+
+    return program
+
+
+def looped(bound, most=5):
+    def program(flow, rows, others):
+        rows.select("k").iterate(
+            lambda x: x.where(F.col("k") < bound).select((F.col("k") + 1).alias("k")).union(
+                rows.select("k")).distinct(),
+            most, "return",
+        ).keep("reached")
+
+    return program
+
+
+def shared(flow, rows, others):
+    halves = rows.select((F.col("v") * 1.5).alias("h"))
+    halves.count().keep("counts")
+    halves.distinct().keep("halves")
+
+
+#: What ran, what runs then, what is new, what is gone, and what is said.
+CHANGES = {
+    "nothing": (all_of(kept, summed()), all_of(kept, summed()), 0, 0, []),
+    "shared": (shared, shared, 0, 0, []),
+    "shared, and less": (all_of(shared, kept), shared, 0, 1, None),
+    "order": (all_of(kept, summed()), all_of(summed(), kept), 0, 0, []),
+    "fewer": (all_of(kept, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
+    "fewer columns": (
+        all_of(joined, joined_less), joined_less, 0, 1, ["'joined' is no longer in the program"],
+    ),
+    "more": (kept, all_of(kept, summed()), 1, 0, ["'sums' is new"]),
+    "more of what is arranged": (
+        all_of(kept, joined_less), all_of(kept, joined_less, first_value(1)), 2, 0,
+        ["arrange_by_key(k int, v int, w int) is new", "'reduced' is new"],
+    ),
+    "others": (kept, summed(), 1, 1, ["'sums' is new", "'rows' is no longer in the program"]),
+    "function": (
+        all_of(kept, first_value(1)), all_of(kept, first_value(2)), 1, 1,
+        ["reduce(k int, m int) changed: its function differs", "'reduced' is made anew"],
+    ),
+    "function of one of two": (
+        all_of(kept, first_value(1), first_value(1, "again")),
+        all_of(kept, first_value(1), first_value(2, "again")), 1, 1,
+        ["reduce(k int, m int) changed: its function differs", "'again' is made anew"],
+    ),
+    "one of two": (
+        all_of(first_value(1), first_value(1, "again")), first_value(1, "again"), 0, 1, None,
+    ),
+    "aggregate": (
+        all_of(kept, summed()), all_of(kept, summed(column="w")), 1, 1,
+        ["changed: its", "'sums' is made anew"],
+    ),
+    "loop": (
+        all_of(kept, looped(3)), all_of(kept, looped(4)), 1, 1,
+        ["where(k int) changed: its condition differs", "'reached' is made anew"],
+    ),
+    "limit": (
+        all_of(kept, looped(3)), all_of(kept, looped(3, 6)), 1, 1,
+        ["variable(k int) changed: its max_iterations differs", "'reached' is made anew"],
+    ),
+    "same loop": (all_of(looped(3), kept), all_of(kept, looped(3)), 0, 0, []),
+    "unlike": (all_of(kept, other_rows, summed()), all_of(kept, looped(3), joined), 2, 2, None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_programs_that_changed_keep_what_did_not(spark, change):
+    first, second, added, dropped, reasons = CHANGES[change]
+    with Case(spark, first, second) as case:
+        found = case.found
+        assert (len(found.added), len(found.dropped)) == (added, dropped), found
+        if reasons is not None:
+            assert len(found.reasons) == len(reasons), found.reasons
+            assert all(text in said for text, said in zip(reasons, found.reasons)), found.reasons
+        stored = {
+            number: node.stored(found.graph.wanted[node])
+            for number, node in found.nodes.items() if hasattr(node, "stored")
+        }
+        assert stored == {
+            number: case.before.program.nodes[number].stored(
+                case.before.wanted[case.before.program.nodes[number]])
+            for number in stored
+        }
+        growth = case.goes_on()
+        assert bool(growth.late) == bool(added)
+
+
+# A blueprint comes from a file, and is not believed.
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """All places of a JSON value, the whole among them."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(one, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
+    """A copy of a JSON value with another one at a place."""
+    if not path:
+        return to
+    found = copy.copy(value)
+    found[path[0]] = changed(value[path[0]], path[1:], to)
+    return found
+
+
+@pytest.fixture(scope="module")
+def case(spark):
+    with Case(spark, *[all_of(kept, joined, summed(), looped(3))] * 2) as made:
+        yield made
+
+
+@pytest.mark.parametrize("put", [None, -1, 0, 3, 10**20, True, "enter", "x", [], [[1, 1]], {}])
+def test_a_blueprint_that_is_damaged_is_refused_or_fits(case, put):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    refused = 0
+    for path in places_in(case.blueprint):
+        try:
+            found = rebuilt(changed(case.blueprint, path, put), program, prints)
+        except StorageError as error:
+            assert "cannot be right" in str(error)
+            refused += 1
+            continue
+        if found.graph is not None:
+            str(found.graph.program)
+    assert refused
+
+
+@pytest.mark.parametrize("path, put, told", [
+    (("format",), 2, "'format' of the blueprint is '2'"),
+    (("nodes", 1, "form"), "os.system", "'form' of node 1"),
+    (("nodes", 0, "inputs"), [3], "'inputs' of node 0"),
+    (("sinks",), [0, 0], "runs a node twice"),
+    (("written", 0, "fingerprint"), "x" * 32, "'fingerprint' of written node 0"),
+])
+def test_what_is_wrong_with_a_blueprint_is_told(case, path, put, told):
+    program = program_of(case.new)
+    with pytest.raises(StorageError, match=told):
+        rebuilt(changed(case.blueprint, path, put), program, fingerprints(program))
+
+
+def test_fields_that_are_missing_are_told(case):
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for path in places_in(case.blueprint):
+        if path and isinstance(path[-1], str) and "parts" not in path[:-1]:
+            damaged = copy.deepcopy(case.blueprint)
+            holder = damaged
+            for key in path[:-1]:
+                holder = holder[key]
+            del holder[path[-1]]
+            if path[-1] == "name" and path[0] == "loops":
+                rebuilt(damaged, program, prints)  # only for who reads it
+                continue
+            with pytest.raises(StorageError, match=f"has no '{path[-1]}'"):
+                rebuilt(damaged, program, prints)
+
+
+def test_columns_that_were_kept_are_kept(case):
+    """Whatever is asked for now, and no others."""
+    program = program_of(case.new)
+    prints = fingerprints(program)
+    for number, node in enumerate(case.blueprint["nodes"]):
+        if node["stored"] and len(node["stored"]) > len(node["key"]):
+            path = ("nodes", number, "stored")
+            with pytest.raises(StorageError, match="cannot be right"):
+                rebuilt(changed(case.blueprint, path, node["key"]), program, prints)
+
+
+def test_functions_of_another_python_are_told(case):
+    with Case(case._spark, *[all_of(kept, first_value(n)) for n in (1, 2)]) as other:
+        program = program_of(other.new)
+        found = rebuilt(
+            {**other.blueprint, "python": "3.9"}, program, fingerprints(program), named(other.new)
+        )
+        assert any("Python 3.9" in told for told in found.reasons), found.reasons
+        assert not any("Python 3.9" in told for told in other.found.reasons)
+
+
+def test_fingerprints_stay_what_they_were_when_functions_learn(flows):
+    known: list[int] = []
+    pairs, _ = flows().input("pairs", "k int")
+    node = pairs.flat_map(lambda row: [(row.k,)] * len(known), "k int")._node
+    before = fingerprints(written([node]))
+    known.append(1)
+    assert fingerprints(written([node]), before) == before
+    assert fingerprints(written([node]))[node] != before[node]

@@ -1,0 +1,145 @@
+"""Small forms of ci/damage, and what it has taught."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import long_run
+import pytest
+from damaged_stores import rows_of, sweep
+from writers import PHASES, paused, processes, threads
+
+from pyspark_diff import DamagedStateError, Dataflow
+from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.objects import objects_at
+
+
+@pytest.fixture(autouse=True)
+def silent():
+    """Damage is told to the log; here it is wanted."""
+    logger = logging.getLogger("pyspark_diff")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
+def test_what_is_damaged_is_found_or_makes_no_difference(spark, tmp_path):
+    wrong = []
+    found = sweep(spark, str(tmp_path), 60, told=wrong.append)
+    assert not wrong and sum(found.values()) == 60
+    assert found["detected"] > 20 and found["harmless"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_many_damages(spark, tmp_path, seed):
+    wrong = []
+    sweep(spark, str(tmp_path), 250, seed, wrong.append)
+    assert not wrong
+
+
+def counting(flow):
+    words, _ = flow.input("words", "word string")
+    words.count().keep("counts")
+
+
+def step(flow, time, word="a"):
+    flow.session("words").insert([(word,)])
+    flow.advance_to(time)
+
+
+def test_a_commit_of_another_store_is_not_read_by_its_number(spark, tmp_path):
+    """Small batches travel in a commit, so nothing else of the store would have been asked."""
+    for name in "ours", "theirs":
+        with Dataflow.open(str(tmp_path / name), counting, spark=spark, runner="local") as flow:
+            for time in 1, 2, 3, 4:
+                step(flow, time, name)
+    name = "commits/0000000000000002.commit"
+    shutil.copy(tmp_path / "theirs" / name, tmp_path / "ours" / name)
+    with pytest.raises(DamagedStateError, match="0000000000000002.commit.*of another store"):
+        StateReader(str(tmp_path / "ours"), spark=spark, commit=2)
+    with StateReader(str(tmp_path / "ours"), spark=spark, commit=3) as reader:
+        assert [row[0] for row in rows_of(reader["counts"])] == ["ours"]
+
+
+def test_a_hint_tells_of_its_own_store_alone(spark, tmp_path):
+    for name, times in ("ours", 2), ("theirs", 5):
+        with Dataflow.open(str(tmp_path / name), counting, spark=spark, runner="local") as flow:
+            for time in range(times):
+                step(flow, time + 1, name)
+    there = Path(tmp_path, "ours", "head")
+    ours = there.read_bytes()
+    shutil.copy(tmp_path / "theirs" / "head", there)
+    with StateReader(str(tmp_path / "ours"), spark=spark) as reader:
+        last = reader.commit
+    there.write_bytes(ours)
+    Path(tmp_path, "ours", "commits", f"{last:016d}.commit").unlink()
+    with pytest.raises(DamagedStateError, match=f"commit {last} |{last:016d}"):
+        StateReader(str(tmp_path / "ours"), spark=spark, commit=last)
+
+
+def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
+    """Every other commit is that of an application that opens the store."""
+    numbers = []
+    for time in range(1, 12):
+        with Dataflow.open(
+            str(tmp_path), counting, spark=spark, runner="local", retain=2
+        ) as flow:
+            step(flow, time)
+        numbers.append(len(Commits(objects_at(str(tmp_path))).numbers()))
+    assert max(numbers) <= 4
+
+
+def test_a_step_that_is_done_does_not_fail_for_an_old_commit(spark, tmp_path):
+    with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local", retain=2) as flow:
+        step(flow, 1)
+        Path(tmp_path, "commits/0000000000000000.commit").write_bytes(bytes(640))
+        for time in range(2, 6):
+            step(flow, time)
+        assert rows_of(flow["counts"]) == {("a", 5, 4, 1): 1}
+
+
+def test_who_comes_second_to_make_a_store_goes_on_from_it(spark, tmp_path, monkeypatch):
+    make = Commits.make
+
+    def late(commits, *arguments):
+        monkeypatch.undo()
+        with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+            step(flow, 1)
+        return make(commits, *arguments)
+
+    monkeypatch.setattr(Commits, "make", late)
+    with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+        step(flow, 2)
+        assert rows_of(flow["counts"]) == {("a", 2, 1, 1): 1}
+
+
+def test_threads_that_write_one_store(spark, tmp_path):
+    assert threads(spark, str(tmp_path), 2, 4)["steps"] == 8
+
+
+@pytest.mark.parametrize("phase", [
+    "files written",
+    *(pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase != "files written"),
+])
+def test_a_writer_that_was_paused_in_a_step_has_lost_the_store(spark, tmp_path, phase):
+    """What it needs may have been removed; it is told the reason all the same."""
+    paused(spark, str(tmp_path), phase)
+
+
+@pytest.mark.parametrize(("count", "steps"), [
+    (2, 5), pytest.param(4, 25, marks=pytest.mark.slow)
+])
+def test_processes_that_write_one_store(spark, tmp_path, count, steps):
+    assert processes(spark, str(tmp_path), count, steps)["steps"] == count * steps
+
+
+@pytest.mark.parametrize(("actions", "seed"), [
+    (300, 0), pytest.param(10_000, 1, marks=pytest.mark.slow)
+])
+def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
+    assert sum(long_run.run(spark, str(tmp_path), actions, seed).values()) > actions

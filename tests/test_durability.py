@@ -1,0 +1,174 @@
+"""A few of the ends and faults of ci/durability, and what they have taught.
+
+    whatever ends an application, its store has each step that was done, and can be gone on with
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import crashes
+import durability_program
+import pyarrow as pa
+import pytest
+from crashes import At, Synced, operations
+from durability_program import BUGS, GATES, Options, Scenario, small_batches
+
+from pyspark_diff.errors import StorageError
+from pyspark_diff.trace import storage
+from pyspark_diff.trace.objects import LocalObjects
+from pyspark_diff.trace.storage import StoreFiles
+
+
+def run(spark, folder, gate, **options):
+    """The tallies of a gate; the runs that went wrong."""
+    with small_batches():
+        tallies = list(GATES[gate](spark, Path(folder), Options(**options)))
+    assert sum(tally.runs for tally in tallies) > 1
+    return [told for tally in tallies for told in tally.wrong]
+
+
+@pytest.mark.parametrize(
+    ("gate", "options"),
+    [
+        ("T1", {"stride": 29}),
+        ("T1-real", {"real": 3}),
+        ("loss", {"stride": 67}),
+        ("writers", {}),
+        pytest.param("T1", {"seeds": 3}, marks=pytest.mark.slow),
+        pytest.param("T1-real", {"real": 60}, marks=pytest.mark.slow),
+        pytest.param("loss", {"seeds": 2}, marks=pytest.mark.slow),
+        pytest.param("T4", {}, marks=pytest.mark.slow),
+        pytest.param("T13", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_gate(spark, tmp_path, gate, options):
+    assert not run(spark, tmp_path, gate, **options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "steps", "number", "code", "after"),
+    [
+        # A file is linked to its name, and that it is told by another name cannot be undone.
+        ("step", 2, 6, errno.EIO, False),
+        ("step", 4, 3, errno.ENOSPC, False),
+        ("step", 4, 14, errno.EIO, True),
+        ("reopen", 4, 9, errno.ENOSPC, False),
+        ("vacuum", 4, 2, errno.EIO, False),
+    ],
+)
+def test_an_operation_fails(spark, tmp_path, stage, steps, number, code, after):
+    tally = durability_program.Tally("a fault")
+    with small_batches():
+        templates = durability_program.templates_of(spark, tmp_path / "templates", 0, steps)
+        at = At(crashes.fails(code), number, after=after)
+        durability_program.one_fault(spark, tmp_path, templates, 0, stage, steps, at, tally)
+    assert at.struck
+
+
+def test_each_operation_is_met(spark, tmp_path):
+    """A run without a fault has operations of all kinds, files of batches among them."""
+    met = []
+    with small_batches(), operations(str(tmp_path), lambda *told: met.append(told)):
+        Scenario(spark, str(tmp_path / "store"), 0).run()
+    done = {what for what, _, after in met if after}
+    assert done >= {"open", "write", "writev", "fsync", "link", "replace", "unlink", "mkdir"}
+    assert any(path.endswith(".arrow") for what, path, _ in met if what == "replace")
+
+
+def test_what_was_not_synced_is_lost(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    synced = Synced(str(base), str(tmp_path / "beside"))
+    with operations(str(base), lambda what, path, done: (
+        synced.synced(path) if what == "fsync" and done else None
+    )):
+        file = os.open(base / "first", os.O_CREAT | os.O_WRONLY)
+        os.write(file, b"synced")
+        os.fsync(file)
+        os.write(file, b" or not")
+        os.close(file)
+        folder = os.open(base, os.O_RDONLY)
+        os.fsync(folder)
+        os.replace(base / "first", base / "second")
+        os.close(os.open(base / "third", os.O_CREAT | os.O_WRONLY))
+    for kind in "all", "torn":
+        synced.lost(str(tmp_path / kind), kind)
+    os.close(folder)
+    synced.close()
+
+    def there(kind):
+        return {path.name: path.read_bytes() for path in (tmp_path / kind).iterdir()}
+
+    assert there("all") == {"first": b"synced"}
+    assert there("torn") == {"second": b"synced" + bytes(7), "third": b""}
+
+
+def test_an_object_is_created_whatever_comes_of_clearing_up(tmp_path):
+    objects = LocalObjects(tmp_path)
+    with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("unlink",))):
+        assert objects.create("commits/first", [b"first"])
+    assert objects.read("commits/first") == b"first"
+    # Of a link that was made, and only the answer was lost, the same is said.
+    with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, after=True, only=("link",))):
+        assert objects.create("commits/second", [b"second"])
+    with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("link",))):
+        with pytest.raises(StorageError):
+            objects.create("commits/third", [b"third"])
+    assert sorted(found.name for found in objects.names("commits")) == [
+        "commits/first", "commits/second"
+    ]
+    assert [found.name[:14] for found in objects.leftovers()] == ["commits/first."]
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_the_first_file_of_a_store_lasts(tmp_path, lasting):
+    """The folder of all files is new then, too."""
+    base = tmp_path / "base"
+    base.mkdir()
+    synced = Synced(str(base), str(tmp_path / "beside"))
+    with operations(str(base), lambda what, path, done: (
+        synced.synced(path) if what == "fsync" and done else None
+    )):
+        objects = LocalObjects(base / "store")
+        objects.create("commits/first", [b"first"])
+        files = StoreFiles(objects.root, 1)
+        path = f"{files.directory('rows')}/00000.arrow"
+        path, _ = storage.write_lasting(path, pa.record_batch({"n": [1]}))
+        if lasting:
+            files.make_lasting([files.name(path)])
+    synced.lost(str(tmp_path / "all"), "all")
+    synced.close()
+    found = tmp_path / "all" / "store" / os.path.relpath(path, objects.root)
+    assert found.exists() == lasting
+    assert not lasting or found.read_bytes() == Path(path).read_bytes()
+
+
+def test_a_sync_that_fails_is_told_as_an_error_of_files(tmp_path):
+    files = StoreFiles(str(tmp_path), 1)
+    path = f"{files.directory('rows')}/00000.arrow"
+    path, _ = storage.write_lasting(path, pa.record_batch({"n": [1]}))
+    with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("fsync",))):
+        with pytest.raises(StorageError, match="Input/output error"):
+            files.make_lasting([files.name(path)])
+    files.make_lasting([files.name(path)])
+
+
+QUICK = ("a_name_that_is_taken_is_overwritten",)
+
+
+@pytest.mark.parametrize(
+    ("bug", "gate", "stride"),
+    [
+        pytest.param(
+            bug, gate, stride, id=bug.__name__,
+            marks=() if bug.__name__ in QUICK else pytest.mark.slow,
+        )
+        for bug, gate, stride in BUGS
+    ],
+)
+def test_a_seeded_bug_is_found(spark, tmp_path, bug, gate, stride):
+    with bug():
+        assert run(spark, tmp_path, gate, stride=stride)
