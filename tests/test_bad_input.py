@@ -1056,13 +1056,13 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
     ran(flow, session)
     state = flow._state
     for name, call in FRAME_CALLS.items():
-        if name not in KEEPING | {"at", "to_df", "hold", "leave", "set"}:
+        if name not in KEEPING | {"at", "changes", "to_df", "hold", "leave", "set"}:
             call(rows)
     assert flow._state is state and not flow._build().late
     for keep in (rows.keep, doubled.keep, lambda: rows.inspect(print), rows.arrange_by_self):
         with refused(NotReadableError, "input 'rows' was not kept", "before the first step"):
             keep()
-    for read in (doubled.at, doubled.to_df, doubled.hold):
+    for read in (doubled.at, doubled.to_df, doubled.hold, lambda: doubled.changes(0)):
         with refused(NotReadableError, "concat", "not kept", "keep()"):
             read()
     assert not flow.step()
