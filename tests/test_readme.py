@@ -59,7 +59,9 @@ def test_exactly_two_set_up_commands():
     assert commands == ["ci/demo", "ci/test"]
 
 
-@pytest.mark.parametrize("name", ["ci/demo", "ci/durability", "ci/faults", "ci/test", ".ci/run"])
+@pytest.mark.parametrize("name", [
+    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/test", ".ci/run",
+])
 def test_commands_are_executable(name):
     assert (README.parent / name).stat().st_mode & 0o111
 

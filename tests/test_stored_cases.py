@@ -31,6 +31,7 @@ from pyspark_diff import (
     NotReadableError,
     ReservedNameError,
     SchemaError,
+    StaleWarning,
     StepError,
     StorageError,
     TimeRegressionError,
@@ -263,8 +264,12 @@ def test_row_14_a_new_column_is_another_program(stored):
     store.program = counts("x long, y long")
     with pytest.raises(ProgramChangedError):
         store.open()
-    # Another input has its name, and all that was made of the one before goes.
-    with store.open(on_change="extend") as flow:
+    # Filled from nothing it would be wrong without a word.
+    with pytest.raises(ProgramChangedError, match="input 'in' has .*y bigint.* and had .x bigint"):
+        store.open(on_change="extend")
+    with pytest.warns(StaleWarning, match="'in' begins anew"), store.open(
+        on_change="rebuild"
+    ) as flow:
         flow.session("in").insert([(1, 2)])
         flow.advance_to(flow.session("in").time() + 1)
     assert store.rows() == {(1, 2, 1): 1}

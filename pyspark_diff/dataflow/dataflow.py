@@ -560,6 +560,7 @@ class BaseDataflow:
             "diff": self.diff_name,
             "buckets": self._buckets,
             "zone": self._zone,
+            "inputs": self._inputs.told(),
             "numbers": self._inputs.numbers(),
             "kept": self._outputs.told(state),
         }

@@ -190,6 +190,14 @@ class Inputs:
             if isinstance(session, KeyedSession)
         }
 
+    def told(self) -> dict[str, str]:
+        """By their names what columns they have, and which of them are the key."""
+        found = {}
+        for session in self._sessions.values():
+            key = f", key {', '.join(session.key)}" if isinstance(session, KeyedSession) else ""
+            found[session.name] = Schema(session.schema).describe() + key
+        return found
+
     def begin_anew(self, nodes: Sequence[Node]) -> None:
         """Some inputs are given again from the beginning, whatever the others."""
         self._anew.update(nodes)

@@ -154,6 +154,7 @@ def _restored(
     with understood():
         held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff", "zone")}
         kept = dict(decoder.body["kept"])
+        inputs = dict(decoder.body.get("inputs", {}))
         told = json.loads(decoder.program)
     here = flow._settings(flow._state)
     for name, what in ("time_type", "times of type"), ("time", "times in"), ("diff", "diffs in"):
@@ -185,6 +186,13 @@ def _restored(
     for change in changes:
         _logger.info("store at %s: %s", objects.root, change)
     try:
+        for name, columns in here["inputs"].items():
+            if inputs.get(name, columns) != columns:
+                # As an input of its own it would begin empty, and so would all that is made of it.
+                raise NotReadableError(
+                    f"input {name!r} has ({columns}) and had ({inputs[name]}), so what it was "
+                    "given cannot be gone on from"
+                )
         grown(flow._wanted(), state.graph, state)
     except NotReadableError as error:
         if on_change != "rebuild":
