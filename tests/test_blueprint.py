@@ -104,7 +104,7 @@ def fed_again(run: Run, made: Run, schedule) -> None:
     for step, actions in enumerate(schedule):
         made._steps = step
         if step:
-            made._add_outputs()
+            made._add_outputs(step)
         for number, what, data in actions:
             if not made.closed[number]:
                 made._act(number, what, data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import mmap
 import os
 import tempfile
@@ -178,8 +177,3 @@ def test_a_limit_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv(cache.LIMIT, "ten")
     with pytest.raises(StorageError, match=f"{cache.LIMIT} is 'ten'"):
         local_copy(put("memory://limit", b"rows"))
-
-
-def test_examples_run():
-    result = doctest.testmod(cache)
-    assert result.attempted and not result.failed

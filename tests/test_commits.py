@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import logging
 import os
@@ -1282,10 +1281,3 @@ def test_a_commit_costs_little_more_than_its_sync(local):
     count = iter(range(1000))
     alone = median(lambda: local.objects.create(f"readers/{next(count)}", [b"x" * 4000]))
     assert few < 6 * alone
-
-
-@pytest.mark.parametrize("name", ["commits", "manifest"])
-def test_examples_run(name):
-    pytest.importorskip("obstore")
-    result = doctest.testmod({"commits": module, "manifest": manifest}[name])
-    assert result.attempted and not result.failed

@@ -139,7 +139,8 @@ def test_processes_that_write_one_store(spark, tmp_path, count, steps):
 
 
 @pytest.mark.parametrize(("actions", "seed"), [
-    (300, 0), pytest.param(10_000, 1, marks=pytest.mark.slow)
+    (120, 0), pytest.param(300, 0, marks=pytest.mark.slow),
+    pytest.param(10_000, 1, marks=pytest.mark.slow),
 ])
 def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
     assert sum(long_run.run(spark, str(tmp_path), actions, seed).values()) > actions

@@ -33,9 +33,9 @@ def run(spark, folder, gate, **options):
 @pytest.mark.parametrize(
     ("gate", "options"),
     [
-        ("T1", {"stride": 29}),
+        ("T1", {"stride": 53}),
         ("T1-real", {"real": 3}),
-        ("loss", {"stride": 67}),
+        ("loss", {"stride": 131}),
         ("writers", {}),
         pytest.param("T1", {"seeds": 3}, marks=pytest.mark.slow),
         pytest.param("T1-real", {"real": 60}, marks=pytest.mark.slow),

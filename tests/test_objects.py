@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import errno
 import gc
 import os
@@ -408,9 +407,3 @@ def test_errors_of_an_object_store_name_the_object_and_no_keys(monkeypatch):
     with pytest.raises(StorageError, match="s3://bucket/x/commits/a"):
         objects.read("commits/a")
     assert "a-very-secret-key" not in str(error.value) and "an-id" not in str(error.value)
-
-
-def test_examples_run():
-    pytest.importorskip("obstore")
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed

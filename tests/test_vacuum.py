@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import logging
 import os
@@ -15,7 +14,6 @@ from stores import root  # noqa: F401
 
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace import commits as commits_module
-from pyspark_diff.trace import read_holds
 from pyspark_diff.trace.commits import Commits, FileInfo, segments_of
 from pyspark_diff.trace.manifest import name_of
 from pyspark_diff.trace.objects import LocalObjects, objects_at
@@ -358,9 +356,3 @@ def test_what_is_wrong_with_payloads_is_found(commits):
         objects.replace(name, good)
     objects.replace(name_of(4), objects.read(name_of(3)))
     assert len(verify(objects, last, full=False)) == 1
-
-
-def test_examples_run():
-    pytest.importorskip("obstore")
-    result = doctest.testmod(read_holds)
-    assert result.attempted and not result.failed
