@@ -229,6 +229,7 @@ def check_changed(spark, data, **options):
         made.take(schedule[stops:], refused)
 
 
+@pytest.mark.slow
 @examples(1)
 @given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
 def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):

@@ -37,7 +37,7 @@ def check_reopening(spark, data, most=4, lags=False, **options):
         run.take(schedule, ("may look at the times", "loop", "was not kept"))
 
 
-@examples(1.5)
+@examples(0.75)
 @given(data=st.data(), buckets=buckets, held=held)
 def test_reopened_on_the_driver(spark, data, buckets, held):
     check_reopening(spark, data, runner="local", buckets=buckets, held=held)
@@ -50,6 +50,7 @@ def test_reopened_in_spark(spark, data, buckets, held):
     check_reopening(spark, data, most=3, runner="spark", buckets=buckets, held=held)
 
 
+@pytest.mark.slow
 @examples(1)
 @given(data=st.data(), buckets=buckets, held=held)
 def test_reopened_while_inputs_lag(spark, data, buckets, held):

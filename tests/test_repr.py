@@ -20,6 +20,7 @@ from pyspark_diff import (
     Probe,
     Progress,
     RunningStep,
+    StateReader,
 )
 from pyspark_diff.engine.state import IterationReport, Report
 from pyspark_diff.frame.as_pyspark import NaMethods
@@ -64,7 +65,7 @@ def objects(spark):
 
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
-    classes |= {Progress, RunningStep}  # their own tests have them
+    classes |= {Progress, RunningStep, StateReader}  # their own tests have them
     public = {
         value for name in pyspark_diff.__all__
         if isinstance(value := getattr(pyspark_diff, name), type)
