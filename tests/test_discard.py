@@ -336,6 +336,30 @@ def test_what_is_released_bit_by_bit_waits_once(spark, monkeypatch):
         assert sum(table.num_rows for table in dropped) == 7
 
 
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_what_was_shown_before_its_time_is_taken_back(spark, runner):
+    seen, both = [], ("k int",)
+    with Dataflow(spark, buckets=1, runner=runner) as flow:
+        (a, a_in), (b, b_in) = (flow.input(name, *both) for name in "ab")
+        made = a.concat(b)
+        made.inspect(lambda r, t, d: seen.append((r.k, t, d)))
+        made.count().keep()
+        b_in.insert([(1,)])
+        b_in.advance_to(4)
+        a_in.advance_to(4)
+        flow.step()
+        # Nothing waits here, so its frontier stays where the other input is.
+        b_in.insert([(2,), (3,)])
+        b_in.advance_to(6)
+        flow.step()
+        assert sorted(seen) == [(1, 0, 1), (2, 4, 1), (3, 4, 1)]
+        assert [table["k"].to_pylist() for table in b_in.discard("k = 2", waiting=True)] == [[2]]
+        flow.step()
+        assert seen[3:] == [(2, 4, -1)]
+        flow.advance_to(9)
+        assert seen[4:] == []
+
+
 def test_a_condition_on_frames_is_deterministic(spark):
     with Dataflow(spark, runner="local") as flow:
         _, a_in = flow.input("a", "k long")

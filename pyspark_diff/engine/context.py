@@ -115,7 +115,7 @@ class StepContext:
         before = self.state
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
-            self.unshown = taken_back(before, self.state.frontiers)
+            self.unshown = taken_back(before)
         self.kept = kept(self.graph, self.state, upper)
         self.compaction = Compaction(self.graph, self.settings, self.kept)
         self.frontiers = dict(self.state.frontiers)

@@ -227,25 +227,35 @@ def _before(feed: Feed, floor: Antichain) -> Feed | None:
     return replace(feed, upper=at if feed.upper is None else min(at, feed.upper), until=floor)
 
 
-def taken_back(state: State, nodes: Mapping[Node, Antichain]) -> list[Shown]:
+def taken_back(state: State) -> list[Shown]:
     """What was shown of updates that are taken back, with the other sign.
+
+    What is only passed on is shown as it comes, also beyond the frontier of where it is shown: so
+    it is taken back by its times, whether that frontier moves or not.
 
     Parameters
     ----------
     state : State
-        Before it was rewound.
-    nodes : mapping of Node to Antichain
-        Frontiers after that.
+        Before it is rewound.
     """
     found = []
     for one in state.shown:
-        floor = nodes[one.node].bound
-        table = _part(one.table, floor)
-        if state.frontiers[one.node] != nodes[one.node] and table.num_rows:
+        table = _part(one.table, _start(state, one.node))
+        if table.num_rows:
             place = table.column_names.index(DIFF)
             negative = table.set_column(place, DIFF, pc.negate_checked(table[DIFF]))
             found.append(replace(one, table=negative))
     return found
+
+
+def _start(state: State, node: Node) -> int | None:
+    """From when on what is made at a node is taken back, or None."""
+    graph = state.graph
+    for part in graph.connected if graph is not None and state.rewinds else ():
+        if node in part and not state.rewinds.isdisjoint(part):
+            source = next(one for one in part if isinstance(one, Input))
+            return state.floors[source].bound
+    return None
 
 
 def difference(schema: Schema, tables: list[pa.Table]) -> list[pa.Table]:
