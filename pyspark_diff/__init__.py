@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_diff import graphs
+    from pyspark_diff.data_source.source import DefaultSource as DefaultSource
     from pyspark_diff.dataflow.background import RunningStep
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
@@ -148,6 +149,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "DefaultSource":
+        return _data_source()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -165,6 +168,18 @@ def __getattr__(name: str) -> Any:
     value = module if name == "graphs" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _data_source() -> Any:
+    """What Spark looks for in every package of such a name, in every session: if there is any
+    reason why it cannot be had, it is not there, and nobody else's data source fails for it.
+    """
+    try:
+        from pyspark_diff.data_source.source import DefaultSource
+    except Exception as error:
+        raise AttributeError(f"module {__name__!r} has no data source here: {error}") from error
+    globals()["DefaultSource"] = DefaultSource
+    return DefaultSource
 
 
 def __dir__() -> list[str]:

@@ -17,15 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.durable import decoder_of
-from pyspark_diff.engine.durable import understood
+from pyspark_diff.dataflow.kept import Kept, kept, kept_in
 from pyspark_diff.errors import ClosedError, NotReadableError
-from pyspark_diff.spark.schema import Schema, TimeType, parse_time_type
-from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.spark.version import check_session
-from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import objects_at
-from pyspark_diff.trace.read_holds import ReadHold
+from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.storage import Storage
 
 if TYPE_CHECKING:
@@ -35,12 +32,10 @@ if TYPE_CHECKING:
 class StoredCollection:
     """A collection that a dataflow kept by a name, as of a commit. Made by `StateReader`."""
 
-    def __init__(
-        self, name: str, reader: StateReader, arrangement: Arrangement, columns: list[str]
-    ):
+    def __init__(self, name: str, reader: StateReader, found: Kept):
         self.name = name
-        self._reader, self._arrangement = reader, arrangement
-        self._columns = columns
+        self._reader, self._found = reader, found
+        self._arrangement, self._columns = found.arrangement, found.columns
 
     def __repr__(self) -> str:
         columns = self._arrangement.schema.describe()
@@ -49,11 +44,7 @@ class StoredCollection:
     @property
     def schema(self) -> T.StructType:
         """Spark schema of the records."""
-        fields = self._arrangement.schema.struct.fields
-        return T.StructType([
-            T.StructField(name, field.dataType, field.nullable)
-            for name, field in zip(self._columns, fields)
-        ])
+        return self._found.struct
 
     def frontier(self) -> Any:
         """The time up to which, and not including, it is complete; None if for ever."""
@@ -158,28 +149,8 @@ class StateReader:
             If there is none of that name.
         """
         self._spark_of()
-        if name not in self._kept:
-            names = ", ".join(map(repr, self._kept)) or "none"
-            raise NotReadableError(
-                f"no collection was kept under the name {name!r} at commit {self.commit} of "
-                f"{self._objects.root}, of these: {names}"
-            )
-        with understood():
-            told = self._kept[name]
-            schema = Schema(schema_from_json(told["schema"]))
-            key, stored = [tuple(map(str, told[part])) for part in ("key", "stored")]
-            columns = list(map(str, told["columns"]))
-            if sorted(stored) != sorted(schema.names) or len(columns) != len(stored):
-                raise ValueError(f"{name!r} has other columns than are kept of it")
-            trace = self._decoder.trace(int(told["trace"]))
-            if trace is None:
-                raise ValueError(f"nothing is kept of {name!r}")
-            body = self._decoder.body
-            arrangement = Arrangement(
-                trace, schema, schema.layout_by(key, stored), stored, self._time_type,
-                str(body["time"]), str(body["diff"]),
-            )
-        return StoredCollection(name, self, arrangement, columns)
+        found = kept(self._decoder, name, f"commit {self.commit} of {self._objects.root}")
+        return StoredCollection(name, self, found)
 
     def __contains__(self, name: object) -> bool:
         """Whether a collection was kept under a name."""
@@ -218,23 +189,10 @@ class StateReader:
 
     def _go_to(self, number: int | None) -> None:
         before = self._hold
-        while True:
-            at = self._commits.latest() if number is None else self._commits.read(number)
-            hold = ReadHold.take(self._objects, at.number, self._seconds)
-            try:
-                # A vacuum may have been under way that has not seen the hold.
-                self._commits.read(at.number)
-                break
-            except NotReadableError:
-                hold.release()
-                if number is not None:
-                    raise
-        self._at, self._hold = at, hold
+        self._at, self._hold = held(self._objects, self._commits, number, self._seconds)
         self._decoder = decoder_of(
-            self._objects, self._commits, at, self._scratch.directory("small")
+            self._objects, self._commits, self._at, self._scratch.directory("small")
         )
-        with understood():
-            self._kept: dict[str, Any] = dict(self._decoder.body["kept"])
-            self._time_type: TimeType = parse_time_type(str(self._decoder.body["time_type"]))
+        self._kept = kept_in(self._decoder)
         if before is not None:
             before.release()

@@ -420,10 +420,21 @@ class TimeType:
         return int(number)
 
 
+#: By the names that Spark has for them.
+_TIME_TYPES: dict[str, T.DataType] = {
+    kind.simpleString(): kind for kind in (
+        T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.DateType(),
+        T.TimestampType(), T.TimestampNTZType(),
+    )
+}
+
+
 def parse_time_type(kind: str | T.DataType) -> TimeType:
     """A time type from its Spark name (``"long"``, ``"date"``, ``"timestamp"``) or type."""
     if isinstance(kind, str):
-        return TimeType(_from_ddl(f"t {kind}").fields[0].dataType)
+        # By its own name it is found without a session, also in a task.
+        known = _TIME_TYPES.get(kind)
+        return TimeType(_from_ddl(f"t {kind}").fields[0].dataType if known is None else known)
     if not isinstance(kind, T.DataType):
         raise SchemaError(
             f"a time type is a text such as 'long' or 'timestamp', or a DataType, not {kind!r}"

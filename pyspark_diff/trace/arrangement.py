@@ -67,6 +67,11 @@ class Arrangement:
     diff: str
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that rows are held by."""
+        return self.stored[:len(self.layout.types)]
+
+    @property
     def reads_later(self) -> bool:
         """Whether its frames read the files when they are evaluated, and not when they are made."""
         return self.trace.rows > DRIVER_ROWS

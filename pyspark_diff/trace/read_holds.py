@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 
 from pyspark_diff.errors import NotReadableError
-from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.objects import Objects
 
 #: By how many seconds clocks may differ.
@@ -99,6 +99,26 @@ class ReadHold:
     def __repr__(self) -> str:
         state = "expired" if self.expired else f"{self.until - time.time():.0f} s left"
         return f"<ReadHold on commit {self.commit} of {self.objects.root!r}, {state}>"
+
+
+def held(
+    objects: Objects, commits: Commits, number: int | None, seconds: float
+) -> tuple[Commit, ReadHold]:
+    """A commit, or the latest one, and a hold on it.
+
+    Raises
+    ------
+    NotReadableError
+        If that commit is not retained.
+    """
+    while True:
+        at = commits.latest() if number is None else commits.read(number)
+        try:
+            return at, ReadHold.take(objects, at.number, seconds)
+        except NotReadableError:
+            # A vacuum was under way that had not seen the hold: there is a later one.
+            if number is not None:
+                raise
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,194 @@
+"""A kept collection read as a stream: what has changed from one commit to a later one.
+
+For commits ``m < n``, with frontiers ``u`` and ``v`` of the collection::
+
+    sum of the batches up to commit n  =  the collection as it stood when commit n was made
+    the batch from m to n              =  its changes at times from u on, before v
+
+An offset tells the commit, the frontier, and which program made it. Where the arrangement at ``n``
+still tells times from ``u`` on apart, they are read from it, and ``m`` is not needed. Else the batch
+is what ``n`` has less what ``m`` had; files that both have are not read. Changes have the times that
+they happened at as far as these are known, and the earliest known time for those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_diff.data_source.changes import changes_in
+from pyspark_diff.data_source.opened import READ, Collection, Held, Rows, shape_of
+from pyspark_diff.data_source.options import Options
+from pyspark_diff.errors import NotReadableError
+from pyspark_diff.trace.batch import Batch
+from pyspark_diff.trace.read_holds import ReadHold
+
+#: Before everything, and behind it.
+_FIRST, _LAST = -(2**63), 2**63 - 1
+_NOTHING = {"commit": -1, "upper": _FIRST, "program": "", "store": ""}
+
+
+@dataclass(frozen=True)
+class Interval(InputPartition):
+    """What there is of a bucket, and what there was before."""
+
+    rows: Rows
+    new: tuple[Held, ...]
+    old: tuple[Held, ...]
+    since: int
+    until: int
+    floor: int | None
+
+
+class Stream(DataSourceStreamReader):
+    """Reads the changes of a kept collection. It holds state: the commits that it may yet need.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+        Options of the user.
+    schema : StructType
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: T.StructType):
+        known = [
+            name for name in READ
+            if name not in ("time", "commit", "since", "until", "allowNegative")
+        ]
+        self._options = Options(given, known, "a stream")
+        self._shape = shape_of(self._options)
+        self._schema = schema
+        self._start = self._started()
+        self._holds: dict[int, ReadHold] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new stream begins."""
+        if self._start == "earliest":
+            return dict(_NOTHING)
+        return self._offset(None if self._start == "latest" else int(self._start))
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """The last commit."""
+        for hold in self._holds.values():
+            if not hold.expired:
+                hold.renew()
+        return self._offset(None)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What has changed in each bucket."""
+        if start["commit"] == end["commit"]:
+            return []
+        new = self._collection(end["commit"])
+        new.checked(self._schema, self._shape)
+        offset = _offset_of(new)
+        if start["store"] not in ("", offset["store"]) or end["store"] != offset["store"]:
+            raise NotReadableError(
+                f"the store at {new.objects.root!r} is another one than the stream has read. Begin "
+                "the stream anew, with another checkpoint"
+            )
+        lower, upper = start["upper"], offset["upper"]
+        arrangement = new.kept.arrangement
+        since = arrangement.trace.since.bound
+        known = _LAST if since is None else since
+        batches = arrangement.trace.batches
+        if start["commit"] < 0:
+            return _intervals(new, self._shape, batches, None, (), (_FIRST, upper), None)
+        if start["program"] == offset["program"] and known < lower <= upper:
+            late = [b for b in batches if (at := b.description.upper.bound) is None or at > lower]
+            return _intervals(new, self._shape, late, None, (), (lower - 1, upper), None)
+        try:
+            old = self._collection(start["commit"])
+        except NotReadableError as error:
+            raise NotReadableError(
+                f"the stream has read up to commit {start['commit']}, which is not retained any "
+                f"more, and commit {end['commit']} no longer tells what has changed since: {error}."
+                " Begin the stream anew, with another checkpoint: it gives the whole collection "
+                "first. To keep what a stream needs while it stands still, let the dataflow retain "
+                "more commits (retain=...), keep its history, or give the stream a longer "
+                ".option('holdSeconds', ...)"
+            ) from error
+        if upper < lower or old.struct(self._shape) != new.struct(self._shape):
+            raise NotReadableError(
+                f"the collection was begun anew between commits {start['commit']} and "
+                f"{end['commit']}. Begin the stream anew, with another checkpoint"
+            )
+        # At its since everything that was before has one time.
+        floor = max(lower, min(known, max(upper - 1, lower)))
+        return _intervals(
+            new, self._shape, batches, old, old.kept.arrangement.trace.batches,
+            (lower - 1, max(upper, floor + 1)), floor,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes in a bucket."""
+        assert isinstance(partition, Interval)
+        rows = partition.rows
+        with rows.opened([*partition.new, *partition.old]) as found:
+            new, old = found[:len(partition.new)], found[len(partition.new):]
+            yield from changes_in(
+                rows, new, old, partition.since, partition.until, partition.floor
+            )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """All up to a commit has been processed."""
+        for number in [number for number in self._holds if number < end["commit"]]:
+            self._holds.pop(number).release()
+
+    def stop(self) -> None:
+        """Nothing is let go: who goes on with this stream soon may need it, and later it expires.
+        """
+
+    def _started(self) -> str:
+        start = (self._options.get("start") or "earliest").lower()
+        if start not in ("earliest", "latest") and not (start.isascii() and start.isdecimal()):
+            raise ValueError(
+                f"option 'start' is {start!r}; give earliest, latest or the number of a commit"
+            )
+        return start
+
+    def _collection(self, number: int | None) -> Collection:
+        found = Collection(self._options, number)
+        number = found.commit.number
+        before = self._holds.get(number)
+        self._holds[number] = found.hold
+        if before is not None:
+            before.release()
+        return found
+
+    def _offset(self, number: int | None) -> dict[str, Any]:
+        return _offset_of(self._collection(number))
+
+
+def _offset_of(collection: Collection) -> dict[str, Any]:
+    upper = collection.kept.arrangement.trace.upper.bound
+    return {
+        "commit": collection.commit.number,
+        "upper": _LAST if upper is None else upper,
+        "program": blake2b(collection.program, digest_size=8).hexdigest(),
+        "store": collection.commit.store,
+    }
+
+
+def _intervals(
+    new: Collection, shape: str, batches: Any, old: Collection | None, before: Any,
+    times: tuple[int, int], floor: int | None,
+) -> list[InputPartition]:
+    """A partition for each bucket that may have changes; files of both are left out."""
+    now = new.parts(batches)
+    then: dict[int, list[Held]] = {} if old is None else old.parts(before)
+    rows, found = new.rows(shape), []
+    for bucket in sorted(now.keys() | then.keys()):
+        both = set(now.get(bucket, ())) & set(then.get(bucket, ()))
+        parts = [
+            tuple(part for part in side.get(bucket, ()) if part not in both)
+            for side in (now, then)
+        ]
+        if any(parts):
+            found.append(Interval(rows, *parts, times[0], times[1] - 1, floor))
+    return found

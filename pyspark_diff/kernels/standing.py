@@ -1,0 +1,110 @@
+"""What stands at a time: the records of a collection, each with its multiplicity.
+
+For batches of updates ``B``, each consolidated and in the order of its records, all that
+``standing(B, t)`` gives holds together::
+
+    S[record] = sum(diff for b in B for (record, s, diff) in b if s <= t),   without zeros
+
+A small batch beside a large one costs what the small one costs: of the large one only the keys are
+looked at that are in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.updates import Updates, concat
+
+#: So many rows are held at once, where there is more than one batch.
+PIECE_ROWS = 1 << 23
+#: Above this a sum of diffs might leave 64 bits.
+_SAFE = 2.0**62
+
+
+def standing(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
+    """The records at a time, their times all zero; no record is in two of what it gives.
+
+    Parameters
+    ----------
+    batches : sequence of Updates
+    time : int
+
+    Raises
+    ------
+    DiffOverflowError
+        If a multiplicity leaves 64 bits.
+
+    Examples
+    --------
+    >>> a = Updates(np.array([3, 5]), None, 0, 1)
+    >>> b = Updates(np.array([3, 5]), None, np.array([4, 6]), np.array([-1, 1]))
+    >>> [(s.key64.tolist(), s.diffs().tolist()) for s in standing([a, b], 4)]
+    [([5], [1])]
+    """
+    held = [updates for updates in batches if len(updates)]
+    if len(held) == 1:
+        yield _of_one(held[0], time)
+        return
+    for keys in ranges(held, [], fitting(held, PIECE_ROWS)) if held else ():
+        yield from _of_several([_until(within(updates, keys), time) for updates in held])
+
+
+def _until(updates: Updates, time: int) -> Updates:
+    """Those at times up to this."""
+    if not isinstance(updates.time, np.ndarray):
+        return updates if updates.time <= time else updates.between(0, 0)
+    early = updates.time <= time
+    return updates if early.all() else updates.take(early)
+
+
+def _of_one(updates: Updates, time: int) -> Updates:
+    """Records stand together already: there is nothing to sort."""
+    rows = _until(updates, time)
+    if isinstance(rows.coordinate, np.ndarray):
+        return consolidate(rows.placed(0).at(0, rows.diff)).updates
+    if not len(rows) or not isinstance(rows.time, np.ndarray):
+        return rows.at(0, rows.diff)  # a record has one update at one time
+    starts = runs_of(rows).starts
+    if starts.size == len(rows):
+        return rows.at(0, rows.diff)
+    diffs = rows.diffs()
+    if np.abs(diffs.astype(np.float64)).sum() >= _SAFE:
+        return consolidate(rows.at(0, diffs)).updates  # which looks at each sum
+    sums = np.add.reduceat(diffs, starts)
+    there = np.flatnonzero(sums)
+    return rows.take(starts[there]).at(0, sums[there])
+
+
+def _of_several(batches: Sequence[Updates]) -> Iterator[Updates]:
+    large = max(batches, key=len)
+    small = concat([updates for updates in batches if updates is not large])
+    touched = _touched(large, small)
+    if touched is None:
+        yield consolidate(_still(concat([large, small]))).updates
+        return
+    yield _of_one(large.take(~touched) if touched.any() else large, 2**63 - 1)
+    if len(small):
+        yield consolidate(_still(concat([large.take(touched), small]))).updates
+
+
+def _still(updates: Updates) -> Updates:
+    return updates.placed(0).at(0, updates.diff)
+
+
+def _touched(large: Updates, small: Updates) -> np.ndarray | None:
+    """Which rows of a large batch have a key of a small one; None if that is no help."""
+    if 4 * len(small) > len(large):
+        return None
+    keys = np.unique(small.key64)
+    marks = np.zeros(len(large) + 1, np.int8)
+    first = np.searchsorted(large.key64, keys, side="left")
+    last = np.searchsorted(large.key64, keys, side="right")
+    there = first < last
+    # Ranges of different keys do not meet but at their ends.
+    np.add.at(marks, first[there], 1)
+    np.add.at(marks, last[there], -1)
+    return np.cumsum(marks[:-1], dtype=np.int8).astype(bool)
