@@ -198,7 +198,7 @@ class _Pushing:
     attribute whether it can. Ours reads right without them.
     """
 
-    __func__ = getattr(DataSourceReader, "pushFilters", None)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
 
     def __init__(self, scan: Scan):
         self._scan = scan

@@ -10,12 +10,13 @@ However the writer goes on, that stays readable while the reader holds the commi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow import tables
 from pyspark_diff.dataflow.durable import decoder_of
 from pyspark_diff.dataflow.kept import Kept, kept, kept_in
 from pyspark_diff.errors import ClosedError, NotReadableError
@@ -69,6 +70,19 @@ class StoredCollection:
     def to_df(self) -> DataFrame:
         """All updates that are kept: see `DiffFrame.to_df`."""
         return self._named(self._arrangement.updates(self._reader._spark_of()))
+
+    def save_as_table(
+        self, name: str, *, time: Any = None, updates: bool = False,
+        by: str | Sequence[str] | None = None, buckets: int | None = None, mode: str = "error",
+        format: str = "parquet", path: str | None = None, bucket_column: str | None = None,
+        allow_negative: bool = False,
+    ) -> None:
+        """Save it as a table of Spark: see `DiffFrame.save_as_table`."""
+        frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
+        tables.save(
+            frame, name, self._arrangement, self._columns, self._found.buckets, by=by,
+            buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
+        )
 
     def _named(self, frame: DataFrame) -> DataFrame:
         return frame.toDF(*self._columns, *frame.columns[len(self._columns):])

@@ -13,7 +13,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.opening import opened
-from pyspark_diff.errors import NotReadableError
+from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.constants import Setting, constant
@@ -21,7 +21,8 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.operators.node import Node
-from pyspark_diff.spark.schema import Schema
+from pyspark_diff.spark.schema import Schema, meant_by
+from pyspark_diff.spark.tables import read_table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -308,6 +309,79 @@ class Dataflow(BaseDataflow):
         self._check_open()
         setting = Setting(self, self.spark, self.time_type, self.time_name, self.diff_name)
         return DiffFrame._wrap(constant(data, setting, schema))
+
+    @overload
+    def import_table(self, table: str, input: None = None) -> DiffFrame: ...
+
+    @overload
+    def import_table(self, table: str, input: str) -> tuple[DiffFrame, InputSession]: ...
+
+    def import_table(
+        self, table: str, input: str | None = None
+    ) -> DiffFrame | tuple[DiffFrame, InputSession]:
+        """A table of Spark as a collection: one that never changes, or a new input that begins with
+        it.
+
+        Parameters
+        ----------
+        table : str
+            Such as `DiffFrame.save_as_table` writes, or any other.
+        input : str, optional
+            Name of an input, that is given the rows of the table; and if the table has columns for
+            time and diff, the updates that they are.
+
+        Returns
+        -------
+        DiffFrame
+            With ``input`` also the session that feeds it.
+
+        Raises
+        ------
+        SchemaError
+            If that is no name of a table, or it has columns for time and diff and no input is
+            named.
+        StorageError
+            If there is no such table.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> spark.range(3).write.mode("overwrite").saveAsTable("doctest_numbers")
+        >>> with Dataflow(spark) as flow:
+        ...     numbers, numbers_in = flow.import_table("doctest_numbers", input="numbers")
+        ...     even = numbers.where("id % 2 = 0").keep()
+        ...     numbers_in.insert([(4,)])
+        ...     _ = flow.advance_to(1)
+        ...     sorted(row.id for row in even.at().collect())
+        [0, 2, 4]
+        >>> _ = spark.sql("DROP TABLE doctest_numbers")
+        """
+        self._check_open()
+        rows = read_table(self.spark, table)
+        if input is None:
+            return self.constant(rows)
+        if self._writing:
+            raise SchemaError(
+                f"a program that is opened again would give table {table} to input {input!r} each "
+                f"time: write flow.input({input!r}, ...) there, and give the new store its rows "
+                f"outside: flow.session({input!r}).update(spark.table(...))"
+            )
+        names = [meant_by(name, rows.columns, self.spark)
+                 for name in (self.time_name, self.diff_name)]
+        taken = [name for found in names for name in found]
+        if len(taken) == 1:
+            raise SchemaError(
+                f"table {table} has a column {taken[0]!r}, which is that of the "
+                f"{'time' if names[0] else 'diff'}, and none for the other: updates have both, "
+                f"{self.time_name!r} and {self.diff_name!r}, and rows have neither"
+            )
+        fields = [field for field in rows.schema.fields if field.name not in taken]
+        frame, session = self.input(input, T.StructType(fields))
+        if taken:
+            session.update(rows)
+        else:
+            session.insert(rows)
+        return frame, session
 
     def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
         return DiffFrame._wrap(Collection(

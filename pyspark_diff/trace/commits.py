@@ -52,7 +52,7 @@ from pyspark_diff.trace.manifest import (
     number_in,
     segments_of,
 )
-from pyspark_diff.trace.objects import FOLDERS, HEAD, Objects
+from pyspark_diff.trace.objects import FOLDERS, HEAD, INBOX, Objects
 
 __all__ = ["Commit", "Commits", "FileInfo", "Segment", "segments_of"]
 
@@ -534,7 +534,11 @@ class Commits:
                 f"there is a store in {root!r} already; open it instead of making it"
             )
         foreign = self.objects.foreign()
-        inside = sorted(found.name for folder in FOLDERS for found in self.objects.names(folder))
+        # A stream may have put rows there for a store that is to come.
+        inside = sorted(
+            found.name for folder in FOLDERS if folder != INBOX
+            for found in self.objects.names(folder)
+        )
         if foreign or inside:
             there = ", ".join(foreign + inside[:5])
             raise StorageError(

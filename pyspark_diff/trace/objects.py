@@ -58,8 +58,10 @@ _REMOTE = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 #: What the operating system takes at once.
 _MOST_PARTS = 512
+#: Where others put what a dataflow is to take in.
+INBOX = "inbox"
 #: The folders of a store. What else lies below its root is somebody else's.
-FOLDERS = ("commits", "data", "floor", "readers")
+FOLDERS = ("commits", "data", "floor", INBOX, "readers")
 #: Those that are kept open in a file system; all others come and go.
 _KEPT_OPEN = frozenset({"", "commits", "floor", "readers"})
 

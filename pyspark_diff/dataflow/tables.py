@@ -1,0 +1,70 @@
+"""Collections saved as tables of Spark, in buckets that are those of their arrangements.
+
+For a saved collection ``A``, and the tables of two that were saved by the same key::
+
+    table(A as of t)      =  accumulate(A, t)
+    table(A, all updates) =  A
+    a join of the two tables by that key moves no row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.schema import meant_by
+from pyspark_diff.spark.tables import save_table
+from pyspark_diff.trace.arrangement import Arrangement
+
+
+def save(
+    frame: DataFrame, name: str, arrangement: Arrangement, columns: Sequence[str], kept: int, *,
+    by: str | Sequence[str] | None, buckets: int | None, mode: str, format: str, path: str | None,
+    bucket_column: str | None,
+) -> None:
+    """Save a frame that an arrangement gave.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    name : str
+    arrangement : Arrangement
+    columns : sequence of str
+        The user's names of its columns.
+    kept : int
+        Buckets of the arrangement.
+    by : str or list of str, optional
+        Columns of the key; that of the arrangement if not given.
+    buckets : int, optional
+        As many as the arrangement has if not given.
+    mode, format, path, bucket_column
+        As of `save_table`.
+    """
+    if buckets is not None and (type(buckets) is not int or not 1 <= buckets <= 100_000):
+        raise ValueError(f"a table has from 1 to 100000 buckets, not {buckets!r}")
+    names = dict(zip(arrangement.schema.names, columns))
+    own = [names[column] for column in arrangement.key]
+    key = own if by is None else _meant(frame, by, columns)
+    placed = kept if key == own else None
+    save_table(
+        frame, name, key, kept if buckets is None else buckets,
+        placed=placed if arrangement.reads_later else 0, mode=mode, format=format, path=path,
+        bucket_column=bucket_column,
+    )
+
+
+def _meant(frame: DataFrame, by: str | Sequence[str], columns: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for name in [by] if isinstance(by, str) else list(by):
+        like = meant_by(name, columns, frame.sparkSession)
+        if len(like) != 1:
+            raise SchemaError(
+                f"there is {'no' if not like else 'more than one'} column {name!r} to save the "
+                f"table by; the columns are {', '.join(columns)}"
+            )
+        found += like
+    if len(set(found)) < len(found):
+        raise SchemaError(f"by names a column more than once: {', '.join(found)}")
+    return found

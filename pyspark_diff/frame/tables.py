@@ -1,0 +1,79 @@
+"""The method of a frame that saves it as a table of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark_diff.dataflow import tables
+from pyspark_diff.frame.reading import ReadMethods
+
+
+class TableMethods(ReadMethods):
+    """Saving as a table."""
+
+    def save_as_table(
+        self, name: str, *, time: Any = None, updates: bool = False,
+        by: str | Sequence[str] | None = None, buckets: int | None = None, mode: str = "error",
+        format: str = "parquet", path: str | None = None, bucket_column: str | None = None,
+        allow_negative: bool = False,
+    ) -> None:
+        """Save what is kept of this collection as a table of Spark, in buckets and in order of its
+        key, so that Spark joins it by that key without moving it.
+
+        The buckets are those of the arrangement, so that no row moves when it is written either. It
+        is a table as Spark writes them: who reads it while it is written may see a part of it, and
+        it stays as it is when the collection goes on.
+
+        Parameters
+        ----------
+        name : str
+            Of the table: parts of letters, digits and underscores, such as ``"shop.orders"``.
+        time : int, date or datetime, optional
+            As of which it is saved; the latest complete one if not given.
+        updates : bool
+            Save all updates that are kept instead, with their columns for time and diff.
+        by : str or list of str, optional
+            Columns of the key: those that it is kept by if not given. By others it is shuffled.
+        buckets : int, optional
+            As many as the dataflow has if not given.
+        mode : {"error", "overwrite"}
+            What to do if there is such a table.
+        format : str
+            ``parquet``, or another one of Spark's. Delta, Iceberg and Hudi know no buckets: there
+            the table is partitioned by a column ``_bucket``, ``pmod(hash(key), buckets)``.
+        path : str, optional
+            A folder for its files, instead of the warehouse.
+        bucket_column : str, optional
+            Partition by a column of this name, whatever the format, instead of Spark's buckets.
+        allow_negative : bool
+            As of `at`.
+
+        Raises
+        ------
+        NotReadableError
+            As `at`.
+        StorageError
+            If there is such a table already.
+        SchemaError
+            If that is no name of a table, or there is no such column.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     prices, prices_in = flow.input("prices", "item string, price int", key="item")
+        ...     kept = prices.keep()
+        ...     prices_in.upsert([("tea", 3), ("milk", 2)])
+        ...     _ = flow.advance_to(1)
+        ...     kept.save_as_table("doctest_prices", mode="overwrite")
+        >>> spark.table("doctest_prices").orderBy("item").collect()
+        [Row(item='milk', price=2), Row(item='tea', price=3)]
+        >>> _ = spark.sql("DROP TABLE doctest_prices")
+        """
+        frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
+        flow = self._running()
+        tables.save(
+            frame, name, flow._arrangement(self._node), self.columns, flow._buckets, by=by,
+            buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
+        )
