@@ -52,7 +52,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable hold input_session inputs "
-        "keyed_session opening outputs probe staleness stored whole_history".split()
+        "keyed_session opening outputs probe sink source staleness stored whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
@@ -63,6 +63,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
+    "sources": frozenset("snapshots".split()),
+    "sinks": frozenset("foreach".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
@@ -73,6 +75,8 @@ LEVELS = {room: max(number - 1, 0) for number, room in enumerate(ROOMS)}
 REACHES: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "times", "kernels", "spark"}),
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
+    "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
+    "sinks": frozenset({"errors", "spark", "dataflow"}),
 }
 
 #: What a level may use besides the standard library.
