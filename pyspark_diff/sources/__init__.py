@@ -1,6 +1,6 @@
 """Level 11, sources: tables, folders and streams that `Dataflow.catch_up` reads on.
 
-What lives here: how each kind of table or feed tells what has come since an offset, one file a kind;
+What lives here: how each kind of table or feed tells what has come since an offset, a file a kind;
 what a source owes is in `pyspark_diff.dataflow.source`.
 May import: errors, spark, trace and dataflow, and what level 2 may.
 The law: reading on from an offset gives what has come since, whoever reads, however often; what can
