@@ -206,6 +206,21 @@ class RepeatedTokenError(DiffError, ValueError):
     """
 
 
+class SourceError(DiffError, RuntimeError):
+    """A source could not be read on from where it was read last, or is not what it was.
+
+    Nothing of it was taken; what other sources had was, and is processed by the next step.
+    """
+
+
+class SinkError(DiffError, RuntimeError):
+    """A sink could not be given the changes of a step; the cause is what it raised.
+
+    The step is there, and nothing later is done before the sink has been given it: the next step,
+    of this application or another one, begins with that, under the same epoch.
+    """
+
+
 class TooManyRowsError(DiffError, MemoryError):
     """Something cannot be worked through in pieces, and as a whole does not fit into memory.
 
@@ -233,6 +248,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         FunctionError,
         StalledError,
         StepError,
+        StepCancelledError,
         StorageError,
         ProgramChangedError,
         RepeatedTokenError,
@@ -240,6 +256,8 @@ _BY_NAME: dict[str, type[DiffError]] = {
         FormatError,
         UnknownOutcomeError,
         ConcurrentWriteError,
+        SourceError,
+        SinkError,
         TooManyRowsError,
     )
 }

@@ -38,6 +38,8 @@ from pyspark_diff import (
     TimeRegressionError,
     UnsupportedTypeError,
 )
+from pyspark_diff.sinks import foreach
+from pyspark_diff.sources import snapshots
 
 RUNNERS = ("local", "spark")
 COLUMNS = "n long, time long, diff long"
@@ -689,12 +691,15 @@ FLOW_CALLS = {
     "loop": lambda f: f.loop(),
     "discard": lambda f: f.discard(),
     "session": lambda f: f.session("rows"),
+    "source": lambda f: f.source("fed", snapshots(f.spark.range(1))),
+    "late": lambda f: f.late("fed"),
+    "catch_up": lambda f: f.catch_up(),
     "history": lambda f: f.history(),
     "vacuum": lambda f: f.vacuum(),
     "verify": lambda f: f.verify(),
 }
 #: They make a program grow, and so are refused where the past is gone.
-KEEPING = {"keep", "arrange_by_self", "arrange_by_key", "inspect"}
+KEEPING = {"keep", "sink", "arrange_by_self", "arrange_by_key", "inspect"}
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
     "at": lambda c: c.at(0),
@@ -709,6 +714,7 @@ FRAME_CALLS = {
     "flat_map": lambda c: c.flat_map(lambda row: [], ONE),
     "inspect": lambda c: c.inspect(print),
     "keep": lambda c: c.keep("kept"),
+    "sink": lambda c: c.sink("out", foreach(print)),
     "iterate": lambda c: c.iterate(lambda x: x),
     "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),

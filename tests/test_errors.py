@@ -35,6 +35,8 @@ BUILTIN_OF = {
     "ConcurrentWriteError": RuntimeError,
     "ProgramChangedError": ValueError,
     "RepeatedTokenError": ValueError,
+    "SourceError": RuntimeError,
+    "SinkError": RuntimeError,
     "TooManyRowsError": MemoryError,
 }
 #: Errors that are a special case of another.

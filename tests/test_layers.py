@@ -28,17 +28,17 @@ ROOMS: dict[str, frozenset[str]] = {
         "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
         "double_word equality grouping hashing history into_diff ipc jit join key_ranges "
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
-        "split sums tallies top_k updates warm_up xxhash64".split()
+        "split standing sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge frames jobs jvm schema session stored_schema values version".split()
+        "bridge frames jobs jvm schema session stored_schema tables values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
         "tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits manifest objects read_holds spine storage vacuum".split()
+        "arrangement batch cache commits inbox manifest objects read_holds spine storage vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
@@ -52,17 +52,21 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable hold input_session inputs "
-        "keyed_session opening outputs probe staleness stored whole_history".split()
+        "kept keyed_session opening outputs probe sink source staleness stored tables "
+        "whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
-        "join_plan joins keyed keys linear loops multiset reading row_wise".split()
+        "join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
+    "sources": frozenset("inbox snapshots".split()),
+    "sinks": frozenset("foreach".split()),
+    "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
@@ -73,6 +77,11 @@ LEVELS = {room: max(number - 1, 0) for number, room in enumerate(ROOMS)}
 REACHES: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "times", "kernels", "spark"}),
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
+    "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
+    "sinks": frozenset({"errors", "spark", "dataflow"}),
+    "data_source": frozenset({
+        "errors", "times", "kernels", "spark", "trace", "engine", "dataflow",
+    }),
 }
 
 #: What a level may use besides the standard library.

@@ -9,10 +9,10 @@ a task needs nothing but the store.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -32,9 +32,6 @@ from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects, objects_at
 from pyspark_diff.trace.read_holds import ReadHold, held
-
-if TYPE_CHECKING:
-    from pyspark_diff.data_source.source import DefaultSource
 
 #: Options of what is read.
 READ = ("path", "name", "shape", "time", "commit", "since", "until", "start", "allowNegative",
@@ -174,15 +171,14 @@ def _held(
     return held(objects, commits, pin.commit if isinstance(pin, Pin) else pin, seconds)
 
 
-def planned(source: DefaultSource) -> T.StructType:
-    """The columns of what is read; from now on the commit is held, by what is handed on."""
-    options = Options(source.options, READ, "a read")
+def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:
+    """The columns of what is read by some options, and the commit, which is held from now on."""
+    options = Options(given, READ, "a read")
     shape = shape_of(options)
     collection = Collection(options, options.whole("commit"))
     hold = collection.hold
-    source._pin = Pin(collection.commit.number, hold.name, hold.until)
     try:
-        return collection.struct(shape)
+        return collection.struct(shape), Pin(collection.commit.number, hold.name, hold.until)
     except BaseException:
         hold.release()
         raise

@@ -66,7 +66,8 @@ class DefaultSource(DataSource):
         """The columns of what is read."""
         from pyspark_diff.data_source.opened import planned
 
-        return planned(self)
+        struct, self._pin = planned(self.options)
+        return struct
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads a collection as a table."""

@@ -8,9 +8,11 @@ at ``t``.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +28,8 @@ from pyspark_diff.dataflow.inputs import Inputs, constant_arrival
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.dataflow.sink import Sink, Sinks
+from pyspark_diff.dataflow.source import Source, Sources
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.dataflow.whole_history import whole_history
 from pyspark_diff.engine.context import StepContext
@@ -40,6 +44,7 @@ from pyspark_diff.errors import (
     ConcurrentWriteError,
     NotReadableError,
     RepeatedTokenError,
+    SchemaError,
     StalledError,
     StepCancelledError,
     StorageError,
@@ -110,6 +115,11 @@ class BaseDataflow:
         self._inputs = Inputs(spark, self.time_type, time, diff, self._discard)
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
+        #: Where inputs are filled from, and where changes go.
+        self._sources = Sources(spark, self.time_type, time, diff)
+        self._given = Sinks(spark, time, diff)
+        #: What sinks know this dataflow by, as long as it has no store.
+        self._identity = secrets.token_hex(16)
         #: What the next step runs; None where that has to be found.
         self._growth: Growth | None = None
         self._state = State({}, {}, {}, {})
@@ -259,7 +269,7 @@ class BaseDataflow:
     def _complete(self) -> State:
         """The last state of which everything has been handed over."""
         state = self._state
-        return state if all(delivery.done for delivery in state.outbox) else self._shown
+        return state if state.handed_over else self._shown
 
     def _check_token(self, token: str | None) -> None:
         self._check_open()
@@ -286,6 +296,8 @@ class BaseDataflow:
             self._owes = False
             with suppress(Exception):
                 self._deliver()
+        # They are given all steps in order, so this comes before anything else.
+        self._give()
         growth = self._build()
         graph = growth.graph
         if self._begun is not None or self._superseded:
@@ -297,7 +309,7 @@ class BaseDataflow:
         moved = any(upper[node] != old.frontiers.get(node) for node in upper)
         if moved or any(arrivals.values()) or growth.late or old.rewinds:
             self._advance(growth, old, arrivals, upper, on_iteration, stop, explain=True)
-        elif all(delivery.done for delivery in self._state.outbox):
+        elif self._state.handed_over:
             found = staleness.left(self._inputs.sessions(), self._state)
             if found:
                 staleness.warn(f"step() had nothing to do, but {found}")
@@ -306,6 +318,7 @@ class BaseDataflow:
             if stop is not None:
                 stop.pass_by()
             self._deliver()
+            self._give()
         return True
 
     def advance_to(
@@ -354,6 +367,75 @@ class BaseDataflow:
             self._inputs.advance_to(time)
             self._inputs.hand_over()
             return self._step(on_iteration, token=token)
+
+    def catch_up(
+        self, on_iteration: Watch | None = None, *, token: str | None = None
+    ) -> bool:
+        """Read what has come to the sources, process it as one epoch, and give sinks the changes.
+
+        The usual night of a job whose inputs have sources. What they have now is taken in at the
+        time that the inputs have reached, or at times of its own where it brings some, and all
+        inputs advance beyond it. With a store all of it is one commit: the state, how far each
+        source was read, and what sinks are given.
+
+        Parameters
+        ----------
+        on_iteration : callable, optional
+        token : str, optional
+            Both as of `step`. Nothing is read for a token that the last steps had.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+
+        Raises
+        ------
+        SourceError
+            If a source cannot be read. What was read of others is processed by the next call.
+        SinkError
+            If a sink fails. The next call begins with giving it the same.
+        StepError
+            As of `step`. What was read is kept, and the next call tries again, before it reads on.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> from pyspark_diff.sinks import foreach
+        >>> from pyspark_diff.sources import snapshots
+        >>> prices = spark.createDataFrame([("tea", 3), ("milk", 2)], "item string, price int")
+        >>> with Dataflow(spark) as flow:
+        ...     items = flow.source("items", snapshots(lambda: prices, key="item"))
+        ...     dear = items.where("price > 2").select("item")
+        ...     _ = dear.sink("dear", foreach(lambda changes, epoch: changes.show()))
+        ...     _ = flow.catch_up()
+        +----+----+----+
+        |item|time|diff|
+        +----+----+----+
+        | tea|   0|   1|
+        +----+----+----+
+        <BLANKLINE>
+        """
+        self._check_outside("catch_up")
+        with self._lock:
+            self._check_open()
+            if not self._sources:
+                raise NotReadableError(
+                    "no input of this dataflow has a source to be read: make one with "
+                    "flow.source(name, source), or feed its sessions and step"
+                )
+            if token is not None and token in self._store_of("a token").tokens:
+                self._give()
+                return False
+            self._check_token(token)
+            # What was read and came to no commit.
+            done = self._sources.is_ahead(self._state.offsets) and self._step(on_iteration)
+            self._give()
+            last = self._sources.read(self._inputs.latest())
+            if last is not None:
+                self._inputs.advance_to(self.time_type.decode(last + 1))
+            self._inputs.hand_over()
+            return self._step(on_iteration, token=token) or done
 
     def step_while(
         self, condition: Callable[[], bool], on_iteration: Watch | None = None
@@ -442,7 +524,8 @@ class BaseDataflow:
         """The commits that can be read, the latest last, as a Spark frame.
 
         The columns are ``commit``, ``written`` (when), ``epoch`` (of the application that wrote it,
-        counted), ``token``, ``step``, ``files`` and ``bytes``.
+        counted), ``token``, ``step``, ``files``, ``bytes`` and ``sources`` (how far each was
+        read, as JSON).
 
         Raises
         ------
@@ -563,6 +646,7 @@ class BaseDataflow:
             "inputs": self._inputs.told(),
             "numbers": self._inputs.numbers(),
             "kept": self._outputs.told(state),
+            "sinks": list(self._given),
         }
 
     def _wanted(self) -> list[Node]:
@@ -574,7 +658,8 @@ class BaseDataflow:
         inputs of changes have given."""
         self._state = replace(state, frontiers=self._inputs.go_on(state, numbers))
         self._shown, self._growth = self._state, None
-        self._owes = any(not delivery.done for delivery in self._state.outbox)
+        self._sources.go_on(self._state.offsets)
+        self._owes = not self._state.handed_over
 
     def _add_input(
         self, name: str, schema: str | T.StructType, start: Any, check: bool
@@ -585,6 +670,62 @@ class BaseDataflow:
             found = checked(session._node) if check else session._node
             self._add_session(session)
         return found, session
+
+    def _add_source(
+        self, name: str, source: Source, start: Any, late: str
+    ) -> Reader | Node:
+        """An input that a source fills."""
+        if not isinstance(source, Source):
+            raise SchemaError(
+                f"input {name!r} is filled from a Source, such as pyspark_diff.sources.delta(table)"
+                f" or pyspark_diff.sources.snapshots(table, key=...), not from {source!r}; rows "
+                "themselves are given to the session of an input, flow.input(name, schema)"
+            )
+        if late not in ("refuse", "aside"):
+            raise ValueError(f"late is 'refuse' or 'aside', not {late!r}")
+        if late == "aside" and source.key:
+            raise ValueError(
+                f"rows of {source!r} take the places of others and have no times of their own, so "
+                "none comes too late: leave late='aside' out"
+            )
+        columns = source.columns(self.spark)
+        with self._lock:
+            if source.key:
+                keyed, keyed_session = self._add_keyed_input(name, columns, start, source.key)
+                self._sources.add(name, source, keyed_session)
+                return keyed
+            node, session = self._add_input(name, columns, start, False)
+            aside, before = None, None
+            if late == "aside":
+                aside = self._add_input(
+                    f"{name}.late", self._sources.late_columns(columns), start, False
+                )
+            if source.is_whole:
+                self._keep(node)
+                before = partial(self._there, node)
+            self._sources.add(name, source, session, aside, before)
+            return node
+
+    def _there(self, node: Node) -> DataFrame | None:
+        """The rows of a kept collection, for as long as the next step; None if it is empty."""
+        start = self._inputs.start()
+        found = self._outputs.arrangement(node, self._state, start, handed_out=False)
+        if not found.trace.rows:
+            return None
+        upper = found.trace.upper.bound
+        at = 2**63 - 1 if upper is None else upper - 1
+        return found.snapshot(self.spark, at, allow_negative=False)
+
+    def _add_output(
+        self, name: str, sink: Sink, node: Node, columns: Sequence[str], schema: T.StructType
+    ) -> None:
+        """Give the changes of a collection to a sink."""
+        with self._lock:
+            self._check_open()
+            self._given.check_name(name, sink)
+            sink.check(schema, self.spark)
+            self._keep(node)
+            self._given.add(name, sink, node, tuple(columns))
 
     def _add_keyed_input(
         self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
@@ -724,6 +865,7 @@ class BaseDataflow:
                     error, arrivals, upper, bool(self._state.rewinds)
                 ) from error
             self._deliver()
+            self._give()
         finally:
             self._live.end(self._frontier())
             self._tidy()
@@ -740,6 +882,10 @@ class BaseDataflow:
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration).run(arrivals, upper)
+        after = replace(
+            after, offsets=dict(self._sources.offsets),
+            given_to=self._given.due(old, after, self._outputs.arranged),
+        )
         stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
@@ -755,9 +901,12 @@ class BaseDataflow:
         )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
+        holds = self._outputs.holds(growth.graph)
+        for node, hold in self._given.holds(state).items():
+            holds[node] = holds.get(node, hold).meet(hold)
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            self._outputs.holds(growth.graph), self._store is not None,
+            holds, self._store is not None,
         )
         again: dict[Node, tuple[Arrival, ...]] = {}
         for node in growth.constants:
@@ -792,6 +941,11 @@ class BaseDataflow:
         old = self._state
         sessions = map(self._inputs.session, nodes)
         after, found = discarding.without(old, sessions, where, waiting)
+        if after is not old and self._sources:
+            # What was read and is dropped now is not read again.
+            names = {self._inputs.session(node).name for node in nodes}
+            read = {name: at for name, at in self._sources.offsets.items() if name in names}
+            after = replace(after, offsets={**old.offsets, **read})
         self._superseded |= old.paths()
         # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
         # after it is done by the next step, so that what was dropped is surely returned.
@@ -810,6 +964,15 @@ class BaseDataflow:
                     failed[delivery.node] = error
         for first in failed.values():
             raise first
+
+    def _give(self) -> None:
+        """Give sinks what they have not been given."""
+        state, start = self._state, self._inputs.start()
+        if not state.handed_over:
+            self._given.give(
+                state, self._identity if self._store is None else self._store.identity,
+                lambda node: self._outputs.arrangement(node, state, start, handed_out=False),
+            )
 
     def _tidy(self) -> None:
         """Drop what a step has taken in or superseded, or if it failed, what it wrote."""

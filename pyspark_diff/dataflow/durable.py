@@ -125,7 +125,7 @@ class Store:
         # If it was not, another one has its number, with the state of before.
         if self._going is not None and last.state == self._going[1].text:
             self._done, self._places = self._going[0], dict(self._going[1].places)
-            self._owes = any(not delivery.done for delivery in self._done.outbox)
+            self._owes = not self._done.handed_over
             self.tokens = self._going[2]
         self.last, self._going = last, None
 
@@ -149,8 +149,9 @@ class Store:
             ) from error
 
     def owes_nothing(self, state: State) -> bool:
-        """Whether consumers have been given since what the last commit says they were to be."""
-        return self._owes and all(delivery.done for delivery in state.outbox)
+        """Whether consumers and sinks have been given since what the last commit says they were
+        to be."""
+        return self._owes and state.handed_over
 
     def tidy(self, keep: Sequence[str]) -> None:
         """Let go of commits that are not retained, whenever there are twice as many.
@@ -181,6 +182,11 @@ class Store:
         )
 
     @property
+    def identity(self) -> str:
+        """What no other store has."""
+        return self.last.store
+
+    @property
     def root(self) -> str:
         """Where it is."""
         return self._objects.root
@@ -195,14 +201,17 @@ class Store:
         for number in self.commits.numbers():
             commit = self.commits.read(number)
             with understood():
-                step = int(json.loads(commit.state.split(b"\n")[1])["step"])
+                body = json.loads(commit.state.split(b"\n")[1])
+                step, offsets = int(body["step"]), dict(body.get("offsets", {}))
             size = sum(file.length for file in commit.files.values())
+            sources = json.dumps(offsets, separators=(",", ":"), sort_keys=True)
             rows.append((
-                number, commit.written, commit.epoch, commit.token, step, len(commit.files), size
+                number, commit.written, commit.epoch, commit.token, step, len(commit.files), size,
+                sources,
             ))
         columns = (
             "commit long, written timestamp, epoch long, token string, step long, files long, "
-            "bytes long"
+            "bytes long, sources string"
         )
         return rows, columns
 

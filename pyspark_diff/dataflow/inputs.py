@@ -151,6 +151,10 @@ class Inputs:
         for session in self.sessions():
             session._advance_at_least(to)
 
+    def latest(self) -> int | None:
+        """The time of the one that is furthest of those that are open; None if none is."""
+        return max((at for s in self.sessions() if (at := s._at()) is not None), default=None)
+
     def has_more(self, state: State) -> bool:
         """Whether any was given updates that no step has taken in."""
         return any(

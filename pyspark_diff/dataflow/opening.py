@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from pyspark.sql import SparkSession
@@ -155,6 +156,8 @@ def _restored(
         held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff", "zone")}
         kept = dict(decoder.body["kept"])
         inputs = dict(decoder.body.get("inputs", {}))
+        sinks = list(decoder.body.get("sinks", []))
+        given_to = {name: one[0] for name, one in decoder.body.get("given_to", {}).items()}
         told = json.loads(decoder.program)
     here = flow._settings(flow._state)
     for name, what in ("time_type", "times of type"), ("time", "times in"), ("diff", "diffs in"):
@@ -175,6 +178,15 @@ def _restored(
     prints = fingerprints(program, rows=True)
     found = rebuilt(told, program, prints)
     changes = _changes(found, set(kept), set(flow._outputs.names()))
+    changes += [f"sink {name!r} is gone" for name in sinks if name not in here["sinks"]]
+    changes += [
+        f"sink {name!r} is new, and given all that is there" for name in here["sinks"]
+        if name not in sinks
+    ]
+    changes += [
+        f"sink {name!r} is of another collection, and given all of that" for name in sinks
+        if name in here["sinks"] and name in given_to and given_to[name] not in found.nodes
+    ]
     if changes and on_change == "refuse":
         raise ProgramChangedError(
             f"the program is not the one that the store at {objects.root} was written by: "
@@ -218,12 +230,15 @@ def _anew(
     found = rebuilt(told, written(kept), prints)
     inputs = [n for n in flow._inputs.nodes() if parts[n] in fresh]
     flow._inputs.begin_anew(inputs)
-    names = ", ".join(repr(flow._inputs.names()[node]) for node in inputs)
+    names = [flow._inputs.names()[node] for node in inputs]
     staleness.warn(
-        f"what is made of {names or 'constants'} begins anew, as the program has changed: give "
-        "these inputs again, from the beginning"
+        f"what is made of {', '.join(map(repr, names)) or 'constants'} begins anew, as the program "
+        "has changed: give these inputs again, from the beginning; those that have a source are "
+        "read again by catch_up()"
     )
-    return decoder.state(found.nodes, found.graph)
+    state = decoder.state(found.nodes, found.graph)
+    offsets = {name: at for name, at in state.offsets.items() if name not in names}
+    return replace(state, offsets=offsets)
 
 
 def _parts(nodes: Sequence[Node]) -> dict[Node, int]:

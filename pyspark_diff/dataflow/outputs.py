@@ -114,8 +114,17 @@ class Outputs:
         """Whether a kept collection was a part of the last step."""
         return state.graph is not None and self._sinks[node] in state.graph.lowered
 
-    def arrangement(self, node: Node, state: State, start: Antichain) -> Arrangement:
-        """A kept collection; one that no step has reached is empty, and begins at ``start``."""
+    def arranged(self, node: Node, graph: Graph) -> Arranged:
+        """What runs for a kept collection."""
+        return graph.arrangement(self._sinks[node])
+
+    def arrangement(
+        self, node: Node, state: State, start: Antichain, handed_out: bool = True
+    ) -> Arrangement:
+        """A kept collection; one that no step has reached is empty, and begins at ``start``.
+
+        What is not handed out to users is for as long as no step takes its files away.
+        """
         if node not in self._sinks:
             raise NotReadableError(
                 f"this collection ({node!r}) is not kept, so there is nothing to be read. Say "
@@ -134,7 +143,7 @@ class Outputs:
             trace, node.schema, kept.layout(every), kept.stored(every), self._time_type,
             *self._names,
         )
-        if arrangement.reads_later:
+        if handed_out and arrangement.reads_later:
             self.pinned.update(trace.paths())
         return arrangement
 

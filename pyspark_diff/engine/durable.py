@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Arrival, Delivery, Shown, State
+from pyspark_diff.engine.state import Arrival, Delivery, Given, Shown, State
 from pyspark_diff.errors import DamagedStateError, DiffError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import as_int64
@@ -179,6 +179,13 @@ class _Encoder:
                  [self._table(table) for table in one.tables]]
                 for one in state.outbox if not one.done
             ],
+            "offsets": dict(state.offsets),
+            "given_to": {
+                name: [numbers[one.node], one.epoch,
+                       None if one.lower is None else _times(one.lower), _times(one.upper),
+                       one.done]
+                for name, one in state.given_to.items() if one.node in numbers
+            },
         }
         # Where things lie in the payload is known when all of it is.
         segments = segments_of(self._payload)
@@ -388,6 +395,16 @@ class Decoder:
                 recent=by_node(body["recent"], lambda held: tuple(map(self._arrival, held))),
                 shown=tuple(shown),
                 rewinds=frozenset(nodes[n] for n in body["rewinds"] if n in nodes),
+                # Those of before there were sources and sinks have neither.
+                offsets=dict(body.get("offsets", {})),
+                given_to={
+                    str(name): Given(
+                        nodes[number], int(epoch), None if lower is None else _antichain(lower),
+                        _antichain(upper), done is True,
+                    )
+                    for name, (number, epoch, lower, upper, done)
+                    in body.get("given_to", {}).items() if number in nodes
+                },
             )
 
     def trace(self, number: int) -> Trace | None:

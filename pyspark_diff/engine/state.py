@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,31 @@ class Shown:
     table: pa.Table
 
 
+@dataclass(eq=False)
+class Given:
+    """The changes of a collection that one sink is given together.
+
+    Parameters
+    ----------
+    node : Node
+        The arrangement that holds them.
+    epoch : int
+        The number of the step.
+    lower : Antichain or None
+        Where they begin; None if with the collection.
+    upper : Antichain
+        Up to where they go.
+    done : bool
+        Whether the sink has them.
+    """
+
+    node: Node
+    epoch: int
+    lower: Antichain | None
+    upper: Antichain
+    done: bool = False
+
+
 @dataclass(frozen=True)
 class State:
     """Everything a dataflow knows between two steps.
@@ -134,6 +159,10 @@ class State:
         What was made of them and shown.
     rewinds : frozenset of Node
         Inputs of which some were discarded, so that the next step does without them.
+    offsets : mapping of str to object
+        By the names of inputs how far their sources were read.
+    given_to : mapping of str to Given
+        By the names of sinks what they were given last, or are to be given.
     """
 
     frontiers: Mapping[Node, Antichain]
@@ -150,6 +179,8 @@ class State:
     recent: Mapping[Node, tuple[Arrival, ...]] = field(default_factory=dict)
     shown: tuple[Shown, ...] = ()
     rewinds: frozenset[Node] = frozenset()
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    given_to: Mapping[str, Given] = field(default_factory=dict)
 
     def paths(self) -> set[str]:
         """Files that the state needs."""
@@ -159,6 +190,13 @@ class State:
         for arrivals in (*self.waiting.values(), *self.recent.values()):
             found.update(path for arrival in arrivals for path in arrival.source.paths)
         return found
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether consumers and sinks have been given all that there is for them."""
+        return all(delivery.done for delivery in self.outbox) and all(
+            given.done for given in self.given_to.values()
+        )
 
 
 class IterationReport(NamedTuple):

@@ -13,6 +13,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.opening import opened
+from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
@@ -20,7 +21,7 @@ from pyspark_diff.frame.constants import Setting, constant
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
-from pyspark_diff.operators.node import Node
+from pyspark_diff.operators.node import Node, Reader
 from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
 
@@ -272,6 +273,63 @@ class Dataflow(BaseDataflow):
             return self._frame_of(node), session
         keyed, keyed_session = self._add_keyed_input(name, schema, start, key)
         return self._frame_of(keyed, keyed.key), keyed_session
+
+    def source(
+        self, name: str, source: Source, *, start: Any = None,
+        late: Literal["refuse", "aside"] = "refuse",
+    ) -> DiffFrame:
+        """A new input that `catch_up` fills from a source.
+
+        Parameters
+        ----------
+        name : str
+            Of the input: a store keeps how far its source was read by it.
+        source : Source
+            What is read: one of `pyspark_diff.sources`, or your own.
+        start : int, date or datetime, optional
+            As of `input`.
+        late : {"refuse", "aside"}
+            What becomes of rows that bring a time that is complete already: an error names them,
+            and nothing is read; or they are kept aside, in the collection that `late` gives.
+
+        Returns
+        -------
+        DiffFrame
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> from pyspark_diff.sources import snapshots
+        >>> table = spark.createDataFrame([(1, "Rome"), (2, "Oslo")], "id int, city string")
+        >>> with Dataflow(spark) as flow:
+        ...     customers = flow.source("customers", snapshots(lambda: table, key="id"))
+        ...     cities = customers.select("city").count().keep()
+        ...     _ = flow.catch_up()
+        ...     table = spark.createDataFrame([(1, "Rome"), (3, "Rome")], "id int, city string")
+        ...     _ = flow.catch_up()
+        ...     cities.at().collect()
+        [Row(city='Rome', count=2)]
+        """
+        node = self._add_source(name, source, start, late)
+        return self._frame_of(node, node.key if isinstance(node, Reader) else None)
+
+    def late(self, name: str) -> DiffFrame:
+        """The rows of a source that came too late: its columns, ``late_time`` and ``late_diff``.
+
+        They are there from the time on at which they came, and are part of no other collection.
+
+        Parameters
+        ----------
+        name : str
+            Of an input that was made by `source` with ``late="aside"``.
+
+        Raises
+        ------
+        NotReadableError
+            If there is no such input.
+        """
+        self._check_open()
+        return self._frame_of(self._sources.late(name))
 
     def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
         """A collection that never changes: some rows, there at all times.

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
+from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.operators.inspect import Inspect
@@ -141,6 +142,52 @@ class ReadMethods(Frame):
         node = Inspect(self._node, show, bool(by_table), tuple(self.columns))
         source.flow._add_sink(node)
         return self._derived(node, resolver=source.resolver)
+
+    def sink(self, name: str, sink: Sink) -> Self:
+        """The same collection, whose changes each step gives to a sink.
+
+        It is kept for that. The sink is given the changes when the step is committed, and the next
+        step waits for that: see `Sink`.
+
+        Parameters
+        ----------
+        name : str
+            A store keeps by it what the sink was given.
+        sink : Sink
+            One of `pyspark_diff.sinks`, or your own.
+
+        Raises
+        ------
+        SchemaError
+            If the name is that of another sink, or the collection cannot be written there.
+        NotReadableError
+            If the collection is given as a whole, or inside of a loop.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> from pyspark_diff.sinks import foreach
+        >>> def show(changes, epoch):
+        ...     print(epoch, sorted(tuple(row) for row in changes.collect()))
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = words.count().sink("counts", foreach(show))
+        ...     words_in.insert([("a",)])
+        ...     _ = flow.advance_to(1)
+        ...     words_in.insert([("a",)])
+        ...     _ = flow.advance_to(2)
+        1 [('a', 1, 0, 1)]
+        2 [('a', 1, 1, -1), ('a', 2, 1, 1)]
+        """
+        source = self._collection
+        self.keep()
+        if source.flow is None:
+            raise NotReadableError(
+                "a sink is given the changes of each step, and this collection is given as a whole;"
+                " write its to_df(), or feed it to a Dataflow"
+            )
+        source.flow._add_output(name, sink, source.node, self.columns, self.schema)
+        return self
 
     def probe(self) -> Probe:
         """A handle that tells up to which time this collection is complete.

@@ -8,7 +8,7 @@ For every readable ``t``, that is beyond ``since`` and not beyond ``upper``::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -32,6 +32,7 @@ from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.spine import Trace
 
 Tables = Iterator[pa.Table]
@@ -96,21 +97,44 @@ class Arrangement:
         )
 
     @interruptible()
-    def changes(self, spark: SparkSession, since: int, until: int) -> DataFrame:
-        """The updates by which the collection at one time becomes that at a later one, as
-        `updates` has them.
+    def between(
+        self, spark: SparkSession, lower: int | None, upper: int | None
+    ) -> DataFrame:
+        """The updates of an interval of times, as `updates` has them: what else is there is not
+        read, but for what lies in the same batches.
 
         Parameters
         ----------
         spark : SparkSession
-        since, until : int
-            Times at which it can be read.
+        lower, upper : int or None
+            Only updates with ``lower <= time < upper``; None is no bound.
         """
         def within(updates: Updates) -> Tables:
             times = updates.times()
-            return self._rows(updates.take((times > since) & (times <= until)), None)
+            inside = np.full(times.size, True)
+            if lower is not None:
+                inside &= times >= lower
+            if upper is not None:
+                inside &= times < upper
+            return self._rows(updates.take(inside), None)
 
-        return self._frame(spark, self._update_struct(), within, by_time=True)
+        held = self._reaching(lower, upper)
+        return held._frame(spark, self._update_struct(), within, by_time=True)
+
+    def has_between(self, lower: int | None, upper: int | None) -> bool:
+        """Whether there may be updates in an interval of times."""
+        return self._reaching(lower, upper).trace.rows > 0
+
+    def _reaching(self, lower: int | None, upper: int | None) -> Arrangement:
+        """The batches that reach into an interval of times."""
+        def reaches(batch: Batch) -> bool:
+            begin, end = batch.description.lower.bound, batch.description.upper.bound
+            return (lower is None or end is None or end > lower) and (
+                upper is None or begin is not None and begin < upper
+            )
+
+        batches = tuple(filter(reaches, self.trace.batches))
+        return replace(self, trace=replace(self.trace, batches=batches))
 
     def readable(self, time: Any, next_to_do: Callable[[], str]) -> int:
         """A time that a user gave, encoded, or the latest complete one.
@@ -149,7 +173,8 @@ class Arrangement:
     def changed(
         self, spark: SparkSession, since: Any, until: Any, next_to_do: Callable[[], str]
     ) -> DataFrame:
-        """As `changes`, for times that a user gave."""
+        """The updates by which the collection at one time becomes that at a later one, both given
+        by a user, as `updates` has them."""
         last = self.readable(until, next_to_do)
         first = self.readable(since, next_to_do)
         if first > last:
@@ -158,7 +183,8 @@ class Arrangement:
                 f"changes since {decode(first)!r} until {decode(last)!r} run backwards: give the "
                 "earlier time first"
             )
-        return self.changes(spark, first, last)
+        # The updates after the first time, up to and with the last one.
+        return self.between(spark, first + 1, last + 1 if last < 2**63 - 1 else None)
 
     def _update_struct(self) -> T.StructType:
         return T.StructType(

@@ -1,0 +1,242 @@
+"""Sinks: where the changes of collections go, a step at a time, each exactly once.
+
+For the epochs ``e1 < e2 < ...`` in which a sink was given changes, and their times ``[l, u)``::
+
+    l1 = the beginning     l(i+1) = u(i)     the same epoch  =>  the same changes
+
+A step is committed with what its sinks are to be given, as an interval of times of collections that
+are kept; so what a sink is given does not hang on what its process had in memory, and one that has
+failed, or whose process was ended, is given the same again, under the same epoch. Nothing later is
+done before it has that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.input_session import check_name
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.state import Given, State
+from pyspark_diff.errors import SchemaError, SinkError
+from pyspark_diff.operators.node import Arranged, Input, Node
+from pyspark_diff.times import Antichain, meet_all
+from pyspark_diff.trace.arrangement import Arrangement
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a sink is given: the changes that one step made in a collection.
+
+    Its frames read what is kept, and are for as long as `Sink.write` runs.
+
+    Parameters
+    ----------
+    number : int
+        Of the step; the numbers of one store grow, and no two steps have one.
+    store : str
+        Of the dataflow, the same in each process that goes on with it, and no other's.
+    name : str
+        Of the sink.
+    is_first : bool
+        Whether the changes are the whole collection: what the sink has written before, of a program
+        that has changed since, is to be replaced by them.
+    spark : SparkSession
+    schema : StructType
+        Of the records.
+    time, diff : str
+        Names of these columns in ``changes``.
+    """
+
+    number: int
+    store: str
+    name: str
+    is_first: bool
+    spark: SparkSession
+    schema: T.StructType
+    time: str
+    diff: str
+    _changes: Callable[[], DataFrame]
+    _snapshot: Callable[[], DataFrame]
+
+    @property
+    def changes(self) -> DataFrame:
+        """Update rows: the columns of the records, then time and diff; consolidated."""
+        return self._changes()
+
+    def snapshot(self) -> DataFrame:
+        """The collection as it is after the step, each record as often as it stands.
+
+        Raises
+        ------
+        NegativeMultiplicityError
+        """
+        return self._snapshot()
+
+
+class Sink(ABC):
+    """Where the changes of a collection are written: see `DiffFrame.sink`.
+
+    What `write` was given and did not return from is given to it again, in this process or in
+    another one, with the same number and the same changes. To give exactly once it makes what it
+    does the second time do nothing.
+    """
+
+    def check(self, schema: T.StructType, spark: SparkSession) -> None:
+        """Refuse a collection that cannot be written, when the program is written."""
+
+    @abstractmethod
+    def write(self, epoch: Epoch) -> None:
+        """Write the changes of one step.
+
+        Parameters
+        ----------
+        epoch : Epoch
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Output(NamedTuple):
+    """A sink, the collection that it is given, and the names of its columns."""
+
+    sink: Sink
+    node: Node
+    columns: tuple[str, ...]
+
+
+class Sinks:
+    """The sinks of a dataflow. It holds state: which there are.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    time, diff : str
+        The user's names of these columns.
+    """
+
+    def __init__(self, spark: SparkSession, time: str, diff: str):
+        self._spark, self._names = spark, (time, diff)
+        self._outputs: dict[str, _Output] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def add(self, name: str, sink: Sink, node: Node, columns: tuple[str, ...]) -> None:
+        """The changes of a kept collection go to a sink."""
+        self._outputs[name] = _Output(sink, node, columns)
+
+    def check_name(self, name: str, sink: object) -> None:
+        """Refuse a name that a sink cannot have, or what is none."""
+        check_name(name, "a sink", "revenue")
+        if name in self._outputs:
+            raise SchemaError(f"this dataflow has a sink {name!r} already; give it another name")
+        if not isinstance(sink, Sink):
+            raise SchemaError(
+                f"sink {name!r} is written to by a Sink, such as pyspark_diff.sinks.parquet(path) "
+                f"or pyspark_diff.sinks.foreach(function), not by {sink!r}"
+            )
+
+    def holds(self, state: State) -> dict[Node, Antichain]:
+        """From when on each collection is held, so that what comes next can be told apart."""
+        found: dict[Node, Antichain] = {}
+        for name, given in state.given_to.items():
+            at = (given.upper if given.done or given.lower is None else given.lower).bound
+            if name in self._outputs and at is not None:
+                hold = Antichain([at - 1])
+                found[given.node] = found.get(given.node, hold).meet(hold)
+        return found
+
+    def due(
+        self, before: State, after: State, arranged: Callable[[Node, Graph], Arranged]
+    ) -> Mapping[str, Given]:
+        """What sinks are to be given after a step.
+
+        Parameters
+        ----------
+        before, after : State
+        arranged : callable
+            The arrangement that keeps a collection.
+        """
+        found: dict[str, Given] = {}
+        graph = after.graph
+        assert graph is not None  # a step has run
+        for name, output in self._outputs.items():
+            node = arranged(output.node, graph)
+            last, upper = before.given_to.get(name), _settled(node, graph, after)
+            if last is None or last.node is not node:
+                found[name] = Given(node, after.epoch, None, upper)
+            elif last.upper == upper or not last.done:
+                found[name] = last
+            else:
+                found[name] = Given(node, after.epoch, last.upper, upper)
+        return found
+
+    def give(
+        self, state: State, store: str, arrangement: Callable[[Node], Arrangement]
+    ) -> None:
+        """Give sinks what they have not been given; none waits for another.
+
+        Raises
+        ------
+        SinkError
+            If any has failed; the others have theirs.
+        """
+        failed: dict[str, Exception] = {}
+        for name, given in state.given_to.items():
+            output = self._outputs.get(name)
+            if given.done or output is None:
+                given.done = True
+                continue
+            try:
+                self._give(name, output, given, store, arrangement(output.node))
+            except Exception as error:
+                failed[name] = error
+        for name, cause in failed.items():
+            epoch = state.given_to[name].epoch
+            raise SinkError(
+                f"sink {name!r}, {self._outputs[name].sink!r}, has failed on epoch {epoch} "
+                f"({type(cause).__name__}: {cause}). The step is done, and is kept; this epoch is "
+                "given to it again before anything else: mend the sink, and step"
+            ) from cause
+
+    def _give(
+        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement
+    ) -> None:
+        lower = None if given.lower is None else given.lower.bound
+        upper = given.upper.bound
+        is_first = given.lower is None
+        if not is_first and not arrangement.has_between(lower, upper):
+            given.done = True
+            return
+
+        def named(frame: DataFrame) -> DataFrame:
+            return frame.toDF(*output.columns, *frame.columns[len(output.columns):])
+
+        def snapshot() -> DataFrame:
+            at = 2**63 - 1 if upper is None else upper - 1
+            return named(arrangement.snapshot(self._spark, at, allow_negative=False))
+
+        fields = arrangement.schema.struct.fields
+        schema = T.StructType([
+            T.StructField(column, field.dataType, field.nullable)
+            for column, field in zip(output.columns, fields)
+        ])
+        output.sink.write(Epoch(
+            given.epoch, store, name, is_first, self._spark, schema, *self._names,
+            lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
+        ))
+        given.done = True
+
+
+def _settled(node: Node, graph: Graph, state: State) -> Antichain:
+    """Up to where a collection is complete and nothing of it can be taken back."""
+    (part,) = (part for part in graph.connected if node in part)
+    floors = [state.floors[n] for n in part if isinstance(n, Input) and n in state.floors]
+    return meet_all([state.frontiers[node], *floors])

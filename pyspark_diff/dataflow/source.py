@@ -1,0 +1,362 @@
+"""Sources: tables and feeds from which inputs are filled, each from an offset on.
+
+    what an input was given  =  what its source had up to the offset that is in the last commit
+
+An offset is JSON that only its source understands. It is part of the state, so it moves with the
+step that takes in what was read, and a process that ends in between reads the same again.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.coercion import Data
+from pyspark_diff.dataflow.input_session import BaseSession, InputSession
+from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, SourceError
+from pyspark_diff.operators.node import Node
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import TimeType
+
+#: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
+Offset: TypeAlias = Any
+#: So many updates are taken to the driver when they are read.
+FEW_ROWS = 200_000
+
+
+class Inserts(NamedTuple):
+    """Rows that come, for an input without a key."""
+
+    rows: Data
+
+
+class Removes(NamedTuple):
+    """Rows that go, for an input without a key."""
+
+    rows: Data
+
+
+class Updates(NamedTuple):
+    """Rows that come and go, for an input without a key. They are read once more, to be checked.
+
+    Parameters
+    ----------
+    rows : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
+        The source's columns, a column ``diff`` of the dataflow's name, and if they bring their
+        times one for that.
+    timed : bool
+        Whether they bring their times. Others enter at the time of the epoch.
+    """
+
+    rows: Data
+    timed: bool = False
+
+
+class Upserts(NamedTuple):
+    """Rows that take the place of those with their keys, for an input with a key."""
+
+    rows: Data
+
+
+class Deletes(NamedTuple):
+    """Keys whose rows go, for an input with a key; those that have none are let be."""
+
+    keys: Data
+
+
+class Whole(NamedTuple):
+    """The table as it is now: what was there and is not in it goes.
+
+    For an input without a key, each row is there as often as it is in ``rows``.
+    """
+
+    rows: DataFrame
+
+
+Change: TypeAlias = "Inserts | Removes | Updates | Upserts | Deletes | Whole"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What has come to a source since an offset.
+
+    Parameters
+    ----------
+    offset : object
+        Up to where it was read, as JSON has it.
+    changes : sequence of Inserts, Removes, Updates, Upserts, Deletes or Whole
+        In the order in which they are to be done. Frames may be read when the step needs them, so
+        what they read must stay what it is.
+    """
+
+    offset: Offset
+    changes: Sequence[Change]
+
+
+class Source(ABC):
+    """A table or feed from which an input is filled: see `Dataflow.source`.
+
+    A subclass tells its columns, and reads what has come since an offset. Reading changes nothing,
+    and the same offset gives the same, and what has come since.
+    """
+
+    #: Columns of the key, if there is one row for each.
+    key: tuple[str, ...] = ()
+    #: Whether it may give whole tables without a key; what is there is kept, to be compared.
+    is_whole = False
+
+    @abstractmethod
+    def columns(self, spark: SparkSession) -> T.StructType:
+        """The columns of the rows."""
+
+    @abstractmethod
+    def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        """What has come since an offset; None if nothing has.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        offset : object
+            That of an earlier reading; None for the beginning.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Feed(NamedTuple):
+    """An input with its source, and the input of rows that came too late, if they are kept."""
+
+    source: Source
+    session: BaseSession
+    aside: tuple[Node, InputSession] | None
+    before: Callable[[], DataFrame | None] | None
+
+
+class Sources:
+    """The sources of a dataflow, and how far each was read. It holds state.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    time_type : TimeType
+    time, diff : str
+        The user's names of these columns.
+    """
+
+    def __init__(self, spark: SparkSession, time_type: TimeType, time: str, diff: str):
+        self._spark, self._time_type = spark, time_type
+        self._time, self._diff = time, diff
+        #: What they are called beside the columns of a row that came too late.
+        self._late = f"late_{time}", f"late_{diff}"
+        self._feeds: dict[str, _Feed] = {}
+        #: How far what was handed over to the inputs was read.
+        self.offsets: dict[str, Offset] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._feeds)
+
+    def add(
+        self, name: str, source: Source, session: BaseSession,
+        aside: tuple[Node, InputSession] | None = None,
+        before: Callable[[], DataFrame | None] | None = None,
+    ) -> None:
+        """An input is filled from a source.
+
+        Parameters
+        ----------
+        name : str
+            Of the input.
+        source : Source
+        session : BaseSession
+        aside : pair of Node and InputSession, optional
+            The input where late rows are kept.
+        before : callable, optional
+            Gives the rows that are there, if any, where whole tables are compared with them.
+        """
+        self._feeds[name] = _Feed(source, session, aside, before)
+
+    def go_on(self, offsets: Mapping[str, Offset]) -> None:
+        """Go on where another process has got to."""
+        self.offsets = {name: offsets[name] for name in self._feeds if name in offsets}
+
+    def is_ahead(self, offsets: Mapping[str, Offset]) -> bool:
+        """Whether more was read than a state has taken in."""
+        return any(offsets.get(name) != offset for name, offset in self.offsets.items())
+
+    def late(self, name: str) -> Node:
+        """The input of rows that came too late for another one.
+
+        Raises
+        ------
+        NotReadableError
+            If they are not kept, or there is no such input.
+        """
+        feed = self._feeds.get(name)
+        if feed is None or feed.aside is None:
+            raise NotReadableError(
+                f"no input {name!r} keeps late rows: flow.source({name!r}, ..., late='aside') does"
+            )
+        return feed.aside[0]
+
+    def late_columns(self, columns: T.StructType) -> T.StructType:
+        """The columns of rows that came too late: beside their own their times and diffs."""
+        time, diff = self._late
+        return T.StructType([
+            *columns.fields, T.StructField(time, self._time_type.kind),
+            T.StructField(diff, T.LongType()),
+        ])
+
+    def read(self, now: int | None) -> int | None:
+        """Hand over to the inputs what has come to their sources.
+
+        Parameters
+        ----------
+        now : int or None
+            The time, encoded, at which it enters if it brings none; None if all are closed.
+
+        Returns
+        -------
+        int or None
+            The greatest time among it, encoded; None if nothing has come.
+
+        Raises
+        ------
+        SourceError
+            If a source cannot be read, or gives what its input cannot take. What was read of others
+            is handed over, and is not read again.
+        """
+        found = [
+            self._read(name, feed, now) for name, feed in self._feeds.items()
+            if now is not None and feed.session._at() is not None
+        ]
+        return max((last for last in found if last is not None), default=None)
+
+    def _read(self, name: str, feed: _Feed, now: int) -> int | None:
+        before = self.offsets.get(name)
+        sessions = [feed.session, *(() if feed.aside is None else (feed.aside[1],))]
+        contents = [one._content for one in sessions]
+        try:
+            reading = feed.source.read(self._spark, before)
+            if reading is None:
+                return None
+            offset = json.loads(json.dumps(reading.offset))
+            for session in sessions:
+                session._advance_at_least(now)
+            for change in reading.changes:
+                self._put(feed, change)
+            for session in sessions:
+                session._hand_over()
+            self.offsets[name] = offset
+            return max([now, *(arrival.last for arrival in _new(feed.session, contents[0]))])
+        except BaseException as error:
+            # What was handed over in part is as if it had not been read.
+            for session, content in zip(sessions, contents):
+                session._content = content
+            if before is None:
+                self.offsets.pop(name, None)
+            else:
+                self.offsets[name] = before
+            if isinstance(error, DiffError) or not isinstance(error, Exception):
+                raise
+            raise SourceError(
+                f"source {name!r}, {feed.source!r}, cannot be read on from "
+                f"{'the beginning' if before is None else json.dumps(before)}: "
+                f"{type(error).__name__}: {error}. Nothing of it was taken"
+            ) from error
+
+    def _put(self, feed: _Feed, change: Change) -> None:
+        session = feed.session
+        if isinstance(session, KeyedSession):
+            if isinstance(change, Upserts):
+                session.upsert(change.rows)
+            elif isinstance(change, Deletes):
+                session.delete(change.keys)
+            elif isinstance(change, Whole):
+                session.replace(change.rows)
+            else:
+                raise SchemaError(
+                    f"source {feed.source!r} has a key and gives updates without one: give Upserts "
+                    "and Deletes, or leave its key out"
+                )
+            return
+        assert isinstance(session, InputSession)  # there are no others
+        if isinstance(change, Whole):
+            assert feed.before is not None  # whoever adds a source of whole tables gives it
+            before = feed.before()
+            if before is None:
+                session.insert(change.rows)
+            else:
+                self._update(session, difference(before, change.rows, self._diff))
+        elif isinstance(change, Inserts):
+            session.insert(change.rows)
+        elif isinstance(change, Removes):
+            session.remove(change.rows)
+        elif not isinstance(change, Updates):
+            raise SchemaError(
+                f"source {feed.source!r} gives {type(change).__name__} and has no key: name the "
+                "columns of one, or give Inserts, Removes or Updates"
+            )
+        elif not change.timed:
+            self._update(session, self._frame(change.rows))
+        elif feed.aside is None:
+            session.update(change.rows)
+        else:
+            rows = self._frame(change.rows)
+            late = column(self._time) < self._now(session)
+            session.update(rows.where(~late))
+            names = dict(zip((self._time, self._diff), self._late))
+            feed.aside[1].insert(rows.where(late).withColumnsRenamed(names))
+
+    def _update(self, session: InputSession, rows: DataFrame) -> None:
+        """Updates without times, at the session's."""
+        rows = rows.withColumn(self._time, self._now(session))
+        # Few are read once, and not again by the step.
+        table = rows.limit(FEW_ROWS + 1).toArrow()
+        session.update(table if table.num_rows <= FEW_ROWS else rows)
+
+    def _frame(self, rows: Data) -> DataFrame:
+        if isinstance(rows, DataFrame):
+            return rows
+        return self._spark.createDataFrame(rows)  # type: ignore[arg-type]
+
+    def _now(self, session: BaseSession) -> Column:
+        return F.lit(session.time()).cast(self._time_type.kind)
+
+
+def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:
+    """The updates by which one table becomes another, each row as often as it is there.
+
+    Parameters
+    ----------
+    before, after : DataFrame
+        Of the same columns.
+    diff : str
+        What the column of the diff is called.
+
+    Examples
+    --------
+    >>> before = spark.createDataFrame([(1,), (2,), (2,)], "a int")
+    >>> after = spark.createDataFrame([(2,), (3,)], "a int")
+    >>> sorted(tuple(row) for row in difference(before, after, "diff").collect())
+    [(1, -1), (2, -1), (3, 1)]
+    """
+    after = after.select(*map(column, before.columns))
+    signed = [frame.withColumn(diff, F.lit(sign).cast("long"))
+              for frame, sign in ((before, -1), (after, 1))]
+    records = list(map(column, before.columns))
+    total = F.sum(column(diff)).alias(diff)
+    return signed[0].unionByName(signed[1]).groupBy(*records).agg(total).where(column(diff) != 0)
+
+
+def _new(session: BaseSession, before: Any) -> Sequence[Any]:
+    """What a session was handed since it held something."""
+    return session._content.flushed[len(before.flushed):]

@@ -1,0 +1,139 @@
+"""The inbox of a store: what streaming queries have put there by ``writeStream.format("diff")``.
+
+    rows given up to an offset  =  the rows of all batches up to it, each batch once
+
+The offset has the number of the last batch of each query, and moves with the step that takes in its
+rows; so whether a stream is behind or ahead, or gives a batch again, makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.source import (
+    Change,
+    Inserts,
+    Offset,
+    Reading,
+    Source,
+    Updates,
+    Upserts,
+)
+from pyspark_diff.errors import NotReadableError, SchemaError, errors_to_text
+from pyspark_diff.spark.schema import parse_schema
+from pyspark_diff.trace.inbox import InboxBatch, inbox_batches, offset_after, read_file
+
+
+def inbox(
+    path: str, name: str, *, schema: str | T.StructType | None = None,
+    key: str | Sequence[str] = (), diff: str | None = None, time: str | None = None,
+) -> Source:
+    """What streaming queries have put into an inbox: rows that come, by a key rows that take the
+    place of others, or updates.
+
+    Parameters
+    ----------
+    path : str
+        Of the store.
+    name : str
+        Of the inbox: the option ``name`` of the streams.
+    schema : str or StructType, optional
+        Columns of the rows, those for time and diff left out. Those of the first batch if not
+        given.
+    key : str or list of str
+        Columns of a key: then a row takes the place of the one with its key.
+    diff : str, optional
+        The column of the diff, called as in the dataflow, where rows are updates.
+    time : str, optional
+        That of the time, where updates bring it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pyspark_diff import Dataflow
+    >>> path = tempfile.mkdtemp()
+    >>> with Dataflow(spark) as flow:
+    ...     words = flow.source("words", inbox(path, "words", schema="word string"))
+    ...     counts = words.count().keep()
+    ...     _ = flow.catch_up()
+    """
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if keys and diff is not None or time is not None and diff is None:
+        raise SchemaError(
+            "updates of an inbox have a diff and may have a time, and no key; rows with a key have "
+            "neither"
+        )
+    struct = None if schema is None else parse_schema(schema).struct
+    return _Inbox(path, name, struct, keys, diff, time)
+
+
+class _Inbox(Source):
+    def __init__(
+        self, path: str, name: str, schema: T.StructType | None, key: tuple[str, ...],
+        diff: str | None, time: str | None,
+    ):
+        self._path, self._name, self._schema = path, name, schema
+        self.key, self._diff, self._time = key, diff, time
+
+    def columns(self, spark: SparkSession) -> T.StructType:
+        if self._schema is None:
+            batches = inbox_batches(self._path, self._name)
+            if not batches:
+                raise NotReadableError(
+                    f"the inbox {self._name!r} of {self._path!r} has no batch yet, so its columns "
+                    "are not known: name them with schema=..."
+                )
+            beside = (self._diff, self._time)
+            fields = [field for field in batches[0].schema.fields if field.name not in beside]
+            self._schema = parse_schema(T.StructType(fields)).struct
+        return self._schema
+
+    def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        batches = inbox_batches(self._path, self._name, offset)
+        if not batches:
+            return None
+        changes = [self._change(spark, batch) for batch in batches]
+        return Reading(offset_after(batches, offset), changes)
+
+    def _change(self, spark: SparkSession, batch: InboxBatch) -> Change:
+        beside = [name for name in (self._time, self._diff) if name is not None]
+        wanted = [*self.columns(spark).names, *beside]
+        there = {field.name.lower(): field.name for field in batch.schema.fields}
+        missing = [name for name in wanted if name.lower() not in there]
+        if missing:
+            raise SchemaError(
+                f"batch {batch.number} of query {batch.query} has no column "
+                f"{', '.join(map(repr, missing))}; its columns are "
+                f"{', '.join(batch.schema.names)}"
+            )
+        frame = _frame(spark, batch)
+        positions = [batch.schema.names.index(there[name.lower()]) for name in wanted]
+        rows = frame.select(*(frame.columns[i] for i in positions)).toDF(*wanted)
+        if self.key:
+            return Upserts(rows)
+        return Inserts(rows) if self._diff is None else Updates(rows, self._time is not None)
+
+    def __repr__(self) -> str:
+        return f"inbox({self._path!r}, {self._name!r})"
+
+
+def _frame(spark: SparkSession, batch: InboxBatch) -> DataFrame:
+    """The rows of a batch, its columns called by their numbers; a task reads a file."""
+    names = [f"c{i}" for i in range(len(batch.schema))]
+    struct = T.StructType([
+        T.StructField(name, field.dataType) for name, field in zip(names, batch.schema.fields)
+    ])
+    root, files = batch.root, batch.files
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with errors_to_text():
+            for numbers in batches:
+                for number in numbers.column(0).to_pylist():
+                    for rows in read_file(root, files[number]):
+                        yield rows.rename_columns(names)
+
+    return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)

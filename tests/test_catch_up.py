@@ -1,0 +1,330 @@
+"""Sources are read on from where they were read, and sinks are given each change exactly once.
+
+    what a sink was given up to an epoch, added up  =  the collection, recomputed from the sources
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import (
+    Dataflow,
+    NotReadableError,
+    ProgramChangedError,
+    SchemaError,
+    SinkError,
+    SourceError,
+    StaleWarning,
+    TimeRegressionError,
+)
+from pyspark_diff.sinks import Sink, foreach
+from pyspark_diff.sources import (
+    Deletes,
+    Inserts,
+    Reading,
+    Removes,
+    Source,
+    Updates,
+    Upserts,
+    snapshots,
+)
+
+ORDERS, CUSTOMERS = "id int, customer int, amount int", "customer int, region string"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Log(Source):
+    """A list of changes; the offset is how many of them were read. It fails when it is told to."""
+
+    def __init__(self, columns, key=()):
+        self.changes, self.key, self.fails = [], key, None
+        self._columns = T.StructType.fromDDL(columns)
+
+    def columns(self, spark):
+        return self._columns
+
+    def read(self, spark, offset):
+        if self.fails is not None:
+            raise self.fails
+        begin = 0 if offset is None else offset
+        if begin == len(self.changes):
+            return None
+        return Reading(len(self.changes), self.changes[begin:])
+
+
+class Target(Sink):
+    """What a sink was given, by epoch. It fails as often as it is told to, before or behind."""
+
+    def __init__(self):
+        self.epochs, self.calls, self.fails = {}, [], []
+
+    def write(self, epoch):
+        self.calls.append(epoch.number)
+        rows = sorted(map(tuple, epoch.changes.collect()))
+        fails = self.fails.pop(0) if self.fails else None
+        if fails is not None and fails[0] == "before":
+            raise fails[1]
+        if epoch.is_first:
+            self.epochs.clear()
+        assert self.epochs.setdefault(epoch.number, rows) == rows
+        standing = Counter()
+        for row in self.all():
+            standing[row[:-2]] += row[-1]
+        assert sorted((+standing).elements()) == sorted(map(tuple, epoch.snapshot().collect()))
+        if fails is not None:
+            raise fails[1]
+
+    def all(self):
+        return [row for number in sorted(self.epochs) for row in self.epochs[number]]
+
+    def standing(self):
+        found = Counter()
+        for row in self.all():
+            found[row[:-2]] += row[-1]
+        return {row: count for row, count in found.items() if count}
+
+
+class Shop:
+    """Two sources that change, a view of them, and what it should be."""
+
+    def __init__(self, spark, keyed=False):
+        self.spark, self.target = spark, Target()
+        self.orders, self.customers = [], {}
+        self.log = Log("id int, customer int, amount int", ("id",) if keyed else ())
+
+    def program(self, flow):
+        orders = flow.source("orders", self.log)
+        customers = flow.source("customers", snapshots(self.table, key="customer"))
+        view = orders.join(customers, "customer").groupBy("region").agg(F.sum("amount").alias("n"))
+        view.sink("view", self.target)
+
+    def table(self):
+        return self.spark.createDataFrame(sorted(self.customers.items()), CUSTOMERS)
+
+    def add(self, *rows):
+        self.orders += rows
+        if self.log.key:
+            self.log.changes.append(Upserts(list(rows)))
+        else:
+            self.log.changes.append(Inserts(list(rows)))
+
+    def remove(self, row):
+        self.orders.remove(row)
+        if self.log.key:
+            self.log.changes.append(Deletes([row[:1]]))
+        else:
+            self.log.changes.append(Removes([row]))
+
+    def expected(self):
+        found = Counter()
+        for _, customer, amount in self.orders:
+            if customer in self.customers:
+                found[self.customers[customer]] += amount
+        present = {self.customers[c] for _, c, _ in self.orders if c in self.customers}
+        return {(region, found[region]): 1 for region in present}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_random_nights(spark, tmp_path, keyed, lasting):
+    choose = random.Random(keyed + 2 * lasting)
+    shop, number = Shop(spark, keyed), 0
+
+    def opened():
+        if lasting:
+            return Dataflow.open(tmp_path / "store", shop.program, spark=spark, buckets=2)
+        flow = Dataflow(spark, buckets=2)
+        shop.program(flow)
+        return flow
+
+    flow = opened()
+    for night in range(12):
+        for _ in range(choose.randrange(3)):
+            number += 1
+            shop.add((number, choose.randrange(4), choose.randrange(10)))
+        if shop.orders and choose.random() < 0.5:
+            shop.remove(choose.choice(shop.orders))
+        shop.customers[choose.randrange(4)] = choose.choice(["north", "south", "east"])
+        fails = choose.choice([None, None, "source", "before", "behind", "killed"])
+        if fails == "source":
+            shop.log.fails = OSError("gone")
+        elif fails is not None:
+            where = choose.choice(["before", "behind"]) if fails == "killed" else fails
+            shop.target.fails = [(where, Killed() if fails == "killed" else OSError("full"))]
+        try:
+            flow.catch_up()
+        except SourceError as error:
+            assert fails == "source" and "'orders'" in str(error) and "gone" in str(error)
+        except SinkError as error:
+            assert fails in ("before", "behind") and "'view'" in str(error)
+        except Killed:
+            assert fails == "killed"
+            if lasting:
+                flow = opened()  # the one that was killed closes nothing
+        shop.log.fails, shop.target.fails = None, []
+        if lasting and choose.random() < 0.3:
+            flow.close()
+            flow = opened()
+        flow.catch_up()
+        assert shop.target.standing() == shop.expected(), night
+        assert shop.target.calls == sorted(shop.target.calls)
+    flow.close()
+
+
+def test_an_epoch_goes_with_its_offsets(spark, tmp_path):
+    shop = Shop(spark)
+    shop.customers = {1: "north"}
+    with Dataflow.open(tmp_path / "store", shop.program, spark=spark) as flow:
+        shop.add((1, 1, 5))
+        assert flow.catch_up(token="monday") and flow.token == "monday"
+        shop.add((2, 1, 5))
+        assert not flow.catch_up(token="monday")
+        assert shop.target.calls == [1]
+        assert flow.catch_up(token="tuesday")
+        found = flow.history().orderBy("commit").select("commit", "sources").collect()
+        assert [row.sources for row in found[1:]] == [
+            '{"customers":{"reading":1},"orders":1}', '{"customers":{"reading":2},"orders":2}',
+        ]
+
+
+def test_what_a_step_fails_on_is_dropped_and_not_read_again(spark):
+    log, target = Log("a int, b int"), Target()
+    with Dataflow(spark, runner="local") as flow:
+        flow.source("pairs", log).selectExpr("a div b AS c").sink("out", target)
+        log.changes.append(Inserts([(6, 2), (1, 0)]))
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match=r"input 'pairs'.*\(1, 0\)"):
+                flow.catch_up()
+        (dropped,) = flow.session("pairs").discard("b = 0")
+        assert dropped.num_rows == 1
+        assert flow.catch_up() and not flow.catch_up()
+        assert target.standing() == {(3,): 1}
+
+
+def test_late_rows_are_refused_or_kept_aside(spark):
+    def timed(rows):
+        return Updates(spark.createDataFrame(rows, "a string, time long, diff long"), timed=True)
+
+    for late in "refuse", "aside":
+        log, target = Log("a string"), Target()
+        with Dataflow(spark, runner="local") as flow:
+            rows = flow.source("rows", log, late=late).keep()
+            if late == "aside":
+                flow.late("rows").sink("late", target)
+            log.changes.append(timed([("x", 3, 1), ("y", 5, 2)]))
+            flow.catch_up()
+            assert rows.probe().time() == 6
+            log.changes.append(timed([("x", 7, 1), ("x", 3, -1)]))
+            if late == "refuse":
+                with pytest.raises(TimeRegressionError, match="3 .*'rows'.*6"):
+                    flow.catch_up()
+                assert sorted(rows.at().collect()) == [("x",), ("y",), ("y",)]
+                with pytest.raises(NotReadableError, match="late='aside'"):
+                    flow.late("rows")
+            else:
+                flow.catch_up()
+                assert sorted(rows.at().collect()) == [("x",), ("x",), ("y",), ("y",)]
+                assert target.standing() == {("x", 3, -1): 1}
+
+
+def test_a_sink_of_another_collection_begins_anew(spark, tmp_path):
+    log, target = Log("a int"), Target()
+    log.changes.append(Inserts([(1,), (2,), (2,)]))
+
+    def first(flow):
+        flow.source("n", log).groupBy("a").count().sink("out", target)
+
+    def second(flow):
+        flow.source("n", log).groupBy("a").agg(F.count("*").alias("many")).where("many > 1").sink(
+            "out", target
+        )
+
+    with Dataflow.open(tmp_path / "store", first, spark=spark) as flow:
+        flow.catch_up()
+        assert target.standing() == {(1, 1): 1, (2, 1 + 1): 1}
+    with pytest.raises(ProgramChangedError, match="sink 'out' is of another"):
+        Dataflow.open(tmp_path / "store", second, spark=spark)
+    with Dataflow.open(tmp_path / "store", second, spark=spark, on_change="extend") as flow:
+        log.changes.append(Inserts([(1,)]))
+        flow.catch_up()
+        assert target.standing() == {(1, 2): 1, (2, 2): 1}
+
+
+def test_what_begins_anew_is_read_again(spark, tmp_path):
+    log, target = Log("a int, b int"), Target()
+    log.changes.append(Inserts([(1, 1), (1, 2)]))
+
+    def first(flow):
+        flow.source("n", log).select("a").distinct().sink("out", target)
+
+    def second(flow):
+        flow.source("n", log).groupBy("a").agg(F.max("b").alias("b")).sink("out", target)
+
+    with Dataflow.open(tmp_path / "store", first, spark=spark) as flow:
+        flow.catch_up()
+    with pytest.warns(StaleWarning, match="'n' begins anew"):
+        flow = Dataflow.open(tmp_path / "store", second, spark=spark, on_change="rebuild")
+    with flow:
+        flow.catch_up()
+        assert target.standing() == {(1, 2): 1}
+
+
+def test_an_input_that_waits_holds_back_what_could_be_taken_back(spark):
+    log, target = Log("a int"), Target()
+    with Dataflow(spark, runner="local") as flow:
+        fed = flow.source("fed", log)
+        by_hand, session = flow.input("by hand", "a int")
+        fed.distinct().sink("ahead", target)
+        fed.union(by_hand).distinct().keep()
+        flow.session("fed").insert([(1,), (2,)])
+        flow.session("fed").advance_to(5)
+        flow.step()
+        assert target.standing() == {}
+        flow.session("fed").discard("a = 1", waiting=True)
+        session.advance_to(5)
+        flow.step()
+        assert target.standing() == {(2,): 1}
+
+
+def test_names_and_forms_are_checked(spark):
+    with Dataflow(spark) as flow:
+        with pytest.raises(NotReadableError, match="no input .* has a source"):
+            flow.catch_up()
+        with pytest.raises(SchemaError, match="not from"):
+            flow.source("rows", [(1,)])
+        with pytest.raises(ValueError, match="'refuse' or 'aside'"):
+            flow.source("rows", Log("a int"), late="never")
+        with pytest.raises(ValueError, match="none comes too late"):
+            flow.source("rows", Log("a int", ("a",)), late="aside")
+        rows = flow.source("rows", Log("a int")).sink("out", foreach(print))
+        with pytest.raises(SchemaError, match="'out' already"):
+            rows.sink("out", foreach(print))
+        with pytest.raises(SchemaError, match="not by"):
+            rows.sink("other", print)
+        with pytest.raises(TypeError, match="function"):
+            foreach("print")
+    history = spark.createDataFrame([(1, 0, 1)], "a int, time long, diff long")
+    from pyspark_diff import DiffFrame
+
+    with pytest.raises(NotReadableError, match="given as a whole"):
+        DiffFrame(history).sink("out", foreach(print))
+
+
+@pytest.mark.parametrize("change", [Upserts([(1,)]), Deletes([(1,)])])
+def test_a_change_that_does_not_fit_is_refused(spark, change):
+    log = Log("a int")
+    with Dataflow(spark) as flow:
+        flow.source("rows", log).keep()
+        log.changes.append(change)
+        with pytest.raises(SchemaError, match="has no key"):
+            flow.catch_up()
+        log.changes[:] = [Inserts([(1,)])]
+        assert flow.catch_up()
