@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -113,7 +113,7 @@ def save_table(
         writer = writer.option("path", path)
     try:
         writer.saveAsTable(table)
-    except AnalysisException as error:
+    except PySparkException as error:
         if error.getCondition() != "LOCATION_ALREADY_EXISTS":
             raise
         raise StorageError(

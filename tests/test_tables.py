@@ -1,0 +1,266 @@
+"""Tables of Spark: saved in the buckets of arrangements, joined without an Exchange, and imported."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections import Counter
+
+import pytest
+
+from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError, StorageError
+from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.spark.tables import checked_table
+from pyspark_diff.trace import arrangement
+
+ORDERS = [(f"n{i}", i % 3, float(i)) for i in range(100)]
+
+
+@pytest.fixture
+def tables(spark):
+    """Names of tables that are dropped at the end; joins are not broadcast."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    yield "diff_a", "diff_b"
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    for name in "diff_a", "diff_b":
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def fed(spark, **settings):
+    flow = Dataflow(spark, buckets=4, **settings)
+    orders, orders_in = flow.input("orders", "name string, n int, amount double", key="name")
+    kept = orders.keep("orders")
+    orders_in.upsert(ORDERS)
+    flow.advance_to(1)
+    orders_in.upsert([("n0", 7, 7.0)])
+    flow.advance_to(2)
+    return flow, kept
+
+
+def rows(frame):
+    return Counter(tuple(row) for row in frame.collect())
+
+
+def plan(frame):
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def files_of(spark, name):
+    told = spark.sql(f"DESCRIBE EXTENDED {name}").where("col_name = 'Location'").collect()
+    return glob.glob(f"{told[0][1].removeprefix('file:')}/**/*.parquet", recursive=True)
+
+
+@pytest.mark.parametrize("driver_rows", [arrangement.DRIVER_ROWS, 0])
+def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows, monkeypatch):
+    monkeypatch.setattr(arrangement, "DRIVER_ROWS", driver_rows)
+    a, b = tables
+    flow, kept = fed(spark, keep_history=True)
+    with flow:
+        kept.save_as_table(a)
+        kept.save_as_table(b, time=0)
+        assert rows(spark.table(a)) == rows(kept.at())
+        assert rows(spark.table(b)) == rows(kept.at(0)) == Counter(ORDERS)
+        # A file a bucket: nothing was moved between them.
+        assert len(files_of(spark, a)) == 4
+    joined = spark.table(a).join(spark.table(b), "name")
+    for frame in joined, spark.table(a).groupBy("name").count(), spark.table(a).dropDuplicates(
+            ["name"]), spark.table(a).join(spark.table(a).withColumnRenamed("n", "m"), "name"):
+        assert "Exchange" not in plan(frame), plan(frame)
+    assert joined.count() == 100
+    # The test would see one.
+    assert "Exchange" in plan(spark.table(a).groupBy("n").count())
+    cached = spark.table(a).cache()
+    assert cached.count() == 100 and cached.storageLevel.useMemory
+    cached.unpersist()
+
+
+def test_writing_moves_no_row_where_buckets_fit(spark, tables, monkeypatch):
+    monkeypatch.setattr(arrangement, "DRIVER_ROWS", 0)
+    from pyspark_diff.spark import tables as module
+
+    moved = []
+    kept_repartition = type(spark.range(1)).repartition
+    monkeypatch.setattr(
+        type(spark.range(1)), "repartition",
+        lambda self, *args: moved.append(args) or kept_repartition(self, *args),
+    )
+    flow, kept = fed(spark)
+    with flow:
+        for buckets in None, 2, 8:
+            kept.save_as_table(tables[0], buckets=buckets, mode="overwrite")
+            assert rows(spark.table(tables[0])) == rows(kept.at())
+            assert not moved
+        kept.save_as_table(tables[0], by="N", mode="overwrite")
+        assert len(moved) == 1 and len(files_of(spark, tables[0])) <= 4
+        assert "Exchange" not in plan(spark.table(tables[0]).groupBy("n").count())
+        kept.save_as_table(tables[0], buckets=3, mode="overwrite")
+        assert len(moved) == 2
+    assert module.BUCKET == "_bucket"
+
+
+def test_updates_go_out_and_in(spark, tables):
+    flow, kept = fed(spark, keep_history=True)
+    with flow:
+        kept.save_as_table(tables[0], updates=True)
+        updates = rows(kept.to_df())
+    assert rows(spark.table(tables[0])) == updates
+    with Dataflow(spark, keep_history=True) as flow:
+        orders, orders_in = flow.import_table(tables[0], input="orders")
+        again = orders.keep()
+        flow.advance_to(2)
+        assert rows(again.to_df()) == updates
+        orders_in.insert([("new", 1, 1.0)])
+        flow.advance_to(3)
+        assert again.at().count() == 101
+    whole = DiffFrame(spark.table(tables[0]))
+    assert whole.at(0).count() == 100
+
+
+def test_a_table_is_a_constant_or_rows_of_an_input(spark, tables):
+    flow, kept = fed(spark)
+    with flow:
+        kept.save_as_table(tables[0])
+        kept.save_as_table(tables[1], updates=True)
+    with Dataflow(spark) as flow:
+        orders, orders_in = flow.input("names", "name string")
+        found = orders.join(flow.import_table(tables[0]), "name").keep()
+        fresh, _ = flow.import_table(tables[0], input="fresh")
+        fresh = fresh.keep()
+        orders_in.insert([("n1",), ("nobody",)])
+        flow.advance_to(1)
+        assert rows(found.at()) == {("n1", 1, 1.0): 1}
+        assert fresh.at().count() == 100
+        with pytest.raises(SchemaError, match="flow.input"):
+            flow.import_table(tables[1])
+        with pytest.raises(StorageError, match="no table nowhere"):
+            flow.import_table("nowhere")
+        spark.range(2).selectExpr("id", "id AS diff").write.mode("overwrite").saveAsTable(tables[0])
+        with pytest.raises(SchemaError, match="none for the other"):
+            flow.import_table(tables[0], input="half")
+
+
+def test_a_program_does_not_give_a_table_again(spark, tables, tmp_path):
+    spark.range(3).write.saveAsTable(tables[0])
+
+    def program(flow):
+        flow.import_table(tables[0], input="numbers")[0].keep("numbers")
+
+    with pytest.raises(SchemaError, match="each time"):
+        Dataflow.open(tmp_path / "store", program, spark=spark)
+
+
+def test_buckets_in_a_column_where_spark_has_none(spark, tables):
+    flow, kept = fed(spark)
+    with flow:
+        kept.save_as_table(tables[0], bucket_column="_bucket")
+        assert rows(spark.table(tables[0]).drop("_bucket")) == rows(kept.at())
+        assert spark.sql(f"SHOW PARTITIONS {tables[0]}").count() == 4
+        assert spark.table(tables[0]).where("_bucket <> pmod(hash(name), 4)").count() == 0
+        constant = flow.import_table(tables[0])
+        assert constant.columns == ["name", "n", "amount"]
+        with pytest.raises(SchemaError, match="bucket_column"):
+            kept.save_as_table(tables[1], bucket_column="Name")
+
+
+def test_a_stored_collection_is_saved_too(spark, tables, tmp_path):
+    def program(flow):
+        orders, _ = flow.input("orders", "name string, n int, amount double", key="name")
+        orders.keep("orders")
+
+    with Dataflow.open(tmp_path / "store", program, spark=spark, buckets=4) as flow:
+        flow.session("orders").upsert(ORDERS)
+        flow.advance_to(1)
+        flow["orders"].save_as_table(tables[0])
+    with StateReader(tmp_path / "store", spark=spark) as reader:
+        reader["orders"].save_as_table(tables[1])
+        reader["orders"].save_as_table(tables[1], updates=True, mode="overwrite")
+    assert spark.table(tables[1]).columns == ["name", "n", "amount", "time", "diff"]
+    assert "Exchange" not in plan(spark.table(tables[0]).join(spark.table(tables[1]), "name"))
+
+
+def test_null_keys_and_odd_names(spark, tables):
+    with Dataflow(spark, buckets=3) as flow:
+        odd, odd_in = flow.input("odd", "`a.b` string, `c d` int, E double")
+        kept = odd.arrange_by_key("a.b").keep()
+        odd_in.insert([(None, 1, 0.0), (None, 1, -0.0), ("x", None, float("nan"))])
+        flow.advance_to(1)
+        kept.save_as_table(tables[0])
+        assert Counter(map(repr, spark.table(tables[0]).collect())) == Counter(
+            map(repr, kept.at().collect()))
+        kept.save_as_table(tables[0], by="e", mode="overwrite")
+        assert "Exchange" not in plan(spark.table(tables[0]).groupBy("E").count())
+
+
+def test_empty_collections_and_those_without_a_key(spark, tables):
+    with Dataflow(spark) as flow:
+        words, words_in = flow.input("words", "word string")
+        kept, total = words.keep(), words.groupBy().count().keep()
+        flow.advance_to(1)
+        kept.save_as_table(tables[0])
+        total.save_as_table(tables[1], by=[])
+        assert spark.table(tables[0]).count() == 0
+        assert spark.table(tables[0]).columns == ["word"]
+        none = words.select().keep()
+        flow.step()
+        with pytest.raises(SchemaError, match="without columns"):
+            none.save_as_table(tables[0], mode="overwrite")
+
+
+BAD = ["`../evil`", "x/../../evil", "", ".", "a..b", "a.b.c.d", "a`b", "a b", "a;b", "`a", "..", 7,
+       None, "é"]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_name_that_is_none_is_refused_before_spark_sees_it(spark, name, tmp_path):
+    flow, kept = fed(spark)
+    with flow:
+        warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+        before = set(os.listdir(os.path.dirname(warehouse)))
+        with pytest.raises(SchemaError, match="no name of a table"):
+            kept.save_as_table(name)
+        with pytest.raises(SchemaError, match="no name of a table"):
+            flow.import_table(name)
+        assert set(os.listdir(os.path.dirname(warehouse))) == before
+
+
+def test_names_that_are_some():
+    assert checked_table("a") == checked_table("`a`") == "`a`"
+    assert checked_table("spark_catalog.shop.Orders_1") == "`spark_catalog`.`shop`.`Orders_1`"
+
+
+def test_what_is_there_stays(spark, tables):
+    flow, kept = fed(spark)
+    with flow:
+        spark.range(3).write.saveAsTable(tables[0])
+        with pytest.raises(StorageError, match="mode='overwrite'"):
+            kept.save_as_table(tables[0].upper())
+        assert spark.table(tables[0]).count() == 3
+        kept.save_as_table(tables[0], mode="overwrite")
+        assert spark.table(tables[0]).count() == 100
+        # As after a restart without a metastore: the catalog has forgotten it.
+        warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+        folder = os.path.join(warehouse, tables[1])
+        os.makedirs(folder)
+        with open(os.path.join(folder, "something"), "w") as file:
+            file.write("mine")
+        with pytest.raises(StorageError, match="forgets its tables"):
+            kept.save_as_table(tables[1])
+        assert os.listdir(folder) == ["something"]
+        shutil.rmtree(folder)
+
+
+def test_bad_arguments_say_what_was_wrong(spark, tables):
+    flow, kept = fed(spark)
+    with flow:
+        for settings, error, said in [
+            (dict(mode="append"), ValueError, "'append'"),
+            (dict(buckets=0), ValueError, "from 1 to 100000"),
+            (dict(buckets=True), ValueError, "from 1 to 100000"),
+            (dict(by="nosuch"), SchemaError, "the columns are name, n, amount"),
+            (dict(by=["n", "N"]), SchemaError, "more than once"),
+            (dict(time=9), NotReadableError, "not complete"),
+        ]:
+            with pytest.raises(error, match=said):
+                kept.save_as_table(tables[0], **settings)
+        assert not spark.catalog.tableExists(tables[0])
