@@ -63,8 +63,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
-    "sources": frozenset("snapshots".split()),
-    "sinks": frozenset("foreach".split()),
+    "sources": frozenset("files logs snapshots streams tables".split()),
+    "sinks": frozenset("folders foreach".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
