@@ -4,7 +4,8 @@
     python benchmarks/data_source.py --quick         # 100k rows
 
 The same rows are read in turns, in one process, from the store and from Parquet that Spark wrote in
-as many files, with nothing done with them (``noop``), and for the largest of one column: quote the ratios of medians.
+as many files, with nothing done with them (``noop``): quote the ratio of medians. And the largest
+of one column is found, for which Parquet reads no other column.
 The store has one large batch, and then also some small ones of later steps.
 """
 

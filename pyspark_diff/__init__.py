@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_diff import graphs
-    from pyspark_diff.data_source.source import DefaultSource as DefaultSource
     from pyspark_diff.dataflow.background import RunningStep
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
@@ -184,7 +183,7 @@ def _data_source() -> Any:
         from pyspark_diff.data_source.source import DefaultSource
     except Exception as error:
         raise AttributeError(f"module {__name__!r} has no data source here: {error}") from error
-    globals()["DefaultSource"] = DefaultSource
+    globals()[DefaultSource.__name__] = DefaultSource
     return DefaultSource
 
 

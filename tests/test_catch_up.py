@@ -211,7 +211,7 @@ def test_what_a_step_fails_on_is_dropped_and_not_read_again(spark):
 
 def test_late_rows_are_refused_or_kept_aside(spark):
     def timed(rows):
-        return Updates(spark.createDataFrame(rows, "a string, time long, diff long"), timed=True)
+        return Updates(spark.createDataFrame(rows, "a string, at long, n long"), "n", "at")
 
     for late in "refuse", "aside":
         log, target = Log("a string"), Target()
@@ -322,9 +322,11 @@ def test_names_and_forms_are_checked(spark):
 def test_a_change_that_does_not_fit_is_refused(spark, change):
     log = Log("a int")
     with Dataflow(spark) as flow:
-        flow.source("rows", log).keep()
-        log.changes.append(change)
+        kept = flow.source("rows", log).keep()
+        log.changes += [Inserts([(1,)]), change]
         with pytest.raises(SchemaError, match="has no key"):
             flow.catch_up()
-        log.changes[:] = [Inserts([(1,)])]
+        log.changes[1:] = [Inserts([(2,)])]
         assert flow.catch_up()
+        # What came before it was taken once.
+        assert sorted(kept.at().collect()) == [(1,), (2,)]

@@ -1,4 +1,4 @@
-"""The data source ``diff``: what it reads is what a reader of the store reads at the same commit."""
+"""The data source ``diff`` reads what a reader of the store reads at the same commit."""
 
 from __future__ import annotations
 
@@ -339,7 +339,8 @@ def test_it_is_found_quickly_and_breaks_nobody(tmp_path):
 import sys, time
 begin = time.perf_counter()
 import pyspark_diff
-assert issubclass(pyspark_diff.DefaultSource, __import__("pyspark.sql.datasource").sql.datasource.DataSource)
+from pyspark.sql.datasource import DataSource
+assert issubclass(pyspark_diff.DefaultSource, DataSource)
 assert pyspark_diff.DefaultSource.name() == "diff"
 heavy = [name for name in ("numba", "pyspark_diff.kernels", "pandas") if name in sys.modules]
 print([name for name in heavy if name != "pandas"])
@@ -400,7 +401,7 @@ def test_a_stream_adds_up_to_what_is_there(spark, store, tmp_path, keep_history,
                 for name in "orders", "totals":
                     folder = tmp_path / name
                     ran(streamed(spark, folder, store, name, shape="changes"))
-                    assert net(collected(spark, folder)) == dict(rows(flow[name].at())), (time, name)
+                    assert net(collected(spark, folder)) == dict(rows(flow[name].at())), time
         if keep_history:
             assert rows(collected(spark, tmp_path / "orders")) == rows(flow["orders"].to_df())
 

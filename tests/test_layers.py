@@ -38,7 +38,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits inbox manifest objects read_holds spine storage vacuum".split()
+        "arrangement batch cache commits inbox kept manifest objects read_holds spine storage "
+        "stored_traces vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
@@ -52,7 +53,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable hold input_session inputs "
-        "kept keyed_session opening outputs probe sink source staleness stored tables "
+        "keyed_session opening outputs probe sink source staleness stored tables "
         "whole_history".split()
     ),
     "frame": frozenset(
@@ -64,8 +65,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
-    "sources": frozenset("inbox snapshots".split()),
-    "sinks": frozenset("foreach".split()),
+    "sources": frozenset("files inbox logs snapshots streams tables".split()),
+    "sinks": frozenset("folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
@@ -79,9 +80,7 @@ REACHES: dict[str, frozenset[str]] = {
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
     "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
     "sinks": frozenset({"errors", "spark", "dataflow"}),
-    "data_source": frozenset({
-        "errors", "times", "kernels", "spark", "trace", "engine", "dataflow",
-    }),
+    "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
 }
 
 #: What a level may use besides the standard library.

@@ -1,4 +1,4 @@
-"""Tables of Spark: saved in the buckets of arrangements, joined without an Exchange, and imported."""
+"""Tables of Spark: saved in the buckets of arrangements, joined without a shuffle, imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Micro batches of a stream, put into an inbox of a store: each once, however often it is tried.
 
-Which query and which batch it is, a task is told by Spark; it stands in the checkpoint of the query,
-and is the same when a batch is done again.
+Which query and which batch it is, a task is told by Spark; it stands in the checkpoint of the
+query, and is the same when a batch is done again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class InboxWriter(DataSourceStreamArrowWriter):
         flush()
         return Written(query, int(batch), tuple(files))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int  # noqa: N803
+    ) -> None:
         """Make a batch, unless it is there."""
         found = [message for message in messages if isinstance(message, Written)]
         files = [file for message in found for file in message.files]
@@ -111,7 +113,9 @@ class InboxWriter(DataSourceStreamArrowWriter):
         if not put(objects, self._name, found[0].query, batchId, self._schema, files):
             objects.delete([file.name for file in files])
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(
+        self, messages: list[WriterCommitMessage | None], batchId: int  # noqa: N803
+    ) -> None:
         """Leave what tasks have written: nobody reads it, and if the answer to `commit` was only
         lost, the batch is there.
         """

@@ -19,9 +19,6 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_diff.data_source.options import Options
-from pyspark_diff.dataflow.durable import decoder_of
-from pyspark_diff.dataflow.kept import Kept, kept
-from pyspark_diff.engine.durable import Decoder, Place
 from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout
@@ -29,9 +26,11 @@ from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commit, Commits
+from pyspark_diff.trace.kept import Kept, kept
 from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects, objects_at
 from pyspark_diff.trace.read_holds import ReadHold, held
+from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
 
 #: Options of what is read.
 READ = ("path", "name", "shape", "time", "commit", "since", "until", "start", "allowNegative",
@@ -70,7 +69,9 @@ class Collection:
         self.commits = Commits(self.objects)
         self.commit, self.hold = _held(self.objects, self.commits, pin, options.seconds())
         own = f"/held/{secrets.token_hex(8)}"
-        self._decoder: Decoder = decoder_of(self.objects, self.commits, self.commit, own)
+        self._decoder = stored_traces(
+            self.objects, self.commits, self.commit, own, StoredTraces
+        )
         try:
             self.kept: Kept = kept(
                 self._decoder, name, f"commit {self.commit.number} of {self.objects.root}"

@@ -213,7 +213,7 @@ def keys_of(filters: Iterable[object], rows: Rows, buckets: int) -> Keys | None:
     names = rows.stored[:rows.width]
     values: dict[str, list[object]] = {}
     for one in filters:
-        path = getattr(one, "attribute", ())
+        path: tuple[str, ...] = getattr(one, "attribute", ())
         if len(path) != 1 or path[0] not in names:
             continue
         if isinstance(one, (datasource.EqualTo, datasource.EqualNullSafe)):

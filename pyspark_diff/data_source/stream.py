@@ -6,14 +6,14 @@ For commits ``m < n``, with frontiers ``u`` and ``v`` of the collection::
     the batch from m to n              =  its changes at times from u on, before v
 
 An offset tells the commit, the frontier, and which program made it. Where the arrangement at ``n``
-still tells times from ``u`` on apart, they are read from it, and ``m`` is not needed. Else the batch
-is what ``n`` has less what ``m`` had; files that both have are not read. Changes have the times that
-they happened at as far as these are known, and the earliest known time for those before.
+still tells times from ``u`` on apart, they are read from it, and ``m`` is not needed. Else the
+batch is what ``n`` has less what ``m`` had; files that both have are not read. Changes have the
+times that they happened at as far as these are known, and the earliest known time for those before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -176,19 +176,21 @@ def _offset_of(collection: Collection) -> dict[str, Any]:
 
 
 def _intervals(
-    new: Collection, shape: str, batches: Any, old: Collection | None, before: Any,
+    new: Collection, shape: str, batches: Sequence[Batch], old: Collection | None,
+    before: Sequence[Batch],
     times: tuple[int, int], floor: int | None,
 ) -> list[InputPartition]:
     """A partition for each bucket that may have changes; files of both are left out."""
     now = new.parts(batches)
     then: dict[int, list[Held]] = {} if old is None else old.parts(before)
-    rows, found = new.rows(shape), []
+    rows = new.rows(shape)
+    found: list[InputPartition] = []
     for bucket in sorted(now.keys() | then.keys()):
         both = set(now.get(bucket, ())) & set(then.get(bucket, ()))
-        parts = [
+        new_parts, old_parts = (
             tuple(part for part in side.get(bucket, ()) if part not in both)
             for side in (now, then)
-        ]
-        if any(parts):
-            found.append(Interval(rows, *parts, times[0], times[1] - 1, floor))
+        )
+        if new_parts or old_parts:
+            found.append(Interval(rows, new_parts, old_parts, times[0], times[1] - 1, floor))
     return found

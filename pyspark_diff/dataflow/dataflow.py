@@ -418,24 +418,27 @@ class BaseDataflow:
         """
         self._check_outside("catch_up")
         with self._lock:
-            self._check_open()
-            if not self._sources:
-                raise NotReadableError(
-                    "no input of this dataflow has a source to be read: make one with "
-                    "flow.source(name, source), or feed its sessions and step"
-                )
-            if token is not None and token in self._store_of("a token").tokens:
-                self._give()
-                return False
-            self._check_token(token)
-            # What was read and came to no commit.
-            done = self._sources.is_ahead(self._state.offsets) and self._step(on_iteration)
+            return self._catch_up(on_iteration, token)
+
+    def _catch_up(self, on_iteration: Watch | None = None, token: str | None = None) -> bool:
+        self._check_open()
+        if not self._sources:
+            raise NotReadableError(
+                "no input of this dataflow has a source to be read: make one with "
+                "flow.source(name, source), or feed its sessions and step"
+            )
+        if token is not None and token in self._store_of("a token").tokens:
             self._give()
-            last = self._sources.read(self._inputs.latest())
-            if last is not None:
-                self._inputs.advance_to(self.time_type.decode(last + 1))
-            self._inputs.hand_over()
-            return self._step(on_iteration, token=token) or done
+            return False
+        self._check_token(token)
+        # What was read and came to no commit.
+        done = self._sources.is_ahead(self._state.offsets) and self._step(on_iteration)
+        self._give()
+        last = self._sources.read(self._inputs.latest())
+        if last is not None:
+            self._inputs.advance_to(self.time_type.decode(last + 1))
+        self._inputs.hand_over()
+        return self._step(on_iteration, token=token) or done
 
     def step_while(
         self, condition: Callable[[], bool], on_iteration: Watch | None = None

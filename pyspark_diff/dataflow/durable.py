@@ -13,10 +13,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from pyspark_diff.engine.blueprint import blueprint
-from pyspark_diff.engine.durable import Decoder, Encoded, Place, encoded, sealed, understood
+from pyspark_diff.engine.durable import Encoded, encoded, sealed
 from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
@@ -25,8 +23,8 @@ from pyspark_diff.errors import ConcurrentWriteError, StorageError
 from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commit, Commits
-from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
+from pyspark_diff.trace.stored_traces import Place, understood
 from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
 
 _logger = logging.getLogger("pyspark_diff")
@@ -227,25 +225,3 @@ class Store:
             told = blueprint(graph, self._prints, names)
             self._described = graph, json.dumps(told, separators=(",", ":")).encode()
         return self._described[1]
-
-
-def decoder_of(objects: Objects, commits: Commits, commit: Commit, own: str) -> Decoder:
-    """What reads the state of a commit.
-
-    Parameters
-    ----------
-    objects : Objects
-    commits : Commits
-    commit : Commit
-    own : str
-        A directory that nobody else has: small batches are held as if they were files in it.
-    """
-    root = objects.root.rstrip("/")
-
-    def read(number: int, offset: int, length: int, checksum: int) -> pa.Buffer:
-        found = commits.segment_bytes(number, Segment(offset, length, checksum))
-        return pa.py_buffer(found)
-
-    return Decoder(
-        commit.state, root, commit.files, read, lambda number: f"{own}/{number:05d}.arrow"
-    )

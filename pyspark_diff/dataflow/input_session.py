@@ -193,6 +193,12 @@ class BaseSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _held(self) -> _Content:
+        """All that it holds now, to go back to: lists in it grow."""
+        with self._lock:
+            held = self._content
+            return held._replace(waiting=[*held.waiting], rows=[*held.rows])
+
     def _go_on(self, frontier: Antichain) -> None:
         """Go on where another process has got to; nothing has been given yet."""
         with self._lock:

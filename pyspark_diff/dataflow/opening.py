@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from pyspark_diff.dataflow import staleness
 from pyspark_diff.dataflow.dataflow import BaseDataflow
-from pyspark_diff.dataflow.durable import NOTHING, Store, decoder_of
+from pyspark_diff.dataflow.durable import NOTHING, Store
 from pyspark_diff.engine.blueprint import Rebuilt, rebuilt
-from pyspark_diff.engine.durable import Decoder, encoded, understood
+from pyspark_diff.engine.durable import Decoder, encoded
 from pyspark_diff.engine.fingerprint import Fingerprint, fingerprints
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.program import written
@@ -40,6 +40,7 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import Objects, objects_at
 from pyspark_diff.trace.storage import Storage
+from pyspark_diff.trace.stored_traces import stored_traces, understood
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -79,7 +80,9 @@ def opened(
     files = storage.StoreFiles(objects.root, epoch, working)
     decoder = None
     if last is not None:
-        decoder = decoder_of(objects, commits, last, files.directory("small"))
+        decoder = stored_traces(
+            objects, commits, last, files.directory("small"), Decoder
+        )
     if decoder is not None:
         buckets = _same_buckets(objects, decoder, buckets)
     flow = make(spark, buckets=buckets, **settings)
@@ -103,7 +106,9 @@ def opened(
                 # Somebody else was quicker, and is gone on from.
                 last = commits.latest()
                 files = storage.StoreFiles(objects.root, last.epoch + 1, working)
-                decoder = decoder_of(objects, commits, last, files.directory("small"))
+                decoder = stored_traces(
+                    objects, commits, last, files.directory("small"), Decoder
+                )
                 _same_buckets(objects, decoder, flow._buckets)
             state, prints = _restored(flow, objects, decoder, on_change)
             commit, places = commits.open_for_writing(), decoder.places
@@ -112,7 +117,9 @@ def opened(
             # Somebody else has committed meanwhile, and is fenced off now.
             last = commit
             files = storage.StoreFiles(objects.root, last.epoch + 1, working)
-            decoder = decoder_of(objects, commits, last, files.directory("small"))
+            decoder = stored_traces(
+                objects, commits, last, files.directory("small"), Decoder
+            )
         with understood():
             told = {} if decoder is None else decoder.body
             numbers, tokens = [

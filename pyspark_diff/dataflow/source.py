@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.coercion import Data
+from pyspark_diff.dataflow.coercion import Data, coerce
 from pyspark_diff.dataflow.input_session import BaseSession, InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, SourceError
 from pyspark_diff.operators.node import Node
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.schema import TimeType
 
 #: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
 Offset: TypeAlias = Any
-#: So many updates are taken to the driver when they are read.
-FEW_ROWS = 200_000
 
 
 class Inserts(NamedTuple):
@@ -49,15 +49,17 @@ class Updates(NamedTuple):
 
     Parameters
     ----------
-    rows : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-        The source's columns, a column ``diff`` of the dataflow's name, and if they bring their
-        times one for that.
-    timed : bool
-        Whether they bring their times. Others enter at the time of the epoch.
+    rows : DataFrame
+        The source's columns, one of the diff, and if they bring their times one of these.
+    diff : str
+        The column of the diff.
+    time : str, optional
+        The column of the time. Rows without enter at the time of the epoch.
     """
 
-    rows: Data
-    timed: bool = False
+    rows: DataFrame
+    diff: str = "diff"
+    time: str | None = None
 
 
 class Upserts(NamedTuple):
@@ -188,6 +190,31 @@ class Sources:
         """Go on where another process has got to."""
         self.offsets = {name: offsets[name] for name in self._feeds if name in offsets}
 
+    def name_of(self, source: Source) -> str | None:
+        """The input that a source fills."""
+        return next((name for name, feed in self._feeds.items() if feed.source is source), None)
+
+    @contextmanager
+    def or_undone(self, name: str, taken: Callable[[], Mapping[str, Offset]]) -> Iterator[None]:
+        """Around a reading and a step: where that raises, and the reading came to no state, it is
+        as if it had not been, and can be given anew.
+
+        Parameters
+        ----------
+        name : str
+            Of the input.
+        taken : callable
+            Gives the offsets of what the state has taken in.
+        """
+        session, before = self._feeds[name].session, dict(self.offsets)
+        content = session._held()
+        try:
+            yield
+        except BaseException:
+            if taken().get(name) == before.get(name):
+                session._content, self.offsets = content, before
+            raise
+
     def is_ahead(self, offsets: Mapping[str, Offset]) -> bool:
         """Whether more was read than a state has taken in."""
         return any(offsets.get(name) != offset for name, offset in self.offsets.items())
@@ -243,7 +270,7 @@ class Sources:
     def _read(self, name: str, feed: _Feed, now: int) -> int | None:
         before = self.offsets.get(name)
         sessions = [feed.session, *(() if feed.aside is None else (feed.aside[1],))]
-        contents = [one._content for one in sessions]
+        contents = [one._held() for one in sessions]
         try:
             reading = feed.source.read(self._spark, before)
             if reading is None:
@@ -294,8 +321,11 @@ class Sources:
             before = feed.before()
             if before is None:
                 session.insert(change.rows)
-            else:
-                self._update(session, difference(before, change.rows, self._diff))
+                return
+            rows = coerce(change.rows, session.schema, session.name, self._spark)
+            if not isinstance(rows, DataFrame):
+                rows = self._spark.createDataFrame(rows, before.schema)
+            self._update(session, difference(before, rows, self._diff))
         elif isinstance(change, Inserts):
             session.insert(change.rows)
         elif isinstance(change, Removes):
@@ -305,12 +335,16 @@ class Sources:
                 f"source {feed.source!r} gives {type(change).__name__} and has no key: name the "
                 "columns of one, or give Inserts, Removes or Updates"
             )
-        elif not change.timed:
-            self._update(session, self._frame(change.rows))
-        elif feed.aside is None:
-            session.update(change.rows)
+        elif change.time is None:
+            rows = change.rows.withColumnRenamed(change.diff, self._diff)
+            self._update(session, rows)
         else:
-            rows = self._frame(change.rows)
+            rows = change.rows.withColumnsRenamed(
+                {change.diff: self._diff, change.time: self._time}
+            )
+            if feed.aside is None:
+                session.update(_few(rows))
+                return
             late = column(self._time) < self._now(session)
             session.update(rows.where(~late))
             names = dict(zip((self._time, self._diff), self._late))
@@ -318,15 +352,7 @@ class Sources:
 
     def _update(self, session: InputSession, rows: DataFrame) -> None:
         """Updates without times, at the session's."""
-        rows = rows.withColumn(self._time, self._now(session))
-        # Few are read once, and not again by the step.
-        table = rows.limit(FEW_ROWS + 1).toArrow()
-        session.update(table if table.num_rows <= FEW_ROWS else rows)
-
-    def _frame(self, rows: Data) -> DataFrame:
-        if isinstance(rows, DataFrame):
-            return rows
-        return self._spark.createDataFrame(rows)  # type: ignore[arg-type]
+        session.update(_few(rows.withColumn(self._time, self._now(session))))
 
     def _now(self, session: BaseSession) -> Column:
         return F.lit(session.time()).cast(self._time_type.kind)
@@ -355,6 +381,12 @@ def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:
     records = list(map(column, before.columns))
     total = F.sum(column(diff)).alias(diff)
     return signed[0].unionByName(signed[1]).groupBy(*records).agg(total).where(column(diff) != 0)
+
+
+def _few(rows: DataFrame) -> DataFrame | pa.Table:
+    """Few rows as a table, so that the step does not read them again."""
+    table = few(rows)
+    return rows if table is None else table
 
 
 def _new(session: BaseSession, before: Any) -> Sequence[Any]:

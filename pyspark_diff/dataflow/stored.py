@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import tables
-from pyspark_diff.dataflow.durable import decoder_of
-from pyspark_diff.dataflow.kept import Kept, kept, kept_in
-from pyspark_diff.errors import ClosedError, NotReadableError
+from pyspark_diff.errors import ClosedError
 from pyspark_diff.spark.version import check_session
 from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.kept import Kept, kept, kept_in
 from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.storage import Storage
+from pyspark_diff.trace.stored_traces import StoredTraces, stored_traces
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -204,8 +204,9 @@ class StateReader:
     def _go_to(self, number: int | None) -> None:
         before = self._hold
         self._at, self._hold = held(self._objects, self._commits, number, self._seconds)
-        self._decoder = decoder_of(
-            self._objects, self._commits, self._at, self._scratch.directory("small")
+        self._decoder = stored_traces(
+            self._objects, self._commits, self._at, self._scratch.directory("small"),
+            StoredTraces,
         )
         self._kept = kept_in(self._decoder)
         if before is not None:

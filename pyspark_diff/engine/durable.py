@@ -10,56 +10,35 @@ Nodes are known by their numbers in the program that ran, of which a description
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, Delivery, Given, Shown, State
-from pyspark_diff.errors import DamagedStateError, DiffError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import sum_of
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, Source
-from pyspark_diff.runners.work import sum_of
 from pyspark_diff.spark.schema import DIFF, Schema
 from pyspark_diff.spark.stored_schema import schema_from_json, schema_to_json
-from pyspark_diff.times import Antichain, Description
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.manifest import FileInfo, segments_of
 from pyspark_diff.trace.spine import Trace
+from pyspark_diff.trace.stored_traces import Place, StoredTraces, antichain_told, understood
 
 #: Tables of more bytes are files of their own.
 TABLE_BYTES = 1 << 22
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a small batch lies: in the payload of a commit.
-
-    Parameters
-    ----------
-    commit : int
-    offset, length, checksum : int
-    rows, diffs : int
-        As of `BatchFile`.
-    """
-
-    commit: int
-    offset: int
-    length: int
-    checksum: int
-    rows: int
-    diffs: int
 
 
 @dataclass(frozen=True)
@@ -318,40 +297,14 @@ def _length(path: str) -> int:
     return told[1]
 
 
-class Decoder:
-    """Reads the text of a state.
-
-    Parameters
-    ----------
-    text : bytes
-    root : str
-        Where the store is.
-    files : mapping of str to FileInfo
-        Those that the commit names.
-    read : callable
-        The bytes at a place: commit, offset, length and checksum.
-    small : callable
-        Gives each small batch a path, by its number: under it this process holds it.
+class Decoder(StoredTraces):
+    """Reads the text of a state, over the nodes of a program. Its parameters are as of
+    `StoredTraces`, and `pyspark_diff.trace.stored_traces.stored_traces` makes it.
     """
 
-    def __init__(
-        self,
-        text: bytes,
-        root: str,
-        files: Mapping[str, FileInfo],
-        read: Callable[[int, int, int, int], pa.Buffer],
-        small: Callable[[int], str],
-    ):
-        self._root, self._files = root.rstrip("/"), files
-        self._read, self._path = read, small
-        self._sources: dict[int, Source] = {}
-        #: Small batches that were read, by their paths.
-        self.places: dict[str, Place] = {}
-        with understood():
-            self.program, rest = text.split(b"\n")
-            self.body: dict[str, Any] = json.loads(rest)
-            if type(self.body) is not dict:
-                raise TypeError("the state is no object")
+    @cached_property
+    def _sources(self) -> dict[int, Source]:
+        return {}
 
     def state(self, nodes: Mapping[int, Node], graph: Graph | None) -> State:
         """The state, over the nodes of a program by their numbers; those that are not in it are
@@ -382,7 +335,7 @@ class Decoder:
                     found.given = int(given)
                     outbox.append(found)
             return State(
-                by_node(body["frontiers"], _antichain),
+                by_node(body["frontiers"], antichain_told),
                 by_node(body["traces"], self._trace),
                 by_node(body["pending"], lambda feeds: tuple(map(self._feed, feeds))),
                 by_node(body["waiting"], lambda held: tuple(map(self._arrival, held))),
@@ -391,7 +344,7 @@ class Decoder:
                 int(body["step"]),
                 given=frozenset(nodes[n] for n in body["given"] if n in nodes),
                 graph=graph,
-                floors=by_node(body["floors"], _antichain),
+                floors=by_node(body["floors"], antichain_told),
                 recent=by_node(body["recent"], lambda held: tuple(map(self._arrival, held))),
                 shown=tuple(shown),
                 rewinds=frozenset(nodes[n] for n in body["rewinds"] if n in nodes),
@@ -399,57 +352,17 @@ class Decoder:
                 offsets=dict(body.get("offsets", {})),
                 given_to={
                     str(name): Given(
-                        nodes[number], int(epoch), None if lower is None else _antichain(lower),
-                        _antichain(upper), done is True,
+                        nodes[number], int(epoch), None if lower is None else antichain_told(lower),
+                        antichain_told(upper), done is True,
                     )
                     for name, (number, epoch, lower, upper, done)
                     in body.get("given_to", {}).items() if number in nodes
                 },
             )
 
-    def trace(self, number: int) -> Trace | None:
-        """What an arrangement held, if anything had reached it."""
-        with understood():
-            told = self.body["traces"].get(str(number))
-            return None if told is None else self._trace(told)
-
-    def _trace(self, told: Any) -> Trace:
-        lower, upper, since, batches = told
-        return Trace(
-            _antichain(lower), _antichain(upper), _antichain(since),
-            tuple(map(self._batch, batches)),
-        )
-
-    def _batch(self, told: Any) -> Batch:
-        lower, upper, since, files = told
-        interval = Description(_antichain(lower), _antichain(upper), _antichain(since))
-        found = {int(b): tuple(map(self._file, held)) for b, held in files.items()}
-        if not all(0 <= bucket < self.body["buckets"] for bucket in found):
-            raise ValueError(f"a batch has other buckets than {self.body['buckets']}")
-        return Batch(interval, found)
-
-    def _file(self, told: Any) -> BatchFile:
-        if isinstance(told, str):
-            info = self._files[told]
-            return BatchFile(f"{self._root}/{told}", info.rows, info.length, info.diffs)
-        number = int(told)
-        place = Place(*map(int, self.body["small"][number]))
-        path = self._path(number)
-        if path not in self.places:
-            with pa.ipc.open_file(self._bytes(place)) as reader:
-                updates = ipc.from_batch(reader.get_batch(0))
-            if (len(updates), sum_of(updates)) != (place.rows, place.diffs):
-                raise ValueError("a small batch holds other rows than it is said to")
-            storage.hold_in_memory(path, updates)
-            self.places[path] = place
-        return BatchFile(path, place.rows, place.length, place.diffs)
-
-    def _bytes(self, place: Place) -> pa.Buffer:
-        return self._read(place.commit, place.offset, place.length, place.checksum)
-
     def _feed(self, told: Any) -> Feed:
         source, lower, upper, until = told
-        return Feed(self._source(source), (), lower, upper, _antichain(until))
+        return Feed(self._source(source), (), lower, upper, antichain_told(until))
 
     def _arrival(self, told: Any) -> Arrival:
         source, last, taken, until = told
@@ -473,32 +386,3 @@ class Decoder:
     def _table(self, number: int) -> pa.Table:
         place = self.body["sources"][number]["place"]
         return pa.ipc.open_file(self._read(*map(int, place))).read_all()
-
-
-@contextmanager
-def understood() -> Iterator[None]:
-    """Around what is read of a commit: what does not fit is an error that says so.
-
-    Raises
-    ------
-    DamagedStateError
-    """
-    try:
-        yield
-    except (
-        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
-        pa.ArrowException, PySparkException,
-    ) as error:
-        if isinstance(error, DiffError):
-            raise
-        raise DamagedStateError(
-            f"a commit holds no state that this version can read ({type(error).__name__}: {error}),"
-            " although its checksum is right: it was not written by this library, or by a version "
-            "with a fault. Open the store at an older commit"
-        ) from error
-
-
-def _antichain(told: Any) -> Antichain:
-    if type(told) is not list:
-        raise TypeError(f"{told!r} is no frontier")
-    return Antichain(told)

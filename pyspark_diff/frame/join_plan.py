@@ -31,7 +31,6 @@ from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.schema import without_nullability
 
-
 #: Types of which equal values are the same.
 _EXACT = frozenset(
     "boolean tinyint smallint int bigint string date timestamp timestamp_ntz".split()

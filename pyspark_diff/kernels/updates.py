@@ -229,6 +229,14 @@ def advanced(updates: Updates, since: int | None) -> Updates:
     return updates.at(time, updates.diff)
 
 
+def sum_of(updates: Updates) -> int:
+    """The sum of diffs, or of all that stands in their vectors, within 64 bits."""
+    diff = updates.diff
+    if isinstance(diff, DiffVectors):
+        return int(diff.values.sum(dtype=np.int64))
+    return int(updates.diffs().sum(dtype=np.int64))
+
+
 def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     """Several arrays of one type as a single contiguous one."""
     chunks: list[pa.Array] = []

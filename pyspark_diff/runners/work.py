@@ -26,13 +26,12 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
-from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread
+from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread, sum_of
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
@@ -251,14 +250,6 @@ def write_file(
         return [BatchFile(path, len(updates), size, sum_of(updates))]
     size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
     return [BatchFile(path, len(updates), size)]
-
-
-def sum_of(updates: Updates) -> int:
-    """The sum of diffs, or of all that stands in their vectors, within 64 bits."""
-    diff = updates.diff
-    if isinstance(diff, DiffVectors):
-        return int(diff.values.sum(dtype=np.int64))
-    return int(updates.diffs().sum(dtype=np.int64))
 
 
 def check_ceiling(time: PerRow, ceiling: int) -> None:

@@ -5,12 +5,13 @@ sink owes is in `pyspark_diff.dataflow.sink`.
 May import: errors, spark and dataflow, and what level 2 may.
 The law: an epoch that is given twice leaves what it leaves when it is given once.
 
-    from pyspark_diff.sinks import delta_merge, foreach
+    from pyspark_diff.sinks import change_log, foreach
 
 What writes something else is a subclass of `Sink`.
 """
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
+from pyspark_diff.sinks.folders import change_log, snapshot
 from pyspark_diff.sinks.foreach import foreach
 
-__all__ = ["Epoch", "Sink", "foreach"]
+__all__ = ["Epoch", "Sink", "change_log", "foreach", "snapshot"]

@@ -21,10 +21,13 @@ from pyspark_diff.dataflow.source import (
     Upserts,
     Whole,
 )
+from pyspark_diff.sources.files import debezium, files
 from pyspark_diff.sources.inbox import inbox
+from pyspark_diff.sources.logs import updates, upserts
 from pyspark_diff.sources.snapshots import snapshots
+from pyspark_diff.sources.streams import Batches, batches
 
 __all__ = [
-    "Deletes", "Inserts", "Reading", "Removes", "Source", "Updates", "Upserts", "Whole",
-    "inbox", "snapshots",
+    "Batches", "Deletes", "Inserts", "Reading", "Removes", "Source", "Updates", "Upserts", "Whole",
+    "batches", "debezium", "files", "inbox", "snapshots", "updates", "upserts",
 ]

@@ -47,7 +47,7 @@ def inbox(
     key : str or list of str
         Columns of a key: then a row takes the place of the one with its key.
     diff : str, optional
-        The column of the diff, called as in the dataflow, where rows are updates.
+        The column of the diff, where rows are updates.
     time : str, optional
         That of the time, where updates bring it.
 
@@ -115,7 +115,7 @@ class _Inbox(Source):
         rows = frame.select(*(frame.columns[i] for i in positions)).toDF(*wanted)
         if self.key:
             return Upserts(rows)
-        return Inserts(rows) if self._diff is None else Updates(rows, self._time is not None)
+        return Inserts(rows) if self._diff is None else Updates(rows, self._diff, self._time)
 
     def __repr__(self) -> str:
         return f"inbox({self._path!r}, {self._name!r})"

@@ -8,15 +8,13 @@ it is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Offset, Reading, Source, Whole
-
-#: What gives a table: its name, a frame that reads it anew each time, or what makes such a frame.
-Table = str | DataFrame | Callable[[], DataFrame]
+from pyspark_diff.sources.tables import Table, as_keys, frame_of, told
 
 
 def snapshots(table: Table, *, key: str | Sequence[str] = ()) -> Source:
@@ -46,7 +44,7 @@ def snapshots(table: Table, *, key: str | Sequence[str] = ()) -> Source:
     ...     sorted(tuple(row) for row in kept.changes(0, 1).collect())
     [('milk', 1, -1), ('salt', 1, 1), ('tea', 1, -1)]
     """
-    return _Snapshots(table, (key,) if isinstance(key, str) else tuple(key))
+    return _Snapshots(table, as_keys(key))
 
 
 class _Snapshots(Source):
@@ -55,18 +53,12 @@ class _Snapshots(Source):
         self.is_whole = not key
 
     def columns(self, spark: SparkSession) -> T.StructType:
-        return self._frame(spark).schema
+        return frame_of(self._table, spark).schema
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading:
         number = 1 if offset is None else offset["reading"] + 1
-        return Reading({"reading": number}, [Whole(self._frame(spark))])
-
-    def _frame(self, spark: SparkSession) -> DataFrame:
-        if isinstance(self._table, str):
-            return spark.table(self._table)
-        return self._table() if callable(self._table) else self._table
+        return Reading({"reading": number}, [Whole(frame_of(self._table, spark))])
 
     def __repr__(self) -> str:
-        table = repr(self._table) if isinstance(self._table, str) else "a frame"
         key = f", key={list(self.key)}" if self.key else ""
-        return f"snapshots({table}{key})"
+        return f"snapshots({told(self._table)}{key})"

@@ -12,8 +12,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
+
+#: So many rows are taken to the driver to be read once.
+FEW_ROWS = 200_000
 
 
 def column(name: str) -> Column:
@@ -77,3 +81,12 @@ def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
         F.count(F.lit(1)), F.sum("h0"), F.sum("h1")
     ).collect()
     return " ".join(map(str, row)), left
+
+
+def few(frame: DataFrame) -> pa.Table | None:
+    """The rows of a frame that has few; None of one that has more than `FEW_ROWS`.
+
+    What is done with them after that needs no job that reads them again.
+    """
+    table = run_job(frame.sparkSession, frame.limit(FEW_ROWS + 1).toArrow)
+    return table if table.num_rows <= FEW_ROWS else None

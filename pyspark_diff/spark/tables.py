@@ -1,4 +1,4 @@
-"""Spark tables, bucketed and sorted by a key: names that are checked, and writing without a shuffle.
+"""Spark tables, bucketed and sorted by a key: checked names, and writing without a shuffle.
 
 ::
 

@@ -202,7 +202,8 @@ def remove_batches(path: str, name: str, until: Mapping[str, int]) -> int:
     """
     objects = objects_at(path)
     folder = f"{INBOX}/{_coded(name)}"
-    manifests, files = [], []
+    manifests: list[str] = []
+    files: list[str] = []
     for one in objects.names(folder):
         query, _, rest = one.name.removeprefix(f"{folder}/").partition("/")
         number = re.match(r"([0-9]{16})[-.]", rest)

@@ -1,4 +1,4 @@
-"""What a commit keeps by a name, found without the program that wrote it, and without Spark running.
+"""What a commit keeps by a name, found without the program that wrote it and without a session.
 
     kept_in(decoder of commit n)[name]  =  flow[name]  of the dataflow when it had made commit n
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pyspark_diff.engine.durable import Decoder, understood
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.spark.schema import Schema, TimeType, parse_time_type
 from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace.arrangement import Arrangement
+from pyspark_diff.trace.stored_traces import StoredTraces, understood
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,24 @@ class Kept:
         return tuple(names[name] for name in arrangement.key)
 
 
-def kept_in(decoder: Decoder) -> dict[str, Any]:
+def kept_in(decoder: StoredTraces) -> dict[str, Any]:
     """What is told of the collections that are kept, by their names."""
     with understood():
         return dict(decoder.body["kept"])
 
 
-def time_type_of(decoder: Decoder) -> TimeType:
+def time_type_of(decoder: StoredTraces) -> TimeType:
     """The type of the times of the dataflow."""
     with understood():
         return parse_time_type(str(decoder.body["time_type"]))
 
 
-def kept(decoder: Decoder, name: str, where: str) -> Kept:
+def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
     """The collection of a name.
 
     Parameters
     ----------
-    decoder : Decoder
+    decoder : StoredTraces
     name : str
     where : str
         Tells which commit it is, of which store.

@@ -1,0 +1,353 @@
+"""Folders of change files: each file is read once, and none is ever left out.
+
+    what is read  =  the files that are there and were not read before
+
+Which ones were is known by their names, so it does not matter in which order they come; one that
+is another than it was is an error. A file that is taken away is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.source import (
+    Change,
+    Deletes,
+    Inserts,
+    Offset,
+    Reading,
+    Removes,
+    Source,
+    Upserts,
+)
+from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.sources.logs import latest
+from pyspark_diff.sources.tables import as_keys, at_hand
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import parse_schema
+
+#: What the values of an op column mean, in small letters.
+INSERTS = ("i", "insert", "c", "create", "r", "read", "+i")
+UPDATES = ("u", "update", "upsert", "update_postimage", "update_after", "+u")
+DELETES = ("d", "delete", "remove", "-d")
+BEFORE = ("update_preimage", "update_before", "-u")
+
+#: Where rows come from, in columns of our own.
+_FILE, _OP, _ORDER = "__file", "__op", "__order"
+
+
+def files(
+    path: str, schema: str | T.StructType, *, format: str = "json", key: str | Sequence[str] = (),
+    op: str | None = "op", order: str | Sequence[str] = (), options: Mapping[str, Any] = {},
+) -> Source:
+    """A folder to which files of changes are added.
+
+    Parameters
+    ----------
+    path : str
+        The folder. Files whose names begin with ``_`` or ``.`` are left alone, and so are folders
+        in it.
+    schema : str or StructType
+        Columns of the rows, for example ``"id int, city string"``, without that of the op.
+    format : str
+        Any that Spark reads: ``"json"``, ``"csv"``, ``"parquet"``, ``"orc"``.
+    key : str or list of str
+        Columns of a key, of which there is one row at a time: an insert or update takes the place
+        of the row with its key, a delete needs nothing but the key.
+    op : str, optional
+        A text column that tells what each row is: insert (``i``, ``c``, ``r``), update (``u``) or
+        delete (``d``), also in whole words; None if all are inserts. Without a key an update is two
+        rows, the one from before (``update_preimage``) and the one behind.
+    order : str or list of str
+        Columns by which changes of one key come after each other. Files come in the order of the
+        times at which they were written, and of one time of their names; within one file the order
+        of changes of one key is not known without.
+    options : mapping
+        Of Spark's reader, such as ``{"header": True}`` of CSV.
+
+    Raises
+    ------
+    SourceError
+        By `Dataflow.catch_up`: if a file was changed that had been read, a row has an op that is
+        none, or it cannot be told which change of a key is the last.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> from pyspark_diff import Dataflow
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> def put(name, *rows):
+    ...     _ = (folder / name).write_text("\\n".join(map(json.dumps, rows)))
+    >>> with Dataflow(spark) as flow:
+    ...     people = flow.source("people", files(str(folder), "id int, city string", key="id"))
+    ...     kept = people.keep()
+    ...     rome, oslo, bonn = [(1, "Rome"), (2, "Oslo"), (1, "Bonn")]
+    ...     put("1.json", *({"op": "c", "id": id, "city": city} for id, city in (rome, oslo)))
+    ...     _ = flow.catch_up()
+    ...     put("2.json", {"op": "u", "id": bonn[0], "city": bonn[1]}, {"op": "d", "id": 2})
+    ...     _ = flow.catch_up()
+    ...     kept.at().collect()
+    [Row(id=1, city='Bonn')]
+    """
+    struct = parse_schema(schema).struct
+    named = [] if op is None else [T.StructField(op, T.StringType())]
+    read = T.StructType([*struct.fields, *named])
+    if op is not None and op in struct.names:
+        raise SchemaError(
+            f"column {op} tells what a row is, and is no part of it: leave it out of the schema, "
+            "or name another one, op=..."
+        )
+    return _Files(path, struct, read, format, as_keys(key), op, as_keys(order), dict(options))
+
+
+def debezium(
+    path: str, schema: str | T.StructType, *, key: str | Sequence[str] = (),
+    order: str | Sequence[str] = "ts_ms", options: Mapping[str, Any] = {},
+) -> Source:
+    """A folder to which files of Debezium's change events are added, as JSON.
+
+    An event is an object with ``op``, ``before`` and ``after``, by itself or as ``payload``; one of
+    an update or delete without a key needs the whole row in ``before``. Tombstones are left out.
+
+    Parameters
+    ----------
+    path, key, options
+        As of `files`.
+    schema : str or StructType
+        Columns of the rows.
+    order : str or list of str
+        Numbers of an event by which changes of one key come after each other, ``"ts_ms"`` or what
+        the database has, such as ``"source.lsn"``.
+
+    Raises
+    ------
+    SourceError
+        As of `files`; also if an event says that the table was truncated, which no event can be
+        made of: read the table as `snapshots` then.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> from pyspark_diff import Dataflow
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> rome, bonn = {"id": 1, "city": "Rome"}, {"id": 1, "city": "Bonn"}
+    >>> events = [{"op": "c", "before": None, "after": rome, "ts_ms": 1},
+    ...           {"op": "u", "before": rome, "after": bonn, "ts_ms": 2}]
+    >>> _ = (folder / "1.json").write_text("\\n".join(map(json.dumps, events)))
+    >>> with Dataflow(spark) as flow:
+    ...     people = flow.source("people", debezium(str(folder), "id int, city string")).keep()
+    ...     _ = flow.catch_up()
+    ...     people.at().collect()
+    [Row(id=1, city='Bonn')]
+    """
+    return _Debezium(path, parse_schema(schema).struct, as_keys(key), as_keys(order), dict(options))
+
+
+class _Folder(Source):
+    """A folder to which files are added."""
+
+    def __init__(self, path: str, struct: T.StructType, key: tuple[str, ...]):
+        self._path, self._struct, self.key = path, struct, key
+
+    def columns(self, spark: SparkSession) -> T.StructType:
+        return self._struct
+
+    def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        known = {} if offset is None else offset["files"]
+        there = self._listed(spark)
+        changed = [name for name, told in there.items() if known.get(name, told) != told]
+        if changed:
+            raise SourceError(
+                f"files in {self._path!r} were read, and are not what they were: "
+                f"{', '.join(sorted(changed)[:5])}. Give changes in files of other names; nothing "
+                "was taken"
+            )
+        new = sorted(there.keys() - known.keys(), key=lambda name: (there[name][1], name))
+        if not new:
+            return None
+        return Reading({"files": there}, self._changes(spark, new))
+
+    def _listed(self, spark: SparkSession) -> dict[str, list[int]]:
+        """The files that are there: length, and when they were written."""
+        rows = spark.read.format("binaryFile").load(self._path).select(
+            "path", "length", F.unix_millis("modificationTime").alias("written")
+        ).collect()
+        names = {row.path.rsplit("/", 1)[1]: [row.length, row.written] for row in rows}
+        return {n: told for n, told in names.items() if not n.startswith(("_", "."))}
+
+    def _numbered(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Rows with the number of their file in the order of files."""
+        place = F.create_map(*(
+            F.lit(part) for number, name in enumerate(names) for part in (name, number)
+        ))
+        path = F.url_decode(F.regexp_replace("_metadata.file_name", r"\\+", "%2B"))
+        return frame.withColumn(_FILE, place[path])
+
+    def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
+        raise NotImplementedError
+
+
+class _Files(_Folder):
+    def __init__(
+        self, path: str, struct: T.StructType, read: T.StructType, format: str,
+        key: tuple[str, ...], op: str | None, order: tuple[str, ...], options: dict[str, Any],
+    ):
+        super().__init__(path, struct, key)
+        self._read, self._format, self._options = read, format, options
+        self._op, self._order = op, order
+
+    def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
+        paths = [f"{self._path.rstrip('/')}/{name}" for name in names]
+        options = {"mode": "FAILFAST", **self._options}  # else what is malformed is null
+        reader = spark.read.format(self._format).schema(self._read).options(**options)
+        frame = self._numbered(reader.load(paths), names)
+        order = F.struct(F.col(_FILE), *map(column, self._order))
+        op = F.lit("i") if self._op is None else column(self._op)
+        rows = at_hand(frame.select(
+            *map(column, self._struct.names), op.alias(_OP), order.alias(_ORDER)
+        ))
+        return changes_of(rows, self._struct.names, self.key, repr(self._path))
+
+    def __repr__(self) -> str:
+        key = f", key={list(self.key)}" if self.key else ""
+        return f"files({self._path!r}, format={self._format!r}{key})"
+
+
+class _Debezium(_Folder):
+    def __init__(
+        self, path: str, struct: T.StructType, key: tuple[str, ...], order: tuple[str, ...],
+        options: dict[str, Any],
+    ):
+        super().__init__(path, struct, key)
+        self._order, self._options = order, options
+
+    def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
+        paths = [f"{self._path.rstrip('/')}/{name}" for name in names]
+        images = [T.StructField(name, self._struct) for name in ("before", "after")]
+        event = [*images, T.StructField("op", T.StringType()), *_nested(self._order)]
+        struct = T.StructType([*event, T.StructField("payload", T.StructType(event))])
+        options = {"mode": "FAILFAST", **self._options}
+        reader = spark.read.format("json").schema(struct).options(**options)
+        frame = self._numbered(reader.load(paths), names)
+        order = F.struct(F.col(_FILE), *(_either(*name.split(".")) for name in self._order))
+        found = at_hand(frame.select(
+            *(_either(name).alias(name) for name in ("before", "after", "op")),
+            order.alias(_ORDER),
+        ).where("op is not null or before is not null or after is not null"))
+        if found.where("op = 't'").limit(1).count():
+            raise SourceError(
+                f"an event in {self._path!r} says that the table was truncated, which is no change "
+                "of rows. Read the table as snapshots(), or leave the event out and give deletes; "
+                "nothing was taken"
+            )
+        gone, came = F.col("op") == "d", F.col("op") != "d"
+        if self.key:
+            image = F.when(gone, F.col("before")).otherwise(F.col("after"))
+            rows = found.select(*_fields(image, self._struct), F.col("op").alias(_OP), _ORDER)
+            return changes_of(rows, self._struct.names, self.key, repr(self._path))
+        lacking = found.where(
+            (F.col("op").isin("u", "d") & F.col("before").isNull())
+            | (came & F.col("after").isNull())
+        ).limit(1).count()
+        if lacking:
+            raise SourceError(
+                f"an event in {self._path!r} has no image of the row from before, or behind: let "
+                "the database give whole rows (REPLICA IDENTITY FULL), or name a key, key=...; "
+                "nothing was taken"
+            )
+        before = found.where("op in ('u', 'd')").select(
+            *_fields(F.col("before"), self._struct), F.lit("d").alias(_OP), _ORDER
+        )
+        after = found.where("op <> 'd' or op is null").select(
+            *_fields(F.col("after"), self._struct),
+            F.when(F.col("op") == "u", "i").otherwise(F.col("op")).alias(_OP), _ORDER,
+        )
+        return changes_of(before.unionByName(after), self._struct.names, (), repr(self._path))
+
+    def __repr__(self) -> str:
+        key = f", key={list(self.key)}" if self.key else ""
+        return f"debezium({self._path!r}{key})"
+
+
+def changes_of(
+    rows: DataFrame, names: Sequence[str], key: Sequence[str], table: str
+) -> list[Change]:
+    """What rows with an op do.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Columns of the records, ``__op`` and ``__order``.
+    names : sequence of str
+        Those of the records.
+    key : sequence of str
+    table : str
+        What it is called in an error.
+
+    Raises
+    ------
+    SourceError
+        If an op is none, or cannot be done without a key.
+    """
+    op = F.lower(F.col(_OP))
+    known = (*INSERTS, *DELETES, *BEFORE, *UPDATES)
+    strange = rows.where(F.coalesce(~op.isin(*known), F.lit(True))).limit(1).collect()
+    if strange:
+        raise SourceError(
+            f"a row of {table} has the op {strange[0][_OP]!r}, and ops are "
+            f"{', '.join(known)}; nothing was taken"
+        )
+    records = list(map(column, names))
+    if key:
+        frame = rows.where(~op.isin(*BEFORE))
+        deleted, upserted = latest(
+            frame.select(*records, op.isin(*DELETES).alias(_OP), _ORDER), key, [F.col(_ORDER)],
+            F.col(_OP), table,
+        )
+        return [Deletes(deleted), Upserts(upserted.select(*records))]
+    if rows.where(op.isin("u", "update", "upsert")).limit(1).count():
+        raise SourceError(
+            f"a row of {table} is an update, and without a key it cannot be told of which row. "
+            "Name a key, key=..., or give the row from before as a row of its own, with the op "
+            "update_preimage, and this one as update_postimage; nothing was taken"
+        )
+    gone = op.isin(*DELETES, *BEFORE)
+    return [
+        Inserts(rows.where(~gone).select(*records)), Removes(rows.where(gone).select(*records))
+    ]
+
+
+def _nested(names: Sequence[str]) -> list[T.StructField]:
+    """Fields of numbers with names such as ``source.lsn``."""
+    found: dict[str, Any] = {}
+    for name in names:
+        parts = name.split(".")
+        reduce(lambda at, part: at.setdefault(part, {}), parts[:-1], found)[parts[-1]] = None
+
+    def fields(told: dict[str, Any]) -> list[T.StructField]:
+        return [
+            T.StructField(name, T.LongType() if inner is None else T.StructType(fields(inner)))
+            for name, inner in told.items()
+        ]
+
+    return fields(found)
+
+
+def _either(*names: str) -> Column:
+    """A field of an event, by itself or in its payload."""
+    def at(column: Column, parts: Sequence[str]) -> Column:
+        return reduce(lambda found, part: found.getField(part), parts, column)
+
+    return F.coalesce(
+        at(F.col(names[0]), names[1:]), at(F.col("payload"), names)
+    ).alias("_".join(names))
+
+
+def _fields(image: Column, struct: T.StructType) -> list[Column]:
+    return [image.getField(name).alias(name) for name in struct.names]

@@ -1,0 +1,249 @@
+"""Logs: tables to which changes are added, read on in the order of a column.
+
+    what is read  =  the rows whose order is beyond that of all that were read before
+
+A row that comes later with an order that was read already would be left out. So the rows up to
+there are counted, and if there are more than were read, that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.source import Deletes, Offset, Reading, Source, Updates, Upserts
+from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.sources.tables import Table, as_keys, at_hand, frame_of, named, told
+from pyspark_diff.spark.frames import column
+
+
+def updates(
+    table: Table, *, diff: str = "diff", time: str | None = "time", order: str | None = None
+) -> Source:
+    """A table of update rows: columns, a diff, and a time of each.
+
+    Parameters
+    ----------
+    table : str, DataFrame, or callable
+        Name of a table, a frame that is evaluated anew each time, or what gives the frame to read.
+        Rows are only ever added to it.
+    diff : str
+        The column of the diff, a whole number.
+    time : str, optional
+        The column of the time, of the type of the dataflow's times. With None the rows enter at
+        the time of the epoch, and there has to be an order.
+    order : str, optional
+        A column that grows as rows are added: a number, text, date or timestamp. The time if not
+        given; rows that are added later with a time that was read are an error then.
+
+    Raises
+    ------
+    SourceError
+        By `Dataflow.catch_up`: if rows were added whose order was read already, or taken away.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> rows = [("tea", 0, 2), ("milk", 1, 1)]
+    >>> table = lambda: spark.createDataFrame(rows, "item string, time long, diff long")
+    >>> with Dataflow(spark) as flow:
+    ...     stock = flow.source("stock", updates(table)).keep()
+    ...     _ = flow.catch_up()
+    ...     rows += [("tea", 5, -1)]
+    ...     _ = flow.catch_up()
+    ...     sorted(row.item for row in stock.at().collect())
+    ['milk', 'tea']
+    """
+    if order is None and time is None:
+        raise SchemaError(
+            "updates without times are read on by an order: name a column that grows, order=..."
+        )
+    return _Updates(table, diff, time, order)
+
+
+def upserts(
+    table: Table, *, key: str | Sequence[str], order: str, deleted: str | None = None
+) -> Source:
+    """A table to which the newest row of each key is added: the latest one stands.
+
+    Parameters
+    ----------
+    table : str, DataFrame, or callable
+        As of `updates`.
+    key : str or list of str
+    order : str
+        A column that grows as rows are added; of a key the row with the greatest stands.
+    deleted : str, optional
+        A boolean column: whether the row of the key is gone.
+
+    Raises
+    ------
+    SourceError
+        By `Dataflow.catch_up`: as of `updates`, and if a key has two rows of one order.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> rows = [(1, "Rome", 1), (2, "Oslo", 2), (1, "Bonn", 3)]
+    >>> table = lambda: spark.createDataFrame(rows, "id int, city string, version long")
+    >>> with Dataflow(spark) as flow:
+    ...     people = flow.source("people", upserts(table, key="id", order="version"))
+    ...     kept = people.select("id", "city").keep()
+    ...     _ = flow.catch_up()
+    ...     sorted(tuple(row) for row in kept.at().collect())
+    [(1, 'Bonn'), (2, 'Oslo')]
+    """
+    return _Upserts(table, as_keys(key), order, deleted)
+
+
+class _Log(Source):
+    """A table to which rows are added in an order."""
+
+    def __init__(self, table: Table, order: str):
+        self._table, self._order = table, order
+
+    def _since(
+        self, spark: SparkSession, offset: Offset
+    ) -> tuple[DataFrame, dict[str, Any]] | None:
+        """What was added, and the offset behind it; None if nothing was.
+
+        An offset holds the greatest order as text, since JSON has no dates, and how many rows there
+        are up to it.
+        """
+        frame = frame_of(self._table, spark)
+        order = column(self._order)
+        kind = frame.select(order).schema[0].dataType
+        last = None if offset is None else F.lit(offset["order"]).cast(kind)
+        beyond = F.lit(True) if last is None else order > last
+        row = frame.agg(
+            F.max(order).cast("string").alias("order"),
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if(~beyond).alias("before"),
+            F.count_if(order.isNull()).alias("nulls"),
+        ).first()
+        assert row is not None  # an aggregate without keys has one row
+        if row.nulls:
+            raise SourceError(
+                f"{row.nulls} rows of {told(self._table)} have a null in {self._order}, by which "
+                "they are read on. Fill it; nothing was taken"
+            )
+        known = 0 if offset is None else offset["rows"]
+        if row.before != known:
+            more = row.before > known
+            raise SourceError(
+                f"{told(self._table)} has {row.before:,} rows up to {self._order} = "
+                f"{offset['order']}, and had {known:,} when they were read: rows were "
+                f"{'added behind it, which would never be read' if more else 'taken away'}. "
+                + ("Read it on by a column that grows as rows are added, order=..."
+                   if more else "Rows of such a table are only added; take what is gone back by "
+                   "rows with the other diff, or read the table as snapshots()")
+                + "; nothing was taken"
+            )
+        if row.rows == known:
+            return None
+        return frame.where(beyond), {"order": row.order, "rows": row.rows}
+
+
+class _Updates(_Log):
+    def __init__(self, table: Table, diff: str, time: str | None, order: str | None):
+        super().__init__(table, order or time or "")
+        self._diff, self._time = diff, time
+
+    def columns(self, spark: SparkSession) -> T.StructType:
+        fields = frame_of(self._table, spark).schema.fields
+        own = [self._diff, *([] if self._time is None else [self._time])]
+        *own, _ = named(fields, [*own, self._order], self._table, spark)
+        return T.StructType([field for field in fields if field.name not in own])
+
+    def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        found = self._since(spark, offset)
+        if found is None:
+            return None
+        return Reading(found[1], [Updates(found[0], self._diff, self._time)])
+
+    def __repr__(self) -> str:
+        return f"updates({told(self._table)}, order={self._order!r})"
+
+
+class _Upserts(_Log):
+    def __init__(
+        self, table: Table, key: tuple[str, ...], order: str, deleted: str | None
+    ):
+        super().__init__(table, order)
+        self.key, self._deleted = key, deleted
+
+    def columns(self, spark: SparkSession) -> T.StructType:
+        fields = frame_of(self._table, spark).schema.fields
+        given = [*self.key, self._order, *([] if self._deleted is None else [self._deleted])]
+        gone = named(fields, given, self._table, spark)[len(self.key) + 1:]
+        return T.StructType([field for field in fields if field.name not in gone])
+
+    def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        found = self._since(spark, offset)
+        if found is None:
+            return None
+        frame, after = found
+        gone = F.lit(False) if self._deleted is None else F.coalesce(
+            column(self._deleted), F.lit(False)
+        )
+        deleted, upserted = latest(
+            at_hand(frame), self.key, [column(self._order)], gone, told(self._table)
+        )
+        names = [field.name for field in self.columns(spark).fields]
+        upserted = upserted.select(*map(column, names))
+        return Reading(after, [Deletes(deleted), Upserts(upserted)])
+
+    def __repr__(self) -> str:
+        return f"upserts({told(self._table)}, key={list(self.key)}, order={self._order!r})"
+
+
+def latest(
+    frame: DataFrame, key: Sequence[str], order: Sequence[Column], gone: Column, table: str
+) -> tuple[DataFrame, DataFrame]:
+    """Of changes by key the last of each: the keys that are gone, and the rows that stand.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    key : sequence of str
+    order : sequence of Column
+        Of which the greatest is the last one.
+    gone : Column
+        Whether a change takes the row of its key away.
+    table : str
+        What it is called in an error.
+
+    Raises
+    ------
+    SourceError
+        If the last one of a key cannot be told.
+    """
+    whole = F.struct(*map(column, frame.columns)).alias("row")
+    keys = [column(name).alias(f"key{n}") for n, name in enumerate(key)]
+    rows = frame.select(
+        *keys, whole, gone.alias("gone"), F.struct(*order).alias("order")
+    )
+    names = [f"key{n}" for n in range(len(key))]
+    last = rows.groupBy(*names).agg(
+        F.max("order").alias("order"),
+        F.max_by(F.struct("row", "gone"), F.col("order")).alias("last"),
+    )
+    twice = rows.groupBy(*names, "order").count().where("count > 1").join(
+        last.select(*names, "order"), [*names, "order"], "leftsemi"
+    ).limit(5).collect()
+    if twice:
+        shown = "; ".join(repr(tuple(row)[:len(key)]) for row in twice)
+        raise SourceError(
+            f"changes of one key in {table} have the same order, so it cannot be told which of "
+            f"them stands: {shown}. Give them an order, order=...; nothing was taken"
+        )
+    found = last.select("last.*")
+    upserted = found.where(~F.col("gone")).select("row.*")
+    deleted = found.where("gone").select(*(
+        F.col("row").getField(name).alias(name) for name in key
+    ))
+    return deleted, upserted

@@ -1,0 +1,483 @@
+"""Run by ci/nights: jobs that read sources and give sinks are ended, or fail, wherever they can be.
+
+After each of them the job is opened again and catches up, and whatever has happened:
+
+    what the target holds, added up  =  the view, worked out anew from all that the source has
+    an epoch that comes twice is the same both times
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import crashes
+from crashes import operations
+from durability_program import Options, Tally, demand, small_batches
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+import pyspark_diff
+from pyspark_diff import Dataflow, DiffError, SinkError, SourceError
+from pyspark_diff.sinks import Sink, change_log, snapshot
+from pyspark_diff.sources import Deletes, Inserts, Reading, Removes, Source, Upserts, files
+
+ORDERS = "id long, customer long, amount long"
+CUSTOMERS = "customer long, region string"
+REGIONS = ("north", "south", "east")
+#: Nights of one run, three for each process.
+NIGHTS, PROCESSES = 6, 3
+
+Row = tuple[Any, ...]
+
+
+# A shop whose tables change, and the view of them.
+
+
+class Feed:
+    """Changes of two tables, as lines of a file each.
+
+    Of customers the newest line of a key stands; orders come and go, and to read a line of them
+    twice makes a difference.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.jsonl"
+
+    def lines(self, name: str) -> list[list[Any]]:
+        try:
+            text = self.path(name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.splitlines()]
+
+    def add(self, name: str, *changes: list[Any]) -> None:
+        # As one write, so that no end leaves a part of a line.
+        with open(self.path(name), "ab", buffering=0) as file:
+            file.write("".join(json.dumps(one) + "\n" for one in changes).encode())
+
+    def night(self, number: int, seed: int = 0) -> None:
+        """What comes between two nights: new, changed, same and deleted rows, some twice."""
+        chance = random.Random(100 * seed + number)
+        orders, customers = [], []
+        there = self.orders()
+        for _ in range(chance.choice([0, 3, 7])):
+            if there and chance.random() < 0.3:
+                row = chance.choice(sorted(there.elements()))
+                orders.append(["d", *row])
+                there[row] -= 1
+            else:
+                orders.append(["u", *(chance.randrange(most) for most in (12, 4, 5))])
+            key = chance.randrange(4)
+            customers.append(
+                ["d", key] if chance.random() < 0.25 else ["u", key, chance.choice(REGIONS)]
+            )
+            customers += customers[-1:] * chance.randrange(2)
+        self.add("orders", *orders)
+        self.add("customers", *customers)
+
+    def orders(self) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for op, *row in self.lines("orders"):
+            found[tuple(row)] += -1 if op == "d" else 1
+        return found
+
+    def customers(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for op, key, *region in self.lines("customers"):
+            if op == "d":
+                found.pop(key, None)
+            else:
+                (found[key],) = region
+        return found
+
+
+def view(feed: Feed) -> Counter[Row]:
+    """Orders and amounts of each region, worked out from nothing."""
+    customers, found, count = feed.customers(), Counter[str](), Counter[str]()
+    for (_, customer, amount), orders in feed.orders().items():
+        if customer in customers and orders:
+            found[customers[customer]] += amount * orders
+            count[customers[customer]] += orders
+    return Counter({(region, count[region], found[region]): 1 for region in count})
+
+
+class Lines(Source):
+    """The lines of one table; the offset is how many were read."""
+
+    def __init__(self, feed: Feed, name: str, schema: str, check: Callable[[], None]):
+        self._feed, self._name, self._check = feed, name, check
+        self._struct = T.StructType.fromDDL(schema)
+        self.key = ("customer",) if name == "customers" else ()
+
+    def columns(self, spark: Any) -> T.StructType:
+        return self._struct
+
+    def read(self, spark: Any, offset: Any) -> Reading | None:
+        self._check()
+        lines = self._feed.lines(self._name)
+        begin = offset or 0
+        demand(begin <= len(lines), f"{begin} lines were read of {len(lines)}")
+        if begin == len(lines):
+            return None
+        if not self.key:
+            rows = [[tuple(row) for op, *row in lines[begin:] if (op == "d") == d] for d in (0, 1)]
+            return Reading(len(lines), [Inserts(rows[0]), Removes(rows[1])])
+        last = {line[1]: line for line in lines[begin:]}
+        gone = [(key,) for key, line in last.items() if line[0] == "d"]
+        came = [tuple(line[1:]) for line in last.values() if line[0] != "d"]
+        return Reading(len(lines), [Deletes(gone), Upserts(came)])
+
+
+class Written(Sink):
+    """A folder with a file for each epoch."""
+
+    def __init__(self, folder: Path, check: Callable[[], None], behind: Callable[[], None]):
+        self._folder, self._check, self._behind = folder, check, behind
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, epoch: Any) -> None:
+        self._check()
+        rows = sorted(map(list, epoch.changes.collect()))
+        path = self._folder / f"{epoch.number:06d}.json"
+        if path.exists():
+            demand(json.loads(path.read_text()) == rows, f"epoch {epoch.number} is another one")
+        others = [int(one.stem) for one in self._folder.glob("*.json") if one != path]
+        demand(not (epoch.is_first and others), f"epochs {others} before the first one")
+        demand(max(others, default=0) < epoch.number, f"epoch {epoch.number} after {others}")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(rows))
+        os.replace(new, path)
+        self._behind()
+
+
+def standing(folder: Path) -> Counter[Row]:
+    """What the files of a target add up to."""
+    found: Counter[Row] = Counter()
+    for path in sorted(folder.glob("*.json")):
+        for *row, _, diff in json.loads(path.read_text()):
+            found[tuple(row)] += diff
+    return Counter({row: n for row, n in found.items() if n})
+
+
+def nothing() -> None:
+    """Where nothing happens."""
+
+
+class Job:
+    """One process of the nightly job, in a folder that has its source, its store and its target."""
+
+    def __init__(
+        self, spark: Any, base: Path, reads: Callable[[], None] = nothing,
+        writes: Callable[[], None] = nothing, wrote: Callable[[], None] = nothing,
+    ):
+        self.base, self.feed = base, Feed(base / "source")
+
+        def program(flow: Dataflow) -> None:
+            orders = flow.source("orders", Lines(self.feed, "orders", ORDERS, reads))
+            customers = flow.source("customers", Lines(self.feed, "customers", CUSTOMERS, reads))
+            found = orders.join(customers, "customer").groupBy("region").agg(
+                F.count("*").alias("orders"), F.sum("amount").alias("amount")
+            )
+            found.sink("view", Written(base / "target", writes, wrote))
+
+        self.flow = Dataflow.open(
+            base / "store", program, spark=spark, runner="local", retain=3, buckets=2
+        )
+
+    def catch_up(self) -> None:
+        self.flow.catch_up()
+
+    def check(self) -> None:
+        found, wanted = standing(self.base / "target"), view(self.feed)
+        demand(found == wanted, f"the target holds {found}, not {wanted}")
+        wrong = self.flow.verify()
+        demand(not wrong, f"files are wrong: {wrong}")
+
+
+def recovered(spark: Any, base: Path, night: int, seed: int) -> None:
+    """Go on after an end, for some nights."""
+    job = Job(spark, base)
+    try:
+        job.catch_up()
+        job.check()
+        job.feed.night(night + 50, seed)
+        job.catch_up()
+        job.check()
+    finally:
+        job.flow.close()
+    demand(not (base / "store" / "lock").exists(), "a lock is left")
+
+
+# The gates.
+
+
+def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A kill at each operation on files: of the source, the store and the target."""
+    tally = Tally("kills of nights")
+    for seed in range(options.seeds):
+        base, ends = folder / f"base-{seed}" / "job", []
+        base.mkdir(parents=True)
+        count, place = 0, [0]
+
+        def handler(what: str, path: str, done: bool, base: Path = base) -> None:
+            nonlocal count
+            if what in ("fsync", "open") or done:
+                return  # a kill leaves the same
+            count += 1
+            tally.notes["operations"] += 1
+            if count % options.stride == seed % options.stride:
+                to = folder / f"end-{seed}-{count}" / "job"
+                shutil.copytree(base, to)
+                ends.append((f"night {place[0]}, before {what} {crashes.short(path)}", to,
+                             place[0]))
+
+        with tally.run(f"seed {seed}, without an end"):
+            with operations(str(base.parent), handler):
+                for process in range(PROCESSES):
+                    job = Job(spark, base)
+                    for night in range(NIGHTS // PROCESSES):
+                        place[0] = process * NIGHTS // PROCESSES + night
+                        job.feed.night(place[0], seed)
+                        job.catch_up()
+                        job.check()
+                    job.flow.close()
+        for what, to, night in ends:
+            with tally.run(f"seed {seed}, {what}"):
+                recovered(spark, to, night, seed)
+            shutil.rmtree(to.parent)
+    yield tally
+
+
+def failing_calls(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """The k-th call of a source or a sink fails, before or behind what it does, once or often."""
+    for where in "reads", "writes", "wrote":
+        tally = Tally(f"calls that fail: {where}")
+        for seed in range(options.seeds):
+            for number in range(1, 12, options.stride):
+                for often in 1, 3:
+                    calls = [0]
+
+                    def act(number: int = number, often: int = often, calls: Any = calls) -> None:
+                        calls[0] += 1
+                        if number <= calls[0] < number + often:
+                            raise OSError(f"call {calls[0]}")
+
+                    base = folder / f"{where}-{seed}-{number}-{often}"
+                    with tally.run(f"seed {seed}, {where}, call {number}, {often} times"):
+                        job = Job(spark, base, **{where: act})
+                        for night in range(NIGHTS):
+                            job.feed.night(night, seed)
+                            for _ in range(5):
+                                try:
+                                    job.catch_up()
+                                    break
+                                except (SourceError, SinkError) as error:
+                                    demand("call " in str(error), str(error))
+                                    tally.notes["errors"] += 1
+                            job.check()
+                        job.flow.close()
+                    shutil.rmtree(base, ignore_errors=True)
+        yield tally
+
+
+def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A folder that is read is rewritten, truncated or evolves: that is said, and nothing taken."""
+    tally = Tally("sources that change under a job")
+
+    def put(name: str, *rows: object, at: Path) -> None:
+        (at / name).write_text("\n".join(map(json.dumps, rows)))
+
+    def rewritten(at: Path) -> str | None:
+        put("1.json", {"op": "c", "id": 7, "s": "x"}, at=at)
+        return "not what they were"
+
+    def truncated(at: Path) -> str | None:
+        text = (at / "1.json").read_text()
+        (at / "1.json").write_text(text.splitlines()[0])
+        return "not what they were"
+
+    def emptied(at: Path) -> str | None:
+        (at / "1.json").write_text("")
+        return None  # as one that is taken away: what was read of it stays
+
+    def evolved(at: Path) -> str | None:
+        put("2.json", {"op": "c", "id": "text", "s": [1]}, at=at)
+        return "FAILED_READ_FILE|MALFORMED|malformed|PARSE"
+
+    def vacuumed(at: Path) -> str | None:
+        (at / "1.json").unlink()
+        return None
+
+    def repeated(at: Path) -> str | None:
+        shutil.copy(at / "1.json", at / "2.json")
+        return None
+
+    def unknown(at: Path) -> str | None:
+        put("2.json", {"op": "merge", "id": 1}, at=at)
+        return "op 'merge'"
+
+    for change in rewritten, truncated, emptied, evolved, vacuumed, repeated, unknown:
+        at, target = folder / change.__name__ / "rows", folder / change.__name__ / "target"
+        at.mkdir(parents=True)
+        put("1.json", {"op": "c", "id": 1, "s": "a"}, {"op": "c", "id": 2, "s": "b"}, at=at)
+
+        def program(flow: Dataflow, at: Path = at, target: Path = target) -> None:
+            rows = flow.source("rows", files(str(at), "id long, s string", key="id"))
+            rows.sink("rows", Written(target, nothing, nothing))
+
+        with tally.run(change.__name__):
+            for again in range(2):
+                store = folder / change.__name__ / "store"
+                with Dataflow.open(store, program, spark=spark, runner="local") as flow:
+                    if not again:
+                        flow.catch_up()
+                        before = (at / "1.json").read_bytes()
+                        told = change(at)
+                    wanted: Counter[Row] = Counter({(1, "a"): 1, (2, "b"): 1})
+                    if told is None:
+                        flow.catch_up()
+                    else:
+                        try:
+                            flow.catch_up()
+                        except DiffError as error:
+                            found = any(part in str(error) for part in told.split("|"))
+                            demand(found, f"{error} tells nothing of {told}")
+                        else:
+                            demand(False, "nothing was said")
+                    demand(standing(target) == wanted, f"{standing(target)}, not {wanted}")
+            if told is not None:
+                # Mended, it goes on.
+                (at / "2.json").unlink(missing_ok=True)
+                stat = os.stat(at / "1.json")
+                (at / "1.json").write_bytes(before)
+                os.utime(at / "1.json", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+                put("3.json", {"op": "d", "id": 1}, at=at)
+                if change in (evolved, unknown):
+                    with Dataflow.open(store, program, spark=spark, runner="local") as flow:
+                        flow.catch_up()
+                    demand(standing(target) == {(2, "b"): 1}, "it does not go on when mended")
+    yield tally
+
+
+def child(base: Path, nights: int) -> None:
+    """A process whose sinks are written by Spark; it tells when it is done."""
+    feed = Feed(base / "source")
+    spark = pyspark_diff.session("nights", conf={
+        "spark.ui.enabled": False, "spark.local.dir": str(base / "local"),
+        "spark.sql.shuffle.partitions": 2,
+    })
+    print("jvm", flush=True)
+
+    def program(flow: Dataflow) -> None:
+        orders = flow.source("orders", Lines(feed, "orders", ORDERS, nothing))
+        customers = flow.source("customers", Lines(feed, "customers", CUSTOMERS, nothing))
+        found = orders.join(customers, "customer").groupBy("region").agg(
+            F.count("*").alias("orders"), F.sum("amount").alias("amount")
+        )
+        found.sink("log", change_log(str(base / "log")))
+        found.sink("now", snapshot(str(base / "now")))
+
+    with Dataflow.open(base / "store", program, spark=spark, runner="local") as flow:
+        print("opened", flush=True)
+        for night in range(nights):
+            feed.night(int(time.time() * 1000) % 100_000)
+            flow.catch_up()
+            print("night", flush=True)
+        flow.catch_up()
+    log = spark.read.parquet(str(base / "log"))
+    total = log.groupBy("region", "orders", "amount").agg(F.sum("diff").alias("n"))
+    found = Counter({tuple(row)[:3]: row.n for row in total.where("n <> 0").collect()})
+    now = Counter(tuple(row) for row in spark.read.parquet(str(base / "now")).collect())
+    wanted = view(feed)
+    print("answer", "right" if found == wanted == now else f"{found}, {now}, {wanted}", flush=True)
+
+
+def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A process and its JVM are killed at random moments while Spark writes its sinks."""
+    tally = Tally("kills of processes whose sinks Spark writes")
+    chance, base = random.Random(17), folder / "real"
+    base.mkdir()
+    kills = 0
+    while True:
+        last = kills >= options.random
+        with tally.run(f"kill {kills}"):
+            process = subprocess.Popen(
+                [sys.executable, __file__, "--child", str(base), "1" if last else "30"],
+                stdout=subprocess.PIPE, text=True, start_new_session=True,
+                stderr=subprocess.DEVNULL if not last else None,
+            )
+            assert process.stdout is not None
+            wait = chance.choice([1, 2, 3, 5])
+            told = []
+            for line in process.stdout:
+                told.append(line.split(maxsplit=1))
+                if not last and len(told) > wait:
+                    time.sleep(chance.random() * 2)
+                    os.killpg(process.pid, signal.SIGKILL)
+                    tally.notes[f"while {told[-1][0].strip()}"] += 1
+            process.wait()
+            kills += 1
+            if last:
+                demand(told[-1] == ["answer", "right\n"], f"it ends with {told[-1]}")
+        if last:
+            break
+    yield tally
+
+
+GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
+    "kills": kills, "calls": failing_calls, "sources": sources_that_change, "real": real_kills,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ci/nights", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--only", choices=GATES, action="append")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--quick", action="store_true", help="every seventh place, three kills")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(Path(given.child[0]), int(given.child[1]))
+        return 0
+    options = Options(
+        seeds=1 if given.quick else given.seeds, stride=7 if given.quick else 1,
+        random=3 if given.quick else given.kills,
+    )
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, small_batches():
+        spark = pyspark_diff.session("nights", conf={
+            "spark.ui.enabled": False, "spark.local.dir": f"{folder}/local",
+            "spark.sql.shuffle.partitions": 2,
+        })
+        spark.sparkContext.setLogLevel("OFF")  # what fails here is meant to
+        for name in given.only or GATES:
+            place = Path(folder) / name
+            place.mkdir()
+            for tally in GATES[name](spark, place, options):
+                print(tally.line(), flush=True)
+                for told in tally.wrong[:10]:
+                    print(f"  {told}", flush=True)
+                failed = failed or bool(tally.wrong)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

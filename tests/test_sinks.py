@@ -1,0 +1,114 @@
+"""What each kind of sink leaves of the changes it is given: each once, whatever comes between."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from pyspark.sql import functions as F
+from test_catch_up import Killed, Log
+
+from pyspark_diff import Dataflow, SchemaError, SinkError
+from pyspark_diff.sinks import change_log, snapshot
+from pyspark_diff.sources import Inserts, Removes
+
+
+def counts(log, sink):
+    def program(flow):
+        flow.source("words", log).count().sink("counts", sink)
+
+    return program
+
+
+def read(spark, path):
+    return sorted(map(tuple, spark.read.parquet(str(path)).collect()))
+
+
+@pytest.mark.parametrize("fails", ["before", "behind", "killed before", "killed behind"])
+def test_a_change_log_has_each_epoch_once(spark, tmp_path, fails):
+    log, folder = Log("word string"), tmp_path / "log"
+    sink = change_log(str(folder))
+    program = counts(log, sink)
+    write, error = type(sink).write, Killed() if "killed" in fails else OSError("full")
+
+    def failing(self, epoch):
+        if "behind" in fails:
+            write(self, epoch)
+        raise error
+
+    flow = Dataflow.open(tmp_path / "store", program, spark=spark)
+    for night in range(3):
+        log.changes.append(Inserts([("a",)] * (night + 1)))
+        with mock.patch.object(type(sink), "write", failing):
+            with pytest.raises((SinkError, Killed)):
+                flow.catch_up()
+        if night == 1 or "killed" in fails:
+            flow = Dataflow.open(tmp_path / "store", program, spark=spark)
+        log.changes.append(Inserts([("b",)]))
+        flow.catch_up()
+    flow.close()
+    found = read(spark, folder)
+    # The words of a night that failed are an epoch of their own, as they were committed.
+    assert [row[-1] for row in found if row[0] == "a" and row[3] > 0] == [1, 3, 5]
+    total = spark.read.parquet(str(folder)).groupBy("word", "count").agg(F.sum("diff").alias("n"))
+    assert sorted(map(tuple, total.where("n <> 0").collect())) == [("a", 6, 1), ("b", 3, 1)]
+
+
+def test_what_a_log_has_not_written_is_refused(spark, tmp_path):
+    log, folder = Log("word string"), str(tmp_path / "log")
+    spark.range(2).write.parquet(folder)
+    log.changes.append(Inserts([("a",)]))
+    with Dataflow(spark, runner="local") as flow:
+        counts(log, change_log(folder))(flow)
+        for _ in range(2):
+            with pytest.raises(SinkError, match="table of the columns id.*replace=True"):
+                flow.catch_up()
+    assert spark.read.parquet(folder).count() == 2
+    with Dataflow(spark, runner="local") as flow:
+        counts(log, change_log(folder, replace=True))(flow)
+        flow.catch_up()
+        log.changes.append(Inserts([("b",)]))
+        flow.catch_up()
+    assert len(read(spark, folder)) == 2
+    with Dataflow(spark, runner="local") as flow:
+        counts(log, change_log(folder))(flow)
+        with pytest.raises(SinkError, match="epoch 2 of a log"):
+            flow.catch_up()
+    with Dataflow(spark) as flow:
+        rows, _ = flow.input("rows", "Epoch int")
+        with pytest.raises(SchemaError, match="column 'epoch' of its own"):
+            rows.sink("out", change_log(folder))
+
+
+def test_a_snapshot_is_what_stands(spark, tmp_path):
+    log, folder = Log("word string"), str(tmp_path / "now")
+    with Dataflow(spark, runner="local") as flow:
+        flow.source("words", log).sink("words", snapshot(folder))
+        log.changes.append(Inserts([("a",), ("a",), ("b",)]))
+        flow.catch_up()
+        assert read(spark, folder) == [("a",), ("a",), ("b",)]
+        log.changes.append(Removes([("a",), ("b",)]))
+        flow.catch_up()
+        assert read(spark, folder) == [("a",)]
+        log.changes.append(Removes([("a",)]))
+        flow.catch_up()
+        assert read(spark, folder) == []
+    with Dataflow(spark, runner="local") as flow:
+        counts(log, snapshot(folder))(flow)
+        with pytest.raises(SinkError, match="replace=True"):
+            flow.catch_up()
+
+
+def test_a_collection_that_stays_empty_is_written_once(spark, tmp_path):
+    log = Log("word string")
+    with Dataflow(spark, runner="local") as flow:
+        words = flow.source("words", log)
+        words.where("word = 'x'").sink("log", change_log(str(tmp_path / "log")))
+        words.where("word = 'x'").sink("now", snapshot(str(tmp_path / "now")))
+        for _ in range(2):
+            log.changes.append(Inserts([("a",)]))
+            flow.catch_up()
+        assert read(spark, tmp_path / "now") == []
+        log.changes.append(Inserts([("x",)]))
+        flow.catch_up()
+        assert read(spark, tmp_path / "log") == [("x", 2, 1, 3)]

@@ -1,0 +1,333 @@
+"""What each kind of source reads on, and what it refuses: nothing is left out in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from pyspark_diff import Dataflow, NotReadableError, SchemaError, SourceError
+from pyspark_diff.sources import (
+    batches,
+    debezium,
+    files,
+    snapshots,
+    updates,
+    upserts,
+)
+
+
+def standing(frame):
+    return sorted((tuple(row) for row in frame.at().collect()), key=repr)
+
+
+class Table:
+    """Rows that are read anew each time."""
+
+    def __init__(self, spark, columns, rows=()):
+        self.spark, self.columns, self.rows = spark, columns, list(rows)
+
+    def __call__(self):
+        return self.spark.createDataFrame(self.rows, self.columns)
+
+
+@pytest.fixture
+def flow(spark):
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        yield flow
+
+
+# Snapshots.
+
+
+def test_snapshots_without_a_key_count_each_row(spark, flow):
+    table = Table(spark, "a int, b array<int>", [(None, [1]), (None, [1]), (1, None)])
+    kept = flow.source("rows", snapshots(table)).keep()
+    for rows in ([], [(None, [1])], [(None, [1])] * 3 + [(2, [])], [(2, [None])], []):
+        flow.catch_up()
+        assert standing(kept) == sorted(table.rows, key=repr)
+        table.rows = rows
+    flow.catch_up()
+    assert standing(kept) == []
+
+
+def test_snapshots_with_a_key_are_refused_where_it_comes_twice(spark, flow):
+    table = Table(spark, "a int, b int", [(1, 1), (2, 2)])
+    kept = flow.source("rows", snapshots(table, key="A")).keep()
+    flow.catch_up()
+    table.rows = [(2, 3), (3, 3)]
+    flow.catch_up()
+    assert standing(kept) == [(2, 3), (3, 3)]
+
+
+def test_a_table_whose_columns_change_is_refused(spark, flow):
+    table = Table(spark, "a int, b int", [(1, 1)])
+    flow.source("rows", snapshots(table)).keep()
+    flow.catch_up()
+    table.columns, table.rows = "a int, c int", [(1, 1)]
+    with pytest.raises(SchemaError, match="'rows'"):
+        flow.catch_up()
+    table.columns = "a int, b string"
+    table.rows = [(1, "x")]
+    with pytest.raises(SchemaError, match="b"):
+        flow.catch_up()
+
+
+# Logs.
+
+
+def test_updates_are_read_on_and_none_is_left_out(spark, flow):
+    table = Table(spark, "a string, Time long, d long", [("x", 0, 1), ("y", 4, 2)])
+    kept = flow.source("rows", updates(table, diff="D", time="time")).keep()
+    flow.catch_up()
+    assert not flow.catch_up()
+    table.rows += [("x", 5, -1)]
+    flow.catch_up()
+    assert standing(kept) == [("y",), ("y",)]
+    table.rows += [("z", 4, 1)]
+    with pytest.raises(SourceError, match="has 3 rows up to Time = 5|had 3 when they were read"):
+        flow.catch_up()
+    table.rows[-1:] = [("z", None, 1)]
+    with pytest.raises(SourceError, match="1 rows .* null in time"):
+        flow.catch_up()
+    table.rows = table.rows[1:-1]
+    with pytest.raises(SourceError, match="taken away"):
+        flow.catch_up()
+    assert standing(kept) == [("y",), ("y",)]
+
+
+def test_updates_may_have_an_order_of_their_own(spark, flow):
+    table = Table(spark, "a string, n date, diff long")
+    day = __import__("datetime").date
+    kept = flow.source("rows", updates(table, time=None, order="n")).select("a").keep()
+    assert not flow.catch_up()
+    for number in range(1, 4):
+        table.rows.append(("x", day(2024, 1, number), number))
+        flow.catch_up()
+    assert len(standing(kept)) == 6
+    with pytest.raises(SchemaError, match="order="):
+        updates(table, time=None)
+    with pytest.raises(SchemaError, match="no column 'nosuch'.*a, n, diff"):
+        flow.source("others", updates(table, time=None, order="nosuch"))
+
+
+def test_upserts_leave_the_latest_of_each_key(spark, flow):
+    table = Table(spark, "id int, `a b` string, v long, gone boolean")
+    source = upserts(table, key="ID", order="v", deleted="gone")
+    kept = flow.source("rows", source).select("id", "a b").keep()
+    table.rows = [(1, "x", 1, None), (1, "y", 2, False), (2, "x", 3, False), (3, None, 4, False)]
+    flow.catch_up()
+    assert standing(kept) == [(1, "y"), (2, "x"), (3, None)]
+    table.rows += [(2, None, 5, True), (1, None, 6, True), (1, "z", 7, None), (9, None, 8, True)]
+    flow.catch_up()
+    assert standing(kept) == [(1, "z"), (3, None)]
+    table.rows += [(1, "p", 9, None), (1, "q", 9, None)]
+    with pytest.raises(SourceError, match=r"same order.*\(1,\)"):
+        flow.catch_up()
+
+
+# Files.
+
+
+def put(folder: Path, name: str, *rows: object) -> None:
+    (folder / name).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+def test_files_are_read_once_in_their_order(spark, flow, tmp_path):
+    kept = flow.source("rows", files(str(tmp_path), "id int, city string", key="id")).keep()
+    assert not flow.catch_up()
+    put(tmp_path, "b %41+c.json", {"op": "c", "id": 1, "city": "Rome"})
+    put(tmp_path, "a é.json", {"op": "U", "id": 1, "city": "Oslo"}, {"op": "insert", "id": 2})
+    for age, name in enumerate(["a é.json", "b %41+c.json"]):
+        os.utime(tmp_path / name, (1e9 - age * 100, 1e9 - age * 100))
+    put(tmp_path, "_unfinished.json", {"op": "c", "id": 7})
+    put(tmp_path, ".hidden.json", {"op": "c", "id": 8})
+    flow.catch_up()
+    assert standing(kept) == [(1, "Oslo"), (2, None)]
+    assert not flow.catch_up()
+    put(tmp_path, "earlier.json", {"op": "d", "id": 2})
+    os.utime(tmp_path / "earlier.json", (1e8, 1e8))
+    flow.catch_up()
+    assert standing(kept) == [(1, "Oslo")]
+    put(tmp_path, "earlier.json", {"op": "d", "id": 1}, {"op": "d", "id": 1})
+    with pytest.raises(SourceError, match="not what they were: earlier.json"):
+        flow.catch_up()
+    (tmp_path / "earlier.json").unlink()
+    assert not flow.catch_up()
+
+
+@pytest.mark.parametrize("rows, part", [
+    ([{"op": "x", "id": 1}], "op 'x'"),
+    ([{"id": 1}], "op None"),
+    ([{"op": "u", "id": 1}], "without a key"),
+    (["no object"], "id|JSON|json|MALFORMED"),
+])
+def test_files_that_cannot_be_understood_are_refused(spark, flow, tmp_path, rows, part):
+    kept = flow.source("rows", files(str(tmp_path), "id int")).keep()
+    put(tmp_path, "1.json", *rows)
+    for _ in range(2):
+        with pytest.raises((SourceError, PySparkException), match=part):
+            flow.catch_up()
+    put(tmp_path, "1.json", {"op": "i", "id": 1}, {"op": "i", "id": 1}, {"op": "d", "id": 1})
+    flow.catch_up()
+    assert standing(kept) == [(1,)]
+
+
+def test_changes_of_a_key_in_one_file_need_an_order(spark, flow, tmp_path):
+    put(tmp_path, "1.json", {"op": "c", "id": 1, "n": 1}, {"op": "d", "id": 1, "n": 2})
+    flow.source("a", files(str(tmp_path), "id int, n int", key="id")).keep()
+    with pytest.raises(SourceError, match=r"same order.*\(1,\)"):
+        flow.catch_up()
+    with Dataflow(spark, runner="local") as other:
+        ordered = files(str(tmp_path), "id int, n int", key="id", order="n")
+        kept = other.source("a", ordered).keep()
+        other.catch_up()
+        assert standing(kept) == []
+
+
+def test_other_formats(spark, flow, tmp_path):
+    spark.createDataFrame([(1, "a"), (2, None)], "id int, s string").coalesce(1).write.mode(
+        "append"
+    ).parquet(str(tmp_path / "p"))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "1.csv").write_text("id,s,op\n1,a,i\n1,a,i\n2,,d\n")
+    parquet = files(str(tmp_path / "p"), "id int, s string", format="parquet", op=None)
+    csv = files(str(tmp_path / "c"), "id int, s string", format="csv", options={"header": True})
+    kept = flow.source("p", parquet).concat(flow.source("c", csv)).keep()
+    flow.catch_up()
+    assert standing(kept) == [(1, "a")] * 3
+    with pytest.raises(SchemaError, match="tells what a row is"):
+        files(str(tmp_path), "id int, op string")
+
+
+@pytest.mark.parametrize("enveloped", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_events_of_debezium(spark, flow, tmp_path, keyed, enveloped):
+    key = {"key": "id"} if keyed else {}
+    source = debezium(str(tmp_path), "id int, s string", order="source.lsn", **key)
+    kept = flow.source("rows", source).keep()
+
+    def events(name, *told):
+        found = [
+            {"op": op, "before": before and {"id": before[0], "s": before[1]},
+             "after": after and {"id": after[0], "s": after[1]}, "source": {"lsn": lsn}}
+            for lsn, op, before, after in told
+        ]
+        found = [{"payload": one} for one in found] if enveloped else found
+        put(tmp_path, name, *found, {} if name == "2.json" else found[0] if keyed and False else {})
+
+    a, b, c = (1, "a"), (1, "b"), (2, "c")
+    events("1.json", (1, "r", None, a), (2, "u", a, b), (3, "c", None, c))
+    flow.catch_up()
+    assert standing(kept) == [b, c]
+    events("2.json", (4, "d", c, None), (5, "u", b, a))
+    flow.catch_up()
+    assert standing(kept) == [a]
+    events("3.json", (6, "u", None, b))
+    if keyed:
+        flow.catch_up()
+        assert standing(kept) == [b]
+    else:
+        with pytest.raises(SourceError, match="REPLICA IDENTITY FULL"):
+            flow.catch_up()
+        (tmp_path / "3.json").unlink()
+    events("4.json", (7, "t", None, None))
+    with pytest.raises(SourceError, match="truncated"):
+        flow.catch_up()
+
+
+# Streams.
+
+
+class Stream:
+    """A folder that a streaming query reads, and its checkpoint."""
+
+    def __init__(self, spark, folder):
+        self.spark, self.folder = spark, folder
+        (folder / "rows").mkdir()
+
+    def put(self, name, *words):
+        put(self.folder / "rows", name, *({"word": word} for word in words))
+
+    def run(self, function, checkpoint="checkpoint"):
+        stream = self.spark.readStream.schema("word string").option("maxFilesPerTrigger", 1)
+        query = stream.json(str(self.folder / "rows")).writeStream.foreachBatch(function)
+        query = query.option("checkpointLocation", str(self.folder / checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_batch_is_taken_in_once(spark, tmp_path):
+    stream, seen = Stream(spark, tmp_path), batches("word string")
+
+    def program(flow):
+        flow.source("words", seen).count().keep("counts")
+
+    with Dataflow.open(tmp_path / "store", program, spark=spark) as flow:
+        stream.put("1.json", "a", "a")
+        stream.put("2.json", "b")
+        stream.run(seen.into(flow))
+        assert standing(flow["counts"]) == [("a", 2), ("b", 1)]
+        # It is told that it has failed behind its commit, and comes again.
+        stream.put("3.json", "a")
+
+        def failing(frame, batch):
+            seen.into(flow)(frame, batch)
+            raise OSError("behind")
+
+        with pytest.raises(PySparkException, match="behind"):
+            stream.run(failing)
+        assert standing(flow["counts"]) == [("a", 3), ("b", 1)]
+    with Dataflow.open(tmp_path / "store", program, spark=spark) as flow:
+        stream.run(seen.into(flow))
+        assert standing(flow["counts"]) == [("a", 3), ("b", 1)]
+        # Its checkpoint is gone.
+        with pytest.raises(PySparkException, match="checkpoint was deleted"):
+            stream.run(seen.into(flow), "other")
+        stream.put("4.json", "c")
+        stream.run(seen.into(flow))
+        assert standing(flow["counts"]) == [("a", 3), ("b", 1), ("c", 1)]
+        stream.run(seen.into(flow, on_new_query="append"), "third")
+        assert standing(flow["counts"]) == [("a", 6), ("b", 2), ("c", 2)]
+    # Spark's checkpoint is ahead of a state that is not the one.
+    with Dataflow(spark) as flow:
+        program(flow)
+        stream.put("5.json", "d")
+        with pytest.raises(PySparkException, match="Spark's checkpoint is ahead.*batch 4"):
+            stream.run(seen.into(flow))
+
+
+def test_a_batch_on_which_a_step_fails_is_given_again(spark, tmp_path):
+    stream, seen, fails = Stream(spark, tmp_path), batches("word string"), [True]
+
+    def length(row):
+        if fails[0]:
+            raise ArithmeticError("no")
+        return [(len(row.word),)]
+
+    with Dataflow(spark, runner="local") as flow:
+        kept = flow.source("words", seen).flat_map(length, "n int").keep()
+        stream.put("1.json", "a", "bb")
+        for _ in range(2):
+            with pytest.raises(PySparkException, match="ArithmeticError: no"):
+                stream.run(seen.into(flow))
+        fails[0] = False
+        stream.run(seen.into(flow))
+        assert standing(kept) == [(1,), (2,)]
+
+
+def test_what_is_no_batch_is_refused(spark, flow):
+    seen = batches("word string")
+    with pytest.raises(NotReadableError, match="no input that is filled"):
+        seen.into(flow)
+    flow.source("words", seen).keep()
+    with pytest.raises(ValueError, match="'refuse' or 'append'"):
+        seen.into(flow, on_new_query="maybe")
+    frame = spark.createDataFrame([("a",)], "word string")
+    with pytest.raises(SourceError, match="no batch"):
+        seen.into(flow)(frame, 0)
+    seen.into(flow, query="mine")(frame, 0)
+    seen.into(flow, query="mine")(frame, 0)
+    assert flow._sources.offsets == {"words": {"query": "mine", "batch": 0}}
