@@ -176,15 +176,15 @@ def test_all_types(spark, store):
     with StateReader(store, spark=spark) as reader:
         shown = sorted(map(repr, reader["typed"].at().collect()))
         assert sorted(map(repr, read(spark, store, "typed").collect())) == shown
-        whole = read(spark, store, "typed")
+        whole = reader["typed"].at()
         spark.conf.set(PUSHDOWN, "true")
         try:
             for name in ("l", "s", "c", "t", "a", "d", "odd .name"):
                 column = F.col(f"`{name}`")
-                for row in reader["typed"].at().collect():
+                for row in VALUES:
+                    row = dict(zip(whole.columns, row))
                     value = F.lit(row[name]).cast(whole.schema[name].dataType)
-                    for wanted in column == value, column.eqNullSafe(value), column.isin(
-                            value, F.lit(None)):
+                    for wanted in column.eqNullSafe(value), column.isin(value, F.lit(None)):
                         assert sorted(map(repr, read(spark, store, f"by {name}").where(
                             wanted).collect())) == sorted(map(repr, whole.where(wanted).collect()))
         finally:
@@ -212,7 +212,9 @@ def test_filters_leave_out_buckets_and_keys(spark, store):
         assert frame.where("region = 'r1' AND region = 'r2'").count() == 0
     finally:
         spark.conf.unset(PUSHDOWN)
-    assert frame.where("region = 'r7'").rdd.getNumPartitions() == 4  # and reads right without
+    frame = read(spark, store, "totals")
+    one = frame.where("region = 'r7'")
+    assert one.rdd.getNumPartitions() == 4 and one.count() == 1  # and reads right without
 
 
 def test_filters_on_several_columns_of_a_key():
@@ -380,8 +382,7 @@ def net(frame):
     return {record: n for record, n in total.items() if n}
 
 
-@pytest.mark.parametrize("keep_history", [False, True])
-@pytest.mark.parametrize("retain", [1, 100])
+@pytest.mark.parametrize(("keep_history", "retain"), [(False, 1), (True, 100)])
 def test_a_stream_adds_up_to_what_is_there(spark, store, tmp_path, keep_history, retain):
     rng = np.random.default_rng(3)
     settings = dict(keep_history=keep_history, retain=retain)
@@ -397,7 +398,7 @@ def test_a_stream_adds_up_to_what_is_there(spark, store, tmp_path, keep_history,
             flow.advance_to(time)
             if time == 4:
                 flow.vacuum(dry_run=False, older_than=0)
-            if time in (1, 2, 4, 6):
+            if time in (2, 4, 6):
                 for name in "orders", "totals":
                     folder = tmp_path / name
                     ran(streamed(spark, folder, store, name, shape="changes"))

@@ -29,6 +29,14 @@ from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.read_holds import ReadHold
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.1, where availableNow takes one batch
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """What later versions of Spark look for."""
+
+
 #: Before everything, and behind it.
 _FIRST, _LAST = -(2**63), 2**63 - 1
 _NOTHING = {"commit": -1, "upper": _FIRST, "program": "", "store": ""}
@@ -46,7 +54,7 @@ class Interval(InputPartition):
     floor: int | None
 
 
-class Stream(DataSourceStreamReader):
+class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changes of a kept collection. It holds state: the commits that it may yet need.
 
     Parameters
@@ -66,6 +74,8 @@ class Stream(DataSourceStreamReader):
         self._schema = schema
         self._start = self._started()
         self._holds: dict[int, ReadHold] = {}
+        #: Where the stream ends, if it is to take what there is now, and no more.
+        self._end: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream begins."""
@@ -78,7 +88,11 @@ class Stream(DataSourceStreamReader):
         for hold in self._holds.values():
             if not hold.expired:
                 hold.renew()
-        return self._offset(None)
+        return self._offset(None) if self._end is None else self._end
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on no later commit is read."""
+        self._end = self._offset(None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What has changed in each bucket."""
