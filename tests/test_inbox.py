@@ -57,12 +57,14 @@ def test_a_batch_is_there_once(root):  # noqa: F811
 
 @pytest.mark.parametrize("name", ["a.b", "`x`", "a b/../c", "~", "é" * 100, "=", "n=", "%41"])
 def test_any_name(name, tmp_path):
-    assert batch(tmp_path, name, 0, 1, name=name)
+    assert batch(tmp_path, name[:20], 0, 1, name=name)
     assert batch(tmp_path, "other", 0, 2, name=name)
     found = inbox_batches(tmp_path, name)
     assert sorted(values(found)) == [1, 2]
     assert inbox_batches(tmp_path, name, offset_after(found)) == []
     assert os.listdir(tmp_path) == ["inbox"]
+    with pytest.raises(ValueError, match="too long"):
+        batch(tmp_path, "é" * 100, 0, 1)
     with pytest.raises(ValueError, match="have names"):
         inbox_batches(tmp_path, "")
 
@@ -150,13 +152,18 @@ def test_updates_and_keys_from_an_inbox(spark, tmp_path):
     store = str(tmp_path)
     struct = T.StructType().add("K", "string").add("v", "long").add("d", "long")
     objects = objects_at(store)
-    for number, rows in enumerate([[("a", 1, 1), ("b", 2, 1)], [("a", 1, -1), ("a", 3, 1)]]):
-        columns = dict(zip(struct.names, map(list, zip(*rows))))
-        file = put_file(objects, "x", "q", number, "0" * 12, 0, [pa.RecordBatch.from_pydict(columns)])
-        put(objects, "x", "q", number, struct, [file])
+    first = [("a", 1, 1), ("b", 2, 1)]
+    for name, number, rows in [
+        ("x", 0, first), ("x", 1, [("a", 1, -1), ("a", 3, 1)]),
+        ("y", 0, first), ("y", 1, [("a", 3, 1)]),
+    ]:
+        columns = pa.RecordBatch.from_pydict(dict(zip(struct.names, map(list, zip(*rows)))))
+        file = put_file(objects, name, "q", number, "0" * 12, 0, [columns])
+        put(objects, name, "q", number, struct, [file])
     with Dataflow(spark) as flow:
         changed = flow.source("changed", inbox(store, "x", diff="d")).keep()
-        keyed = flow.source("keyed", inbox(store, "x", key="k", schema="k string, v long")).keep()
+        one = inbox(store, "y", key="k", schema="k string, v long")
+        keyed = flow.source("keyed", one).keep()
         flow.catch_up()
         assert {tuple(row) for row in changed.at().collect()} == {("a", 3), ("b", 2)}
         assert {tuple(row) for row in keyed.at().collect()} == {("a", 3), ("b", 2)}
@@ -165,7 +172,7 @@ def test_updates_and_keys_from_an_inbox(spark, tmp_path):
         with pytest.raises(SchemaError, match="has no column 'nosuch'; its columns are K, v, d"):
             flow.catch_up()
         with pytest.raises(LookupError, match="no batch yet"):
-            flow.source("none", inbox(store, "y"))
+            flow.source("none", inbox(store, "z"))
     with pytest.raises(SchemaError, match="no key"):
         inbox(store, "x", key="k", diff="d")
 

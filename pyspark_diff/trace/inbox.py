@@ -265,7 +265,10 @@ def _file(folder: str, told: Any) -> InboxFile:
 
 
 def _folder(name: str, query: str) -> str:
-    return f"{INBOX}/{_coded(name)}/{_coded(query)}"
+    coded = _coded(query)
+    if _decoded(coded) != query:
+        raise ValueError(f"the name of a query is too long: {query[:60]!r}...")
+    return f"{INBOX}/{_coded(name)}/{coded}"
 
 
 def _coded(text: str) -> str:
