@@ -53,16 +53,16 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates", "test_bad_input", "test_graphx", "test_pieces",
-    "test_combined_aggregates", "test_discard", "test_cluster", "test_live", "test_bridge",
-    "test_plain_columns", "test_case", "test_background", "test_examples", "test_iterate",
-    "test_graphs", "test_quiet", "test_nothing", "test_handles", "test_interrupts",
-    "test_many_rows", "test_damage", "test_durability", "test_blueprint",
-    "test_stored_cases", "test_store_edges", "test_durable", "test_reopening",
-    "test_law", "test_growth", "test_pyspark_names", "test_computed",
-    "test_commit", "test_doctests", "test_step", "test_storage", "test_columns", "test_session",
-    "test_contract", "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants",
-    "test_kernel_cache", "test_arrangements", "test_typing", "test_commits", "test_vacuum",
+    "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
+    "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
+    "test_cluster", "test_live", "test_bridge", "test_plain_columns", "test_case",
+    "test_background", "test_examples", "test_iterate", "test_graphs", "test_quiet", "test_nothing",
+    "test_handles", "test_interrupts", "test_many_rows", "test_damage", "test_durability",
+    "test_blueprint", "test_stored_cases", "test_store_edges", "test_durable", "test_reopening",
+    "test_law", "test_growth", "test_pyspark_names", "test_computed", "test_commit",
+    "test_doctests", "test_step", "test_storage", "test_columns", "test_session", "test_contract",
+    "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants", "test_kernel_cache",
+    "test_arrangements", "test_typing", "test_commits", "test_vacuum",
 ]
 
 

@@ -9,6 +9,7 @@ import shutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
+from stores import root  # noqa: F401 - a fixture
 
 from pyspark_diff import DamagedStateError, Dataflow, FormatError, SchemaError
 from pyspark_diff.sources import inbox
@@ -20,7 +21,6 @@ from pyspark_diff.trace.inbox import (
     remove_batches,
 )
 from pyspark_diff.trace.objects import objects_at
-from stores import root  # noqa: F401 - a fixture
 
 NUMBERS = T.StructType().add("n", "long")
 
