@@ -126,7 +126,7 @@ def put(
     objects: Objects, name: str, query: str, number: int, schema: T.StructType,
     files: Iterable[InboxFile],
 ) -> bool:
-    """Put a batch into an inbox; False if it is there already, by another attempt."""
+    """Put a batch into an inbox; False if it is there already, with other files."""
     files = list(files)
     folder = _folder(name, query)
     told = {
@@ -164,7 +164,7 @@ def inbox_batches(
     >>> rows = pa.RecordBatch.from_pydict({"n": [1, 2]})
     >>> file = put_file(objects, "words", "a-query", 0, "0" * 12, 0, [rows])
     >>> struct = T.StructType().add("n", "long")
-    >>> [put(objects, "words", "a-query", 0, struct, [file]) for attempt in range(2)]
+    >>> [put(objects, "words", "a-query", 0, struct, files) for files in ([file], [])]
     [True, False]
     >>> (found,) = inbox_batches("memory://doctest-inbox", "words")
     >>> found.query, found.number, found.rows
