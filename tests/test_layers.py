@@ -51,8 +51,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "subgraph".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow discarding durable hold input_session inputs "
-        "keyed_session opening outputs probe sink source staleness stored whole_history".split()
+        "background blame catalog coercion dataflow discarding durable feeding hold input_session "
+        "inputs keyed_session opening outputs parts probe sink source staleness stepping stored "
+        "telling whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
