@@ -330,3 +330,37 @@ def test_a_change_that_does_not_fit_is_refused(spark, change):
         assert flow.catch_up()
         # What came before it was taken once.
         assert sorted(kept.at().collect()) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("kind", ["int", "date", "timestamp", "timestamp_ntz"])
+def test_epochs_have_times_of_any_type(another, kind):
+    another.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    table, log, target = [("a",), ("a",)], Log("a string"), Target()
+    with Dataflow(another, runner="local", time_type=kind) as flow:
+        rows = flow.source("rows", snapshots(lambda: another.createDataFrame(table, "a string")))
+        rows.concat(flow.source("log", log)).sink("out", target)
+        for _ in range(2):
+            frame = another.createDataFrame([("b", 1), ("c", 2)], "a string, n long")
+            log.changes.append(Updates(frame, "n"))
+            before = rows.probe().time()
+            flow.catch_up()
+            table[:] = [("a",), ("d",)]
+            assert before is None or rows.probe().time() > before
+        assert target.standing() == {("a",): 1, ("b",): 2, ("c",): 4, ("d",): 1}
+
+
+def test_a_sink_that_fails_does_not_starve_the_others(spark):
+    log, targets = Log("a int"), [Target(), Target()]
+    with Dataflow(spark, runner="local") as flow:
+        rows = flow.source("rows", log)
+        for name, target in zip(["first", "second"], targets):
+            rows.sink(name, target)
+        log.changes.append(Inserts([(1,)]))
+        targets[0].fails = [("before", OSError("full"))]
+        with pytest.raises(SinkError, match="'first'"):
+            flow.catch_up()
+        assert [target.standing() for target in targets] == [{}, {(1,): 1}]
+        # A probe says that it is not done.
+        assert rows.probe().time() == 0
+        assert not flow.catch_up() and rows.probe().time() == 1
+        assert [target.calls for target in targets] == [[1, 1], [1]]

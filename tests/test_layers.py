@@ -52,9 +52,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "subgraph".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow discarding durable hold input_session inputs "
-        "keyed_session opening outputs probe sink source staleness stored tables "
-        "whole_history".split()
+        "background blame catalog coercion dataflow discarding durable feeding hold input_session "
+        "inputs keyed_session opening outputs parts probe sink source staleness stepping stored "
+        "tables telling whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection constants dataflow diffframe grouped html "

@@ -13,7 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, usual, second, third, fourth, fifth, sixth = blocks("python")
+    first, usual, second, third, fourth, fifth, sixth, seventh = blocks("python")
     # Each has a scope of its own, as what is copied alone into a new program.
     exec(first, {})  # noqa: S102 - the point of the test
     assert capsys.readouterr().out == blocks("text")[0]
@@ -47,6 +47,13 @@ def test_examples_run(spark, capsys):
     exec(sixth, {})  # noqa: S102
     shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
     assert shown == [("north", "17")] * 2
+    exec(seventh, {})  # noqa: S102
+    shown = re.findall(r"(\w+)\|\s+(\d+)\|\s+(\d+)\|\s+(-?1)\|\s+(\d)\|", capsys.readouterr().out)
+    assert shown == [
+        ("north", "10", "0", "1", "1"), ("south", "7", "0", "1", "1"),
+        ("north", "10", "1", "-1", "2"), ("south", "7", "1", "-1", "2"),
+        ("south", "19", "1", "1", "2"),
+    ]
 
 
 def test_first_example_is_ten_lines():
@@ -60,7 +67,7 @@ def test_exactly_two_set_up_commands():
 
 
 @pytest.mark.parametrize("name", [
-    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/test", ".ci/run",
+    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/nights", "ci/test", ".ci/run",
 ])
 def test_commands_are_executable(name):
     assert (README.parent / name).stat().st_mode & 0o111

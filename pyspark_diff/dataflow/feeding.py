@@ -1,0 +1,214 @@
+"""How a dataflow grows: inputs, what they are filled from, what is kept, and where changes go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.input_session import BaseSession, InputSession
+from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.dataflow.sink import Sink
+from pyspark_diff.dataflow.source import Source
+from pyspark_diff.dataflow.stepping import SteppingMethods
+from pyspark_diff.engine.growth import grown
+from pyspark_diff.engine.state import Watch
+from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.operators.arrange import Output
+from pyspark_diff.operators.checked import checked
+from pyspark_diff.operators.node import Arranged, Node, Reader
+from pyspark_diff.operators.upsert import upsert
+
+
+class FeedingMethods(SteppingMethods):
+    """Inputs, sources and sinks."""
+
+    def catch_up(
+        self, on_iteration: Watch | None = None, *, token: str | None = None
+    ) -> bool:
+        """Read what has come to the sources, process it as one epoch, and give sinks the changes.
+
+        The usual night of a job whose inputs have sources. What they have now is taken in at the
+        time that the inputs have reached, or at times of its own where it brings some, and all
+        inputs advance beyond it. With a store all of it is one commit: the state, how far each
+        source was read, and what sinks are given.
+
+        Parameters
+        ----------
+        on_iteration : callable, optional
+        token : str, optional
+            Both as of `step`. Nothing is read for a token that the last steps had.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+
+        Raises
+        ------
+        SourceError
+            If a source cannot be read. What was read of others is processed by the next call.
+        SinkError
+            If a sink fails. The next call begins with giving it the same.
+        StepError
+            As of `step`. What was read is kept, and the next call tries again, before it reads on.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> from pyspark_diff.sinks import foreach
+        >>> from pyspark_diff.sources import snapshots
+        >>> prices = spark.createDataFrame([("tea", 3), ("milk", 2)], "item string, price int")
+        >>> with Dataflow(spark) as flow:
+        ...     items = flow.source("items", snapshots(lambda: prices, key="item"))
+        ...     dear = items.where("price > 2").select("item")
+        ...     _ = dear.sink("dear", foreach(lambda changes, epoch: changes.show()))
+        ...     _ = flow.catch_up()
+        +----+----+----+
+        |item|time|diff|
+        +----+----+----+
+        | tea|   0|   1|
+        +----+----+----+
+        <BLANKLINE>
+        """
+        self._check_outside("catch_up")
+        with self._lock:
+            return self._catch_up(on_iteration, token)
+
+    def _catch_up(self, on_iteration: Watch | None = None, token: str | None = None) -> bool:
+        self._check_open()
+        if not self._sources:
+            raise NotReadableError(
+                "no input of this dataflow has a source to be read: make one with "
+                "flow.source(name, source), or feed its sessions and step"
+            )
+        if token is not None and token in self._store_of("a token").tokens:
+            self._give()
+            return False
+        self._check_token(token)
+        # What was read and came to no commit.
+        done = self._sources.is_ahead(self._state.offsets) and self._step(on_iteration)
+        self._give()
+        last = self._sources.read(self._inputs.latest())
+        if last is not None:
+            self._inputs.advance_to(self.time_type.decode(last + 1))
+        self._inputs.hand_over()
+        return self._step(on_iteration, token=token) or done
+
+    def _add_source(
+        self, name: str, source: Source, start: Any, late: str
+    ) -> Reader | Node:
+        """An input that a source fills."""
+        if not isinstance(source, Source):
+            raise SchemaError(
+                f"input {name!r} is filled from a Source, such as pyspark_diff.sources.delta(table)"
+                f" or pyspark_diff.sources.snapshots(table, key=...), not from {source!r}; rows "
+                "themselves are given to the session of an input, flow.input(name, schema)"
+            )
+        if late not in ("refuse", "aside"):
+            raise ValueError(f"late is 'refuse' or 'aside', not {late!r}")
+        if late == "aside" and source.key:
+            raise ValueError(
+                f"rows of {source!r} take the places of others and have no times of their own, so "
+                "none comes too late: leave late='aside' out"
+            )
+        columns = source.columns(self.spark)
+        with self._lock:
+            if source.key:
+                keyed, keyed_session = self._add_keyed_input(name, columns, start, source.key)
+                self._sources.add(name, source, keyed_session)
+                return keyed
+            node, session = self._add_input(name, columns, start, False)
+            aside, before = None, None
+            if late == "aside":
+                aside = self._add_input(
+                    f"{name}.late", self._sources.late_columns(columns), start, False
+                )
+            if source.is_whole:
+                self._keep(node)
+                before = partial(self._there, node)
+            self._sources.add(name, source, session, aside, before)
+            return node
+
+    def _there(self, node: Node) -> DataFrame | None:
+        """The rows of a kept collection, for as long as the next step; None if it is empty."""
+        start = self._inputs.start()
+        found = self._outputs.arrangement(node, self._state, start, handed_out=False)
+        if not found.trace.rows:
+            return None
+        upper = found.trace.upper.bound
+        at = 2**63 - 1 if upper is None else upper - 1
+        return found.snapshot(self.spark, at, allow_negative=False)
+
+    def _add_output(
+        self, name: str, sink: Sink, node: Node, columns: Sequence[str], schema: T.StructType
+    ) -> None:
+        """Give the changes of a collection to a sink."""
+        with self._lock:
+            self._check_open()
+            self._given.check_name(name, sink)
+            sink.check(schema, self.spark)
+            self._keep(node)
+            self._given.add(name, sink, node, tuple(columns))
+
+    def _add_input(
+        self, name: str, schema: str | T.StructType, start: Any, check: bool
+    ) -> tuple[Node, InputSession]:
+        with self._lock:
+            self._check_open()
+            session = self._inputs.new(name, schema, start, self._state)
+            found = checked(session._node) if check else session._node
+            self._add_session(session)
+        return found, session
+
+    def _add_keyed_input(
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
+    ) -> tuple[Reader, KeyedSession]:
+        with self._lock:
+            self._check_open()
+            session = self._inputs.new_keyed(name, schema, start, key, self._state)
+            found = upsert(session._node)
+            self._add_session(session)
+            # Its records are there in any case, for changes to be compared with.
+            self._grow(Output(found))
+        return found, session
+
+    def _add_session(self, session: BaseSession) -> None:
+        self._inputs.add(session)
+        frontiers = {**self._state.frontiers, session._node: session._content.frontier}
+        self._state = replace(self._state, frontiers=frontiers)
+        self._growth = None
+
+    def _add_sink(self, node: Node) -> None:
+        with self._lock:
+            self._check_open()
+            self._grow(node)
+
+    def _grow(self, sink: Node) -> None:
+        """Add a sink. If the program has run and cannot grow by it, it stays what it was."""
+        if sink not in self._sinks:
+            sinks = {**self._sinks, sink: None}
+            old = self._state
+            # What has not run may still change its form, so that is found when it runs.
+            self._growth = None if old.graph is None else grown(
+                [*sinks, *self._inputs.nodes()], old.graph, old
+            )
+            self._sinks = sinks
+
+    def _keep(
+        self, node: Node, name: str | None = None, frame: object = None,
+        arranged: Arranged | None = None, columns: Sequence[str] = (),
+    ) -> None:
+        """Keep a collection, by an arrangement if one is given, and under a name; users see its
+        columns by some names."""
+        with self._lock:
+            self._check_open()
+            self._outputs.check_name(name, frame)
+            if arranged is not None or node not in self._outputs:
+                sink = self._outputs.sink(node, arranged)
+                self._grow(sink)
+                self._outputs.add(node, sink)
+            self._outputs.call(name, frame, node, columns)

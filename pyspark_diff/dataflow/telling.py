@@ -1,0 +1,117 @@
+"""What a dataflow tells of itself: what it keeps, what steps did, and which commits there are."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from pyspark_diff.dataflow import catalog
+from pyspark_diff.dataflow.stepping import SteppingMethods
+from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.trace.vacuum import Vacuumed
+
+
+class TellingMethods(SteppingMethods):
+    """Arrangements, iterations, and the commits of a store."""
+
+    def arrangements(self) -> DataFrame:
+        """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
+
+        The columns are ``name`` (operator, number and inputs), ``key``, ``rows`` (updates),
+        ``batches``, ``bytes``, ``lower``, ``upper`` and ``since`` (null for a complete one), and
+        the names of its ``readers``.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     edges, edges_in = flow.input("edges", "src long, dst long")
+        ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid").keep()
+        ...     edges_in.insert([(1, 2), (2, 3)])
+        ...     _ = flow.advance_to(1)
+        ...     flow.arrangements().select("key", "rows", "upper").where("key = 'mid'").collect()
+        [Row(key='mid', rows=2, upper=1), Row(key='mid', rows=2, upper=1)]
+        """
+        self._check_open()
+        with self._lock:
+            found = catalog.entries(self._build().graph, self._state, self.time_type)
+        return self.spark.createDataFrame(found, catalog.schema(self.time_type))
+
+    def describe(self) -> str:
+        """What is kept, as a table to read: see `arrangements`."""
+        self._check_open()
+        with self._lock:
+            found = catalog.entries(self._build().graph, self._state, self.time_type)
+            return catalog.as_text(found)
+
+    def iterations(self) -> DataFrame:
+        """The iterations of loops in the last step, in the order in which they ran.
+
+        The columns are the ``loop``'s name, the ``iteration`` (of the loops around it too, the
+        outermost first), ``changes`` (updates that went round) and ``seconds``.
+        """
+        self._check_open()
+        return self.spark.createDataFrame(catalog.iterations(self.report.iterations))
+
+    def history(self) -> DataFrame:
+        """The commits that can be read, the latest last, as a Spark frame.
+
+        The columns are ``commit``, ``written`` (when), ``epoch`` (of the application that wrote it,
+        counted), ``token``, ``step``, ``files``, ``bytes`` and ``sources`` (how far each was
+        read, as JSON).
+
+        Raises
+        ------
+        NotReadableError
+            If the dataflow has no store: see `Dataflow.open`.
+        """
+        return self.spark.createDataFrame(*self._store_of("history").history())
+
+    def at(self, commit: int) -> StateReader:
+        """What was kept by name as of an older commit; close it when it is not needed any more.
+
+        Parameters
+        ----------
+        commit : int
+            One of `history`.
+
+        Raises
+        ------
+        NotReadableError
+            If the dataflow has no store, or that commit is not retained.
+        """
+        return StateReader(self._store_of("at").root, spark=self.spark, commit=commit)
+
+    def vacuum(self, *, dry_run: bool = True, older_than: float = 3600.0) -> Vacuumed:
+        """Remove what no commit needs that is retained, and no reader holds.
+
+        What an application leaves that was killed goes by this. Commits that are not retained any
+        more, and what only they need, go by themselves as new ones come.
+
+        Parameters
+        ----------
+        dry_run : bool
+            Remove nothing, and only tell what would go.
+        older_than : float
+            Seconds; younger files stay.
+
+        Returns
+        -------
+        Vacuumed
+            Names of the ``files``, their ``bytes``, numbers of the ``commits``, and the readers
+            whose holds had expired, ``expired_holds``.
+        """
+        self._check_outside("vacuum")
+        with self._lock:
+            store = self._store_of("vacuum")
+            self._tidy()
+            return store.vacuum(self._in_use(), dry_run=dry_run, older_than=older_than)
+
+    def verify(self) -> list[str]:
+        """What is wrong with the files of the last commit, each of which is read: nothing, if all
+        is as it was written."""
+        return self._store_of("verify").verify()
+
+    @property
+    def token(self) -> str | None:
+        """What the last step was called that was called anything: see the ``token`` of `step`."""
+        return next(reversed(self._store_of("token").tokens), None)
