@@ -13,8 +13,10 @@ times that they happened at as far as these are known, and the earliest known ti
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -27,6 +29,8 @@ from pyspark_diff.data_source.opened import READ, Collection, Held, Rows, shape_
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.batch import Batch
+from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import ReadHold
 
 try:
@@ -74,6 +78,8 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._start = self._started()
         self._holds: dict[int, ReadHold] = {}
+        #: What was last, when that was asked.
+        self._last: dict[str, Any] | None = None
         #: Where the stream ends, if it is to take what there is now, and no more.
         self._end: dict[str, Any] | None = None
 
@@ -85,10 +91,16 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         """The last commit."""
-        for hold in self._holds.values():
-            if not hold.expired:
-                hold.renew()
-        return self._offset(None) if self._end is None else self._end
+        if self._end is not None:
+            return self._end
+        self._renew()
+        last = self._last
+        # Spark asks many times a second: where nothing is new, nothing is written.
+        if last is None or last["commit"] not in self._holds or (
+            self._commits.latest().number != last["commit"]
+        ):
+            self._last = last = self._offset(None)
+        return last
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on no later commit is read."""
@@ -165,6 +177,19 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"option 'start' is {start!r}; give earliest, latest or the number of a commit"
             )
         return start
+
+    @cached_property  # it does not go to tasks, as this reader does before it is asked
+    def _commits(self) -> Commits:
+        return Commits(objects_at(self._options.needed("path", "where the store is")))
+
+    def _renew(self) -> None:
+        """Renew holds that have stood for half of their time; those that are gone are let go."""
+        for number, hold in list(self._holds.items()):
+            if hold.until - time.time() < hold.seconds / 2:
+                try:
+                    hold.renew()
+                except NotReadableError:
+                    del self._holds[number]
 
     def _collection(self, number: int | None) -> Collection:
         found = Collection(self._options, number)
