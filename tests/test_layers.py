@@ -31,7 +31,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "split sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge frames jobs jvm schema session stored_schema values version".split()
+        "bridge delta frames jobs jvm schema session stored_schema values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
@@ -63,8 +63,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
-    "sources": frozenset("snapshots".split()),
-    "sinks": frozenset("foreach".split()),
+    "sources": frozenset("delta snapshots".split()),
+    "sinks": frozenset("delta foreach".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }

@@ -11,6 +11,7 @@ What writes something else is a subclass of `Sink`.
 """
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
+from pyspark_diff.sinks.delta import delta_append, delta_merge, delta_snapshot
 from pyspark_diff.sinks.foreach import foreach
 
-__all__ = ["Epoch", "Sink", "foreach"]
+__all__ = ["Epoch", "Sink", "delta_append", "delta_merge", "delta_snapshot", "foreach"]

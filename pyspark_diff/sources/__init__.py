@@ -21,9 +21,10 @@ from pyspark_diff.dataflow.source import (
     Upserts,
     Whole,
 )
+from pyspark_diff.sources.delta import delta
 from pyspark_diff.sources.snapshots import snapshots
 
 __all__ = [
     "Deletes", "Inserts", "Reading", "Removes", "Source", "Updates", "Upserts", "Whole",
-    "snapshots",
+    "delta", "snapshots",
 ]
