@@ -53,7 +53,7 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
+    "test_delta", "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
     "test_cluster", "test_live", "test_bridge", "test_plain_columns", "test_case",
     "test_background", "test_examples", "test_iterate", "test_graphs", "test_quiet", "test_nothing",

@@ -31,7 +31,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "split standing sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge frames jobs jvm schema session stored_schema tables values version".split()
+        "bridge delta frames jobs jvm schema session stored_schema tables values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
@@ -65,8 +65,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
-    "sources": frozenset("files inbox logs snapshots streams tables".split()),
-    "sinks": frozenset("folders foreach".split()),
+    "sources": frozenset("delta files inbox logs snapshots streams tables".split()),
+    "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),

@@ -21,6 +21,7 @@ from pyspark_diff.dataflow.source import (
     Upserts,
     Whole,
 )
+from pyspark_diff.sources.delta import delta
 from pyspark_diff.sources.files import debezium, files
 from pyspark_diff.sources.inbox import inbox
 from pyspark_diff.sources.logs import updates, upserts
@@ -29,5 +30,5 @@ from pyspark_diff.sources.streams import Batches, batches
 
 __all__ = [
     "Batches", "Deletes", "Inserts", "Reading", "Removes", "Source", "Updates", "Upserts", "Whole",
-    "batches", "debezium", "files", "inbox", "snapshots", "updates", "upserts",
+    "batches", "debezium", "delta", "files", "inbox", "snapshots", "updates", "upserts",
 ]

@@ -1,0 +1,379 @@
+"""Delta tables as targets: the log of changes, the collection by a key, or as a whole.
+
+    one epoch  =  one commit of the table, which has the sink's name and the number of the epoch
+
+Delta keeps the last number of each name and leaves a commit out that brings one not above it. So
+what is given again, as the answer of a commit was lost, or by a process that was thought to be
+gone, does nothing. That name and number are those of the sink's own commits only, and never of what
+else runs in the user's session.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.sink import Epoch, Sink
+from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
+from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
+from pyspark_diff.spark.frames import column, few
+from pyspark_diff.spark.jvm import frame_of_no_rows
+from pyspark_diff.spark.schema import Schema, quoted
+
+#: The property of a table that tells which sink writes it.
+OWNER = "pyspark_diff.sink"
+_TXN = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+#: Names of columns that have other characters are mapped, which older readers do not know.
+_NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
+
+
+def delta_append(
+    table: str | PathLike[str], *, replace: bool = False,
+    properties: Mapping[str, str] | None = None,
+) -> Sink:
+    """A Delta table of all changes: the columns of the collection, then time and diff.
+
+    Each epoch is appended in one commit, once.
+
+    Parameters
+    ----------
+    table : str or path
+        Name or path. It is made by the first epoch.
+    replace : bool
+        Whether a table that is there, has rows, and was not written by this sink may be replaced.
+    properties : mapping, optional
+        Properties of a table that is made, as ``{"delta.enableChangeDataFeed": "true"}``.
+
+    Raises
+    ------
+    SinkError
+        By the step, if the table may not be written or is not what it was.
+
+    Examples
+    --------
+    >>> delta_append("shop.revenue_log")
+    delta_append('shop.revenue_log')
+    """
+    return _Append(table, replace, properties)
+
+
+def delta_merge(
+    table: str | PathLike[str], *, key: str | Sequence[str], replace: bool = False,
+    properties: Mapping[str, str] | None = None,
+) -> Sink:
+    """A Delta table that is the collection, of which no two rows have the same key.
+
+    The net change of each epoch is merged in one commit, once, so whoever reads the table sees the
+    collection as it is after a step. Null in a key is equal to null.
+
+    Parameters
+    ----------
+    table, replace
+        As of `delta_append`.
+    key : str or list of str
+        Columns, no two rows with the same; two are an error that names them, and nothing of the
+        epoch is written.
+    properties : mapping, optional
+        As of `delta_append`. Deletion vectors are enabled unless they are named here: a merge then
+        marks rows in place of writing files anew.
+
+    Raises
+    ------
+    SinkError
+        By the step, as of `delta_append`, and if two rows have the same key.
+
+    Examples
+    --------
+    >>> delta_merge("shop.revenue", key="region")
+    delta_merge('shop.revenue', key=['region'])
+    """
+    return _Merge(table, (key,) if isinstance(key, str) else tuple(key), replace, properties)
+
+
+def delta_snapshot(
+    table: str | PathLike[str], *, replace: bool = False,
+    properties: Mapping[str, str] | None = None,
+) -> Sink:
+    """A Delta table that is overwritten with the collection by each epoch that changes it.
+
+    It costs what the whole collection costs, and needs no key.
+
+    Parameters
+    ----------
+    table, replace, properties
+        As of `delta_append`.
+
+    Examples
+    --------
+    >>> delta_snapshot("/data/revenue")
+    delta_snapshot('delta.`/data/revenue`')
+    """
+    return _Snapshot(table, replace, properties)
+
+
+class _Target(Sink):
+    def __init__(
+        self, table: str | PathLike[str], replace: bool, properties: Mapping[str, str] | None
+    ):
+        self._name, self._replace = identifier(table), replace
+        self._properties = dict(properties or {})
+
+    def check(self, schema: T.StructType, spark: SparkSession) -> None:
+        try:
+            delta_table(spark, self._name)
+        except ValueError as error:
+            raise SchemaError(str(error)) from error
+
+    def write(self, epoch: Epoch) -> None:
+        table = delta_table(epoch.spark, self._name)
+        owner = f"{epoch.store}/{epoch.name}"
+        if epoch.is_first:
+            self._begin(epoch, table, owner)
+            return
+        if table is None or table.properties.get(OWNER) != owner:
+            there = "is gone" if table is None else "was replaced by another one"
+            raise SinkError(
+                f"Delta table {self._name} {there} since this sink wrote to it, and the changes "
+                "of an epoch make no table. Restore it; or give the sink another name in the "
+                "program, by which it begins anew"
+            )
+        self._check_columns(epoch)
+        self._go_on(epoch, owner)
+
+    @abstractmethod
+    def _whole(self, epoch: Epoch) -> DataFrame:
+        """What the first epoch leaves."""
+
+    @abstractmethod
+    def _go_on(self, epoch: Epoch, owner: str) -> None:
+        """Write a later epoch."""
+
+    def _begin(self, epoch: Epoch, table: DeltaTable | None, owner: str) -> None:
+        spark, rows = epoch.spark, self._whole(epoch)
+        if table is None:
+            new = rows.writeTo(self._name).using("delta").tableProperty(OWNER, owner)
+            properties = self._properties
+            if any(_NOT_IN_PARQUET.intersection(name) for name in rows.columns):
+                properties = {"delta.columnMapping.mode": "name", **properties}
+            for name, value in properties.items():
+                new = new.tableProperty(name, value)
+            for name, value in _numbered(owner, epoch.number).items():
+                new = new.option(name, value)
+            new.create()
+            return
+        if table.properties.get(OWNER) != owner:
+            if not self._replace and not spark.read.table(self._name).isEmpty():
+                raise SinkError(
+                    f"Delta table {self._name} has rows, and was not written by this sink. Name "
+                    "another table, or let it be replaced: "
+                    f"{type(self).__name__.lower().replace('_', 'delta_')}(..., replace=True)"
+                )
+            spark.sql(
+                f"ALTER TABLE {self._name} SET TBLPROPERTIES "
+                f"({_literal(OWNER)} = {_literal(owner)})"
+            )
+        self._overwrite(rows, epoch, owner)
+
+    def _overwrite(self, rows: DataFrame, epoch: Epoch, owner: str) -> None:
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        _once(writer, owner, epoch.number).saveAsTable(self._name)
+
+    def _check_columns(self, epoch: Epoch) -> None:
+        there = Schema(epoch.spark.read.table(self._name).schema)
+        wanted = Schema(self._struct(epoch))
+        if not wanted.same_types(there):
+            raise SinkError(
+                f"the columns of Delta table {self._name} are not what this sink made them: they "
+                f"are {there.describe()}; they were {wanted.describe()}. Bring them back"
+            )
+
+    def _struct(self, epoch: Epoch) -> T.StructType:
+        return epoch.schema
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower().replace('_', 'delta_')}({self._name!r})"
+
+
+class _Append(_Target):
+    def _whole(self, epoch: Epoch) -> DataFrame:
+        return epoch.changes
+
+    def _go_on(self, epoch: Epoch, owner: str) -> None:
+        writer = epoch.changes.write.format("delta").mode("append")
+        _once(writer, owner, epoch.number).saveAsTable(self._name)
+
+    def _struct(self, epoch: Epoch) -> T.StructType:
+        return epoch.changes.schema
+
+
+class _Snapshot(_Target):
+    def _whole(self, epoch: Epoch) -> DataFrame:
+        return epoch.snapshot()
+
+    def _go_on(self, epoch: Epoch, owner: str) -> None:
+        self._overwrite(self._whole(epoch), epoch, owner)
+
+
+class _Merge(_Target):
+    def __init__(
+        self, table: str | PathLike[str], key: tuple[str, ...], replace: bool,
+        properties: Mapping[str, str] | None,
+    ):
+        given = {"delta.enableDeletionVectors": "true", **(properties or {})}
+        super().__init__(table, replace, given)
+        self._key = key
+
+    def check(self, schema: T.StructType, spark: SparkSession) -> None:
+        super().check(schema, spark)
+        Schema(schema).layout(self._columns_of(schema, spark)[0])
+
+    def _columns_of(
+        self, schema: T.StructType, spark: SparkSession
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Columns of the key, and the others."""
+        key = Schema(schema).resolved(self._key, "the key of a sink", spark)
+        return key, tuple(name for name in schema.names if name not in key)
+
+    def _whole(self, epoch: Epoch) -> DataFrame:
+        rows = epoch.snapshot()
+        key, _ = self._columns_of(epoch.schema, epoch.spark)
+        counts = rows.groupBy(*map(column, key)).agg(F.count(F.lit(1)).alias("__rows"))
+        self._refuse(counts.where("__rows > 1").drop("__rows"))
+        return rows
+
+    def _refuse(self, keys: DataFrame) -> None:
+        found = keys.limit(4).collect()
+        if found:
+            told = ", ".join(str(tuple(row)) for row in found[:3])
+            more = " and others" if len(found) > 3 else ""
+            raise DuplicateKeyError(
+                f"more than one row has the key {tuple(keys.columns)} = {told}{more}; nothing of "
+                "this epoch was written. Name a key that tells rows apart, or write "
+                "delta_snapshot or delta_append"
+            )
+
+    def _go_on(self, epoch: Epoch, owner: str) -> None:
+        key, values = self._columns_of(epoch.schema, epoch.spark)
+        spark, changes = epoch.spark, epoch.changes
+        table = few(changes)
+        if table is not None:
+            # Of one partition, so that nothing is shuffled; and worked out once.
+            changes = spark.createDataFrame(table, changes.schema).coalesce(1)
+        net = _net(changes, epoch.diff, key, values)
+        if table is not None:
+            table = net.toArrow()
+            net = spark.createDataFrame(table, net.schema)
+        if table is None or pc.any(table["__doubt"]).as_py():
+            keys = net.where("__doubt").select(*(
+                column(f"_{i}").alias(name) for i, name in enumerate(key)
+            ))
+            self._refuse(keys)
+        if table is not None and not table.num_rows:
+            return
+        with _own_session(spark, owner, epoch.number) as session, _seen(net) as view:
+            session.sql(self._statement(view, key, values))
+
+    def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:
+        names = [*key, *values]
+        new = [f"s._{i}" for i in range(len(names))]
+        same = " AND ".join(f"t.{quoted(k)} <=> {n}" for k, n in zip(key, new))
+        told = f"concat({_literal(_TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
+        update = ", ".join(
+            f"t.{quoted(name)} = {n}" for name, n in list(zip(names, new))[len(key):]
+        )
+        # What comes, and took no other row's place, must find none; all else must be found.
+        first = f"t.{quoted(names[0])} = raise_error({told})"
+        return f"""
+            MERGE INTO {self._name} AS t USING {view} AS s ON {same}
+            WHEN MATCHED AND s.__kind = 'delete' THEN DELETE
+            WHEN MATCHED AND s.__kind = 'insert' THEN UPDATE SET {first}
+            {f"WHEN MATCHED THEN UPDATE SET {update}" if update else ""}
+            WHEN NOT MATCHED AND s.__kind <> 'delete'
+                THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(new)})
+        """
+
+    def __repr__(self) -> str:
+        return f"delta_merge({self._name!r}, key={list(self._key)})"
+
+
+_TWICE = "more than one row has the key "
+
+
+def _net(
+    changes: DataFrame, diff: str, key: Sequence[str], values: Sequence[str]
+) -> DataFrame:
+    """What becomes of each changed key: columns ``_0``, ``_1``, ..., and what to do.
+
+    A record that came and went again within the epoch is no change.
+    """
+    names = [*key, *values]
+    changes = changes.select(
+        *(column(name).alias(f"_{i}") for i, name in enumerate(names)),
+        column(diff).alias("__diff"),
+    )
+    records = [f"_{i}" for i in range(len(names))]
+    keys = records[: len(key)]
+    net = changes.groupBy(*records).agg(F.sum("__diff").alias("__diff")).where("__diff <> 0")
+    came = F.col("__diff") > 0
+    found = net.groupBy(*keys).agg(
+        *(F.max(F.when(came, F.struct(name)))[name].alias(name) for name in records[len(key):]),
+        F.coalesce(F.sum(F.when(came, F.col("__diff"))), F.lit(0)).alias("__came"),
+        F.coalesce(F.sum(F.when(~came, -F.col("__diff"))), F.lit(0)).alias("__went"),
+    )
+    kind = F.when(F.col("__came") == 0, "delete").when(F.col("__went") == 0, "insert")
+    return found.select(
+        *records, kind.otherwise("update").alias("__kind"),
+        ((F.col("__came") > 1) | (F.col("__went") > 1)).alias("__doubt"),
+    )
+
+
+def _numbered(owner: str, number: int) -> dict[str, str]:
+    return {"txnAppId": owner, "txnVersion": str(number)}
+
+
+def _once(writer: DataFrameWriter, owner: str, number: int) -> DataFrameWriter:
+    return writer.options(**_numbered(owner, number))
+
+
+@contextmanager
+def _own_session(spark: SparkSession, owner: str, number: int) -> Iterator[SparkSession]:
+    """A session with the settings of another one, whose statements are those of an epoch.
+
+    A merge takes name and number from settings. In the user's session they would be those of all
+    that other threads do there, of which Delta would then leave out what came second.
+    """
+    session = spark.newSession()
+    for name, value in spark.conf.getAll.items():
+        if session.conf.get(name, None) != value and session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    for name, text in zip(_TXN, (owner, str(number))):
+        session.conf.set(name, text)
+    try:
+        yield session
+    finally:
+        # Whoever makes a session makes it the one that others ask for.
+        frame_of_no_rows(spark, T.StructType())
+
+
+@contextmanager
+def _seen(frame: DataFrame) -> Iterator[str]:
+    """A frame by a name that other sessions of its Spark know."""
+    name = f"pyspark_diff_{uuid.uuid4().hex}"
+    frame.createGlobalTempView(name)
+    try:
+        yield f"{frame.sparkSession.conf.get('spark.sql.globalTempDatabase')}.{name}"
+    finally:
+        frame.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def _literal(text: str) -> str:
+    quote = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{quote}'"

@@ -1,0 +1,428 @@
+"""What tests/test_delta.py runs, in a Spark that knows Delta.
+
+    the table at version v  +  what a source gives from v to w  =  the table at version w
+    what sinks were given, however often  =  the collection, recomputed
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, SinkError, SourceError
+from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
+from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, delta
+from pyspark_diff.spark.session import session
+
+CHANGES = "spark.databricks.delta.changelogV2.enabled"
+FEED = "delta.enableChangeDataFeed=true"
+ALL = f"{FEED}, delta.enableRowTracking=true, delta.enableDeletionVectors=true"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spark")
+    jars = sorted(map(str, Path(os.environ["DELTA_JARS"]).glob("*.jar")))
+    spark = session("delta tests", master="local[2]", memory="2g", conf={
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.retentionDurationCheck.enabled": False,
+        # Fifty, which is Delta's own, are for logs of millions of files.
+        "spark.databricks.delta.snapshotPartitions": 1,
+        # And as many tasks list the files of a table.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": 2,
+        "spark.sql.shuffle.partitions": 2,
+        # What runs on five rows is not worth compiling.
+        "spark.sql.codegen.wholeStage": False,
+        "spark.ui.enabled": False,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    })
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def table(spark, request):
+    """The name of a table that is not there yet."""
+    name = "".join(letter for letter in request.node.name if letter.isalnum())
+    yield f"t_{name}"
+    spark.sql(f"DROP TABLE IF EXISTS t_{name}")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Faulty(Sink):
+    """Another sink, which fails when it is told to, before or after it has written."""
+
+    def __init__(self, sink):
+        self.sink, self.fails, self.calls = sink, [], 0
+
+    def check(self, schema, spark):
+        self.sink.check(schema, spark)
+
+    def write(self, epoch):
+        self.calls += 1
+        where, error = self.fails.pop(0) if self.fails else (None, None)
+        if where == "before":
+            raise error
+        self.sink.write(epoch)
+        if where == "after":
+            raise error
+
+
+def rows_of(spark, table):
+    return Counter(map(tuple, spark.read.table(table).collect()))
+
+
+def listed(rows):
+    """Rows of a frame or of an Arrow table."""
+    if hasattr(rows, "to_pylist"):
+        return [tuple(row.values()) for row in rows.to_pylist()]
+    return list(map(tuple, rows.collect()))
+
+
+def applied(content, reading):
+    """A multiset after the changes of a reading; of a key, one row of which is the first column."""
+    content = Counter(content)
+    for change in () if reading is None else reading.changes:
+        rows = listed(change[0])
+        if isinstance(change, Inserts):
+            content.update(rows)
+        elif isinstance(change, Removes):
+            content.subtract(rows)
+        elif isinstance(change, Whole):
+            content = Counter(rows)
+        else:
+            assert isinstance(change, (Upserts, Deletes))
+            keys = {row[0] for row in rows}
+            assert len(keys) == len(rows)
+            content = Counter(row for row in content.elements() if row[0] not in keys)
+            content.update(rows if isinstance(change, Upserts) else [])
+    assert min(content.values(), default=0) >= 0
+    return +content
+
+
+def version_of(spark, table):
+    return spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").head().version
+
+
+def test_a_source_follows_a_table(spark, table, monkeypatch):
+    """All that Delta does to rows, read by a key and without, by each of the two readers."""
+    spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES ({ALL})")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, NULL)")
+    begin = version_of(spark, table)
+    source = spark.createDataFrame([(2, "m"), (3, None), (7, "n")], "id int, v string")
+    source.createOrReplaceTempView("s")
+    for statement in (
+        f"UPDATE {table} SET v = 'z' WHERE id = 2",
+        f"UPDATE {table} SET v = v WHERE id = 1",  # no change of any row
+        f"DELETE FROM {table} WHERE id = 3",
+        f"INSERT INTO {table} VALUES (3, 'again')",
+        f"MERGE INTO {table} t USING s ON t.id = s.id WHEN MATCHED AND s.v IS NULL THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *",
+        f"OPTIMIZE {table}",
+        f"INSERT OVERWRITE {table} VALUES (1, 'a'), (9, 'o')",
+        f"RESTORE TABLE {table} TO VERSION AS OF {begin + 1}",
+        f"DELETE FROM {table}",
+    ):
+        spark.sql(statement)
+    end = version_of(spark, table)
+
+    def at(version):
+        return Counter(map(tuple, spark.read.option("versionAsOf", version).table(table).collect()))
+
+    tables = {version: at(version) for version in range(begin, end + 1)}
+    assert tables[begin + 6] == tables[begin + 5] and not tables[end]
+    module = importlib.import_module("pyspark_diff.sources.delta")
+    real = module.latest_version
+    for by_spark, key, stride in (
+        ("false", (), 1), ("false", ("id",), 4), ("true", (), 4), ("true", ("id",), end - begin),
+    ):
+        spark.conf.set(CHANGES, by_spark)
+        source = delta(table, key=key)
+        source.columns(spark)
+        reading = source.read(spark, None)
+        assert reading.offset["version"] == end and not applied({}, reading)
+        content, offset = tables[begin], {**reading.offset, "version": begin}
+        for version in [*range(begin + stride, end, stride), end]:
+            monkeypatch.setattr(module, "latest_version", lambda *_: version)
+            reading = source.read(spark, offset)
+            content = applied(content, reading)
+            assert content == tables[version], (by_spark, key, version)
+            offset = reading.offset
+            assert offset["version"] == version
+        monkeypatch.setattr(module, "latest_version", real)
+        assert source.read(spark, offset) is None
+    spark.conf.set(CHANGES, "false")
+
+
+def test_gaps_are_told_or_bridged(spark, table):
+    spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (1, 'a'), (2, 'b')")
+    strict, lenient = delta(table), delta(table, on_gap="snapshot")
+    assert not strict.is_whole and lenient.is_whole
+    assert not delta(table, on_gap="snapshot", key="id").is_whole
+    for source in strict, lenient:
+        source.columns(spark)
+    with pytest.raises(SourceError, match="ALTER TABLE .* SET TBLPROPERTIES .delta.enableChange"):
+        strict.read(spark, None)
+    reading = lenient.read(spark, None)
+    offset, content = reading.offset, applied({}, reading)
+
+    def gap(match):
+        nonlocal offset, content
+        with pytest.raises(SourceError, match=f"(?s){match}.*on_gap='snapshot'"):
+            strict.read(spark, offset)
+        reading = lenient.read(spark, offset)
+        assert [type(change) for change in reading.changes] == [Whole]
+        content, offset = applied(content, reading), reading.offset
+        assert content == rows_of(spark, table)
+        assert strict.read(spark, offset) is None
+
+    # It records from the second of these versions on.
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({FEED})")
+    gap("DELTA_MISSING_CHANGE_DATA.*ALTER TABLE")
+    spark.sql(f"UPDATE {table} SET v = 'z'")
+    reading = strict.read(spark, offset)
+    assert applied(content, reading) == rows_of(spark, table)
+    # What was recorded is gone.
+    spark.sql(f"UPDATE {table} SET v = 'y'")
+    spark.sql(f"INSERT INTO {table} VALUES (3, 'x')")
+    spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
+    gap("cannot tell what has changed in versions")
+    spark.sql(f"CREATE OR REPLACE TABLE {table} USING delta "
+              f"TBLPROPERTIES ({FEED}) AS SELECT 5 AS id, 'e' AS v")
+    gap("replaced by another table")
+    with pytest.raises(SourceError, match="set back"):
+        strict.read(spark, {**offset, "version": offset["version"] + 9})
+    # It is truncated, which is recorded.
+    spark.sql(f"TRUNCATE TABLE {table}")
+    assert not applied(content, strict.read(spark, offset))
+
+
+@pytest.mark.parametrize("statement, told", [
+    ("ADD COLUMN z INT", "z came"), ("DROP COLUMN v", "v went"),
+    ("RENAME COLUMN v TO w", "w came, v went"),
+    ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
+])
+def test_other_columns_are_refused(spark, table, statement, told):
+    spark.sql(
+        f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES ({FEED}, "
+        "delta.columnMapping.mode='name', delta.enableTypeWidening=true)"
+    )
+    for on_gap in "refuse", "snapshot":
+        source = delta(table, on_gap=on_gap)
+        source.columns(spark)
+        offset = {**source.read(spark, None).offset, "version": 0}
+        if on_gap == "refuse":
+            spark.sql(f"ALTER TABLE {table} {statement}")
+            with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
+                source.read(spark, offset)
+
+
+def test_what_is_no_table_is_told(spark, tmp_path):
+    spark.range(1).write.parquet(str(tmp_path / "p"))
+    spark.sql("CREATE OR REPLACE TEMP VIEW v AS SELECT 1 AS a")
+    for name, told in ("nosuch", "no Delta table nosuch"), (tmp_path / "p", "no Delta table delta"):
+        with pytest.raises(SourceError, match=told):
+            delta(name).columns(spark)
+    with pytest.raises(ValueError, match="'refuse' or 'snapshot'"):
+        delta("t", on_gap="skip")
+
+
+class Shop:
+    """Two Delta tables, views of them in Delta, and what they should be."""
+
+    def __init__(self, spark, folder):
+        self.spark, self.folder = spark, folder
+        for name, columns in ("orders", "id INT, customer INT, amount INT"), (
+            "customers", "customer INT, region STRING"
+        ):
+            spark.sql(f"CREATE TABLE {self.name(name)} ({columns}) USING delta "
+                      f"TBLPROPERTIES ({FEED}, delta.enableDeletionVectors=true)")
+        self.view = Faulty(delta_merge(self.folder / "view", key="REGION"))
+        self.log = Faulty(delta_append(self.folder / "log"))
+
+    def name(self, name):
+        return f"delta.`{self.folder}/{name}`"
+
+    def program(self, flow):
+        orders = flow.source("orders", delta(self.folder / "orders", key="id"))
+        customers = flow.source("customers", delta(self.folder / "customers"))
+        joined = orders.join(customers, "customer")
+        joined.groupBy("region").agg(F.sum("amount").alias("n")).sink("view", self.view)
+        joined.select("region", "amount").sink("log", self.log)
+
+    def check(self):
+        read = self.spark.read.table
+        joined = read(self.name("orders")).join(read(self.name("customers")), "customer")
+        view = joined.groupBy("region").agg(F.sum("amount").alias("n"))
+        assert rows_of(self.spark, self.name("view")) == Counter(map(tuple, view.collect()))
+        log = Counter()
+        for *row, _, diff in read(self.name("log")).collect():
+            log[tuple(row)] += diff
+        pairs = joined.select("region", "amount").collect()
+        assert {row: n for row, n in log.items() if n} == Counter(map(tuple, pairs))
+
+
+def test_nights_with_failures(spark, tmp_path):
+    choose, shop = random.Random(5), Shop(spark, tmp_path)
+    orders, customers = shop.name("orders"), shop.name("customers")
+    sinks = shop.view, shop.log
+
+    def opened():
+        return Dataflow.open(tmp_path / "store", shop.program, spark=spark, buckets=2)
+
+    flow = opened()
+    nights = [None, "before", "killed before", "killed after"]
+    for night, how in enumerate(nights):
+        values = ", ".join(f"({night * 10 + i}, {choose.randrange(3)}, {i})" for i in range(4))
+        spark.sql(f"INSERT INTO {orders} VALUES {values}")
+        region = "'é'" if night % 2 else "NULL"
+        spark.sql(f"INSERT INTO {customers} VALUES ({night % 3}, {region})")
+        if night:
+            spark.sql(f"DELETE FROM {orders} WHERE id % 4 = {choose.randrange(4)}")
+            spark.sql(f"UPDATE {orders} SET amount = amount + 1 WHERE customer = 1")
+        if how is not None:
+            error = Killed() if "killed" in how else OSError("full")
+            for sink in sinks:
+                sink.fails = [(how.split()[-1], error)]
+            with pytest.raises(Killed if "killed" in how else SinkError):
+                flow.catch_up()
+            for sink in sinks:
+                sink.fails = []
+            if "killed" in how:
+                flow = opened()
+        flow.catch_up()
+        shop.check()
+    versions = version_of(spark, shop.name("view"))
+    assert not flow.catch_up() and version_of(spark, shop.name("view")) == versions
+    flow.close()
+    assert not spark.conf.get("spark.databricks.delta.write.txnAppId", None)
+
+
+def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path):
+    name, given = f"delta.`{tmp_path}/t`", []
+
+    class Twice(Faulty):
+        def write(self, epoch):
+            self.sink.write(epoch)
+            before = version_of(spark, name), rows_of(spark, name)
+            self.sink.write(epoch)
+            # One that was thought to be gone.
+            for old in given:
+                self.sink.write(replace(epoch, number=old, is_first=False))
+            assert (version_of(spark, name), rows_of(spark, name)) == before
+            given.append(epoch.number)
+
+    for make in (lambda: delta_merge(tmp_path / "t", key="a", replace=True),
+                 lambda: delta_append(tmp_path / "t", replace=True),
+                 lambda: delta_snapshot(tmp_path / "t", replace=True)):
+        given.clear()
+        with Dataflow(spark, runner="local", keep_history=True) as flow:
+            rows, feed = flow.input("rows", "a int, b string")
+            rows.sink("out", Twice(make()))
+            for at, changes in enumerate([[(1, "x"), (2, "y")], [(3, None)]], 1):
+                feed.insert(changes)
+                flow.advance_to(at)
+            feed.remove([(1, "x")])
+            flow.advance_to(3)
+            assert len(given) == 3
+
+
+NAMES = "`A.b` int, `c``d` string, `e f` int"
+
+
+def test_names_nulls_and_nothing(spark, table):
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", NAMES)
+        rows.sink("out", delta_merge(table, key=["a.B", "E F"]))
+        nothing, unfed = flow.input("nothing", NAMES)
+        nothing.sink("nothing", delta_merge(f"{table}_0", key="a.b"))
+        feed.insert([(1, "x", None), (None, None, None), (None, "n", 4)])
+        flow.advance_to(1)
+        feed.remove([(None, None, None), (1, "x", None)])
+        feed.insert([(None, "new", None)])
+        flow.advance_to(2)
+        assert rows_of(spark, table) == {(None, "new", None): 1, (None, "n", 4): 1}
+        assert not rows_of(spark, f"{table}_0")
+        assert spark.read.table(table).columns == ["A.b", "c`d", "e f"]
+    spark.sql(f"DROP TABLE {table}_0")
+
+
+def test_two_rows_of_a_key_are_refused(spark, table):
+    for first, then in (
+        ([(1, "a"), (1, "b")], []), ([(1, "a")], [(2, "a"), (2, "b")]), ([(1, "a")], [(1, "c")]),
+    ):
+        with Dataflow(spark, runner="local") as flow:
+            rows, feed = flow.input("rows", "k int, v string")
+            rows.sink("out", delta_merge(table, key="k", replace=True))
+            feed.insert(first)
+            if then:
+                flow.advance_to(1)
+                feed.insert(then)
+            before = rows_of(spark, table) if then else None
+            with pytest.raises(SinkError, match="more than one row has the key.*[12]"):
+                flow.advance_to(flow.session("rows").time() + 1)
+            assert not then or rows_of(spark, table) == before
+
+
+def test_tables_of_others_are_left_alone(spark, table):
+    spark.sql(f"CREATE TABLE {table} (k INT) USING delta")
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "k int")
+        # It is there and empty.
+        rows.sink("out", delta_append(table))
+        feed.insert([(1,)])
+        flow.advance_to(1)
+        assert rows_of(spark, table) == {(1, 0, 1): 1}
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN more INT")
+        feed.insert([(2,)])
+        with pytest.raises(SinkError, match="not what this sink made them.*more"):
+            flow.advance_to(2)
+        spark.sql(f"CREATE OR REPLACE TABLE {table} USING delta AS SELECT 5 AS k")
+        with pytest.raises(SinkError, match="replaced by another one"):
+            flow.step()
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "k int")
+        rows.sink("out", delta_append(table))
+        feed.insert([(1,)])
+        with pytest.raises(SinkError, match=r"not written by this sink.*delta_append\(..., repl"):
+            flow.advance_to(1)
+        assert rows_of(spark, table) == {(5,): 1}
+        spark.sql(f"DROP TABLE {table}")
+        spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT 1 AS k")
+        with pytest.raises(SinkError, match="of format parquet"):
+            flow.step()
+
+
+def test_a_program_that_has_changed_begins_anew(spark, table, tmp_path):
+    source = f"{table}_source"
+    spark.sql(f"CREATE TABLE {source} USING delta TBLPROPERTIES ({FEED}) AS SELECT 1 AS k, 2 AS v")
+
+    def program(aggregate):
+        return lambda flow: flow.source("rows", delta(source)).groupBy("k").agg(
+            aggregate).sink("out", delta_merge(table, key="k"))
+
+    store = tmp_path / "store"
+    with Dataflow.open(store, program(F.sum("v").alias("n")), spark=spark, buckets=2) as flow:
+        flow.catch_up()
+    changed = program(F.max("v").cast("string").alias("most"))
+    with Dataflow.open(store, changed, spark=spark, buckets=2, on_change="rebuild") as flow:
+        spark.sql(f"INSERT INTO {source} VALUES (1, 7), (3, 3)")
+        flow.catch_up()
+        assert rows_of(spark, table) == {(1, "7"): 1, (3, "3"): 1}
+    spark.sql(f"DROP TABLE {source}")
