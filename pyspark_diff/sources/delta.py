@@ -148,15 +148,15 @@ class _Delta(Source):
             newest = F.max(order).over(Window.partitionBy(*map(column, self.key)))
             rows = rows.withColumn("__last", newest).where(order == F.col("__last")).drop("__last")
         rows = rows.drop("__version")
-        table = few(rows)
-        if table is None:
+        held = few(rows)
+        if held is None:
             # Files that are gone are found now rather than by the step.
             rows.count()
             came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
             return self._changed(came.drop("__comes"), went.drop("__comes"))
-        mark = table["__comes"]
-        table = table.drop_columns(["__comes"])
-        return self._changed(table.filter(mark), table.filter(pc.invert(mark)))
+        mark = held["__comes"]
+        held = held.drop_columns(["__comes"])
+        return self._changed(held.filter(mark), held.filter(pc.invert(mark)))
 
     def _changed(
         self, came: DataFrame | pa.Table, went: DataFrame | pa.Table
