@@ -43,7 +43,10 @@ def fights(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, s
         (writers.paused, (phase,)) for phase in writers.PHASES
     ]
     runs += [(writers.threads, (2, 5 if quick else 25))]
-    runs += [(writers.processes, (3, 6) if quick else (4, 25))]
+    runs += [
+        (writers.processes, arguments)
+        for arguments in ([(3, 6)] if quick else [(2, 25), (4, 25), (8, 100)])
+    ]
     right, total = 0, Counter[str]()
     for number, (run, arguments) in enumerate(runs):
         try:

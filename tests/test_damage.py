@@ -143,4 +143,6 @@ def test_processes_that_write_one_store(spark, tmp_path, count, steps):
     pytest.param(10_000, 1, marks=pytest.mark.slow),
 ])
 def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
-    assert sum(long_run.run(spark, str(tmp_path), actions, seed).values()) > actions
+    found = long_run.run(spark, str(tmp_path), actions, seed)
+    assert sum(found[name] for name in long_run.ACTIONS) == actions
+    assert found["known"] > actions > 10 * found["not known yet"]
