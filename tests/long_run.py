@@ -105,6 +105,8 @@ class LongRun:
         self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
         #: By commit what its collections were.
         self.past: dict[int, dict[str, Kept]] = {-1: {}}
+        #: What they are after the last step.
+        self.here: dict[str, Kept] = {}
         self.readers: list[StateReader] = []
         self.held: list[tuple[Any, str, int]] = []
         self.done: Counter[str] = Counter()
@@ -143,9 +145,7 @@ class LongRun:
 
     def note(self) -> None:
         """Note what the commit of a step has."""
-        self.past[self.last()] = {
-            name: self.kept(name) for name in self.names if name not in self.fresh
-        }
+        self.past[self.last()] = dict(self.here)
 
     def kept(self, name: str) -> Kept:
         """What a collection is after the last step."""
@@ -196,9 +196,8 @@ class LongRun:
         return Counter({record: n for record, n in found.items() if n})
 
     def check(self) -> None:
-        for name in self.names:
-            if name not in self.fresh:
-                self.expect_last(self.flow[name], self.kept(name), name)
+        for name, kept in self.here.items():
+            self.expect_last(self.flow[name], kept, name)
 
     # Actions.
 
@@ -235,6 +234,7 @@ class LongRun:
         self.given = {"a": [], "b": []}
         self.stood = dict(self.now)
         self.fresh = set()
+        self.here = {name: self.kept(name) for name in self.names}
         if self.last() > last:
             self.note()
         self.check()
