@@ -80,13 +80,16 @@ def long(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str
 def forms(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
     import random_forms
 
-    count = 100 if quick else 2000
-    try:
-        found = random_forms.run(spark, folder, count, seed)
-    except random_forms.Wrong as error:
-        print(f"WRONG: {error}", flush=True)
-        return count, 0, ""
-    return count, found["programs"], str(dict(found))
+    found, wrong = Counter[str](), 0
+    blocks = 1 if quick else 20
+    for block in range(blocks):
+        try:
+            found += random_forms.run(spark, folder, 100, seed * blocks + block)
+        except random_forms.Wrong as error:
+            print(f"WRONG: {error}", flush=True)
+            wrong += 100
+        print(f"T7 {found['programs']} of {100 * blocks} programs, {wrong} wrong", flush=True)
+    return 100 * blocks, 100 * blocks - wrong, str(dict(found))
 
 
 PROOFS: dict[str, tuple[str, Proof]] = {

@@ -42,7 +42,8 @@ def run(spark: Any, folder: str, count: int, first: int = 0) -> Counter[str]:
         for name, (form, stored) in FORMS.items():
             with tempfile.TemporaryDirectory(dir=folder) as store, Run(
                 spark, program, runner="local", buckets=buckets, held=held,
-                store=f"{store}/store" if stored else None, reopened=reopened, killed=killed,
+                store=f"{store}/store" if stored else None,
+                reopened=reopened if stored else (), killed=killed,
             ) as taken:
                 for actions in form(schedule):
                     taken.step(actions)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import long_run
 import pytest
+import random_forms
+from damage_program import FAULTS
 from damaged_stores import rows_of, sweep
 from writers import PHASES, paused, processes, threads
 
@@ -146,3 +148,15 @@ def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
     found = long_run.run(spark, str(tmp_path), actions, seed)
     assert sum(found[name] for name in long_run.ACTIONS) == actions
     assert found["known"] > actions > 10 * found["not known yet"]
+
+
+@pytest.mark.slow
+def test_random_programs_in_three_forms(spark, tmp_path):
+    found = random_forms.run(spark, str(tmp_path), 100)
+    assert [found[form] for form in random_forms.FORMS] == [100] * 3
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
+def test_faults_that_have_to_be_found_have_their_places(fault):
+    with fault.there():
+        assert getattr(fault.where, fault.what).__name__ == "instead"
