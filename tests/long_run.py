@@ -103,8 +103,8 @@ class LongRun:
         self.given: dict[str, list[Update]] = {"a": [], "b": []}
         #: Up to where inputs were advanced, and where the last commit has that.
         self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
-        #: By commit what its collections were.
-        self.past: dict[int, dict[str, Kept]] = {-1: {}}
+        #: By commit what its collections were, and which were new.
+        self.past: dict[int, tuple[dict[str, Kept], frozenset[str]]] = {-1: ({}, frozenset())}
         #: What they are after the last step.
         self.here: dict[str, Kept] = {}
         self.readers: list[StateReader] = []
@@ -139,13 +139,22 @@ class LongRun:
         assert self.flow._store is not None
         return self.flow._store.last.number
 
-    def past_of(self, commit: int) -> dict[str, Kept]:
-        """What a commit has; those that no step has made have what the one before has."""
-        return self.past[max(number for number in self.past if number <= commit)]
+    def check_past(self, reader: Any, what: str) -> None:
+        """See what a reader finds at its commit; that of an opening has what the one before has."""
+        past, new = self.past[max(number for number in self.past if number <= reader.commit)]
+        found = set(reader)
+        if not set(past) <= found <= {*past, *new}:
+            raise Wrong(f"{what}: {sorted(found)} and not {sorted(past)}, with {sorted(new)}")
+        for name, kept in past.items():
+            self.expect(reader[name].frontier(), kept.frontier, f"frontier of {name}")
+            self.expect_last(reader[name], kept, f"{name} {what}")
 
     def note(self) -> None:
-        """Note what the commit of a step has."""
-        self.past[self.last()] = dict(self.here)
+        """Note what the commit of a step, or of what was discarded, has: what the program has no
+        more is not in it, and what is new before a step only where it was there until lately."""
+        here = {name: kept for name, kept in self.here.items()
+                if name in self.names and name not in self.fresh}
+        self.past[self.last()] = here, frozenset(self.fresh)
 
     def kept(self, name: str) -> Kept:
         """What a collection is after the last step."""
@@ -255,12 +264,14 @@ class LongRun:
         self.step()
 
     def discard(self) -> None:
-        source = self.chance.choice("ab")
+        source, last = self.chance.choice("ab"), self.last()
         self.flow.session(source).discard()
         self.given[source] = []
         # Also what steps have taken in, and is not released yet.
         stood = self.stood[source]
         self.taken[source] = [update for update in self.taken[source] if update[1] < stood]
+        if self.last() > last:
+            self.note()
 
     def late_operator(self) -> None:
         missing = [name for name in OUTPUTS if name not in self.names]
@@ -332,20 +343,13 @@ class LongRun:
 
     def read_readers(self) -> None:
         for reader in self.readers:
-            past = self.past_of(reader.commit)
-            self.expect(set(reader), set(past), "names")
-            for name in reader:
-                self.expect(reader[name].frontier(), past[name].frontier, f"frontier of {name}")
-                self.expect_last(reader[name], past[name], f"{name} of a reader")
+            self.check_past(reader, "of a reader")
 
     def older(self) -> None:
         """All commits that are retained."""
         for number in self.flow.history().select("commit").toPandas()["commit"]:
             with self.flow.at(int(number)) as reader:
-                past = self.past_of(int(number))
-                self.expect(set(reader), set(past), "names")
-                for name in reader:
-                    self.expect_last(reader[name], past[name], f"{name} at {number}")
+                self.check_past(reader, f"at {number}")
 
     def vacuum(self) -> None:
         self.flow.vacuum(dry_run=self.chance.random() < 0.3, older_than=0.0)

@@ -84,6 +84,17 @@ def test_a_hint_tells_of_its_own_store_alone(spark, tmp_path):
         StateReader(str(tmp_path / "ours"), spark=spark, commit=last)
 
 
+def test_a_floor_above_all_commits_is_told_by_whoever_reads_one(spark, tmp_path):
+    """No commit can be read below it, which is not as if all had been let go."""
+    with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+        for time in 1, 2:
+            step(flow, time)
+    Path(tmp_path, "floor").mkdir(exist_ok=True)
+    Path(tmp_path, "floor", f"{58:016d}").touch()
+    with pytest.raises(DamagedStateError, match="commit 58 is missing, and none is there"):
+        StateReader(str(tmp_path), spark=spark, commit=1)
+
+
 def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
     """Every other commit is that of an application that opens the store."""
     numbers = []
