@@ -527,7 +527,9 @@ class Run:
                 again = []
             new = output.seen[count:]
             # Where there was nothing to do, the last commit is still the one of before.
-            output.last = new if self.flow._state.epoch > epoch else [*again, *new]
+            output.last = (
+                new if self.flow._state.epoch > epoch else [*again, *output.last, *new]
+            )
             self._check_new(output, frontier, new)
         self._discarded = False
         needed = self.flow._state.paths() | self.flow._outputs.pinned
