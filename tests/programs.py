@@ -520,7 +520,7 @@ class Run:
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             again, output.again = output.again, []
-            if again and output.seen[count:][:len(again)] == again:
+            if again and normal(output.seen[count:][:len(again)]) == normal(again):
                 # Nobody could say whether it had been shown that before the end came.
                 del output.seen[count:count + len(again)]
             else:
