@@ -2,6 +2,7 @@
 
     T5   a damage is found before anything of it is used, or makes no difference
     T6   of several writers one at a time has the store; each step that was reported is there once
+    T7   a random program is what an oracle says, also if its store is closed and opened again
     T10  whatever is done to a dataflow, and however often it ends, a model tells what it holds
 """
 
@@ -12,16 +13,23 @@ import logging
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pyspark_diff import StaleWarning
 from pyspark_diff.dataflow import durable
+from pyspark_diff.engine import compaction
+from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.spark.session import session
-from pyspark_diff.trace import manifest, storage
+from pyspark_diff.trace import manifest, read_holds, storage
 from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.manifest import Commit, Segment, name_of
 
 #: By their names what is proved: takes a session, a folder, whether to be quick, and a seed; gives
 #: how many runs there were, how many were right, and more to be told.
@@ -43,7 +51,10 @@ def fights(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, s
         (writers.paused, (phase,)) for phase in writers.PHASES
     ]
     runs += [(writers.threads, (2, 5 if quick else 25))]
-    runs += [(writers.processes, (3, 6) if quick else (4, 25))]
+    runs += [
+        (writers.processes, arguments)
+        for arguments in ([(3, 6)] if quick else [(2, 25), (4, 25), (8, 100)])
+    ]
     right, total = 0, Counter[str]()
     for number, (run, arguments) in enumerate(runs):
         try:
@@ -66,49 +77,140 @@ def long(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str
     return actions, actions, str(dict(found))
 
 
+def forms(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
+    import random_forms
+
+    found, wrong = Counter[str](), 0
+    blocks = 1 if quick else 20
+    for block in range(blocks):
+        try:
+            found += random_forms.run(spark, folder, 100, seed * blocks + block)
+        except random_forms.Wrong as error:
+            print(f"WRONG: {error}", flush=True)
+            wrong += 100
+        print(f"T7 {found['programs']} of {100 * blocks} programs, {wrong} wrong", flush=True)
+    return 100 * blocks, 100 * blocks - wrong, str(dict(found))
+
+
 PROOFS: dict[str, tuple[str, Proof]] = {
     "T5": ("corruption sweep", corruption),
     "T6": ("writers", fights),
+    "T7": ("random programs", forms),
     "T10": ("long run", long),
 }
 
 
-#: Faults of the library that have to be found: what is put in the place of what.
-FAULTS: dict[str, tuple[object, str, Any]] = {
-    "files are not compared with their names": (storage, "_check", lambda path: None),
-    "headers are not compared with their digests": (manifest, "_digest", lambda data: bytes(16)),
-    "nobody looks at the hint": (Commits, "_hint", lambda self: -1),
-    "what lies in the place of a segment is taken for it": (
-        Commits, "segment_bytes",
-        lambda self, number, segment: self.objects.read_range(
-            f"commits/{number:016d}.commit", segment.offset, segment.length),
-    ),
-    "any store will do": (
-        Commits, "_decoded",
-        lambda self, number: manifest.decode(
-            self.objects.read(f"commits/{number:016d}.commit"), number),
-    ),
-    "verify looks at nothing": (durable, "verify", lambda *_, **__: ["all is wrong"]),
+@dataclass
+class Fault:
+    """A fault of the library that has to be found: what is put in the place of what.
+
+    Parameters
+    ----------
+    where : object
+    what : str
+        An attribute of that.
+    instead : callable
+        Is given what was there, and what that is called with.
+    by : str
+        The proof that has to find it.
+    met : int
+        How often it was come to.
+    """
+
+    where: object
+    what: str
+    instead: Callable[..., Any]
+    by: str = "T5"
+    met: int = 0
+
+    @contextmanager
+    def there(self) -> Iterator[None]:
+        """While the library has it. An `AttributeError` if it has no place to be in."""
+        true = getattr(self.where, self.what)
+
+        # A function, so that it becomes a method where it takes the place of one.
+        def instead(*arguments: Any, **named: Any) -> Any:
+            self.met += 1
+            return self.instead(true, *arguments, **named)
+
+        with mock.patch.object(self.where, self.what, instead):
+            yield
+
+
+def _read_unseen(true: Any, commits: Commits, number: int, segment: Segment) -> bytes:
+    return commits.objects.read_range(name_of(number), segment.offset, segment.length)
+
+
+def _any_store(true: Any, commits: Commits, number: int) -> Any:
+    return manifest.decode(commits.objects.read(name_of(number)), number)
+
+
+def _mine(true: Any, commits: Commits, commit: Commit, *arguments: Any) -> None:
+    if not commit.previous:
+        return true(commits, commit, *arguments)
+    commits.last, commits._in_doubt = commit, None
+
+
+def _without_holds(true: Any, compaction: Compaction, *arguments: Any) -> Any:
+    return true(replace(compaction, settings=replace(compaction.settings, holds={})), *arguments)
+
+
+FAULTS: dict[str, Fault] = {
+    "files are not compared with their names": Fault(
+        storage, "_checked_path", lambda true, path: path),
+    "headers are not compared with their digests": Fault(
+        manifest, "_digest", lambda true, data: bytes(16)),
+    "nobody looks at the hint": Fault(Commits, "_hint", lambda true, commits: -1),
+    "what lies in the place of a segment is taken for it": Fault(
+        Commits, "segment_bytes", _read_unseen),
+    "any store will do": Fault(Commits, "_decoded", _any_store),
+    "verify looks at nothing": Fault(durable, "verify", lambda true, *_, **__: []),
+    "whoever's commit is there is taken for one's own": Fault(Commits, "_judge", _mine, "T6"),
+    "times are forgotten one too early": Fault(
+        compaction, "_before", lambda true, frontier: frontier, "T10"),
+    "holds of users are not looked at": Fault(Compaction, "hold", _without_holds, "T10"),
+    "holds of readers are not looked at": Fault(
+        read_holds, "standing", lambda true, *_: ([], []), "T10"),
+    "payloads that others use are retired": Fault(
+        manifest, "payload_of", lambda true, commit, data: manifest.tombstone_of(commit), "T10"),
 }
+
+
+def found_by(proof: str, spark: Any, folder: str) -> str:
+    """What a small form of a proof finds wrong first."""
+    import damaged_stores
+    import long_run
+    import writers
+
+    def stop(text: str) -> None:
+        raise damaged_stores.Wrong(text)
+
+    try:
+        if proof == "T5":
+            damaged_stores.sweep(spark, folder, 120, 0, stop)
+        elif proof == "T6":
+            writers.threads(spark, folder, 2, 5)
+        else:
+            long_run.run(spark, folder, 300, 0)
+    except damaged_stores.Wrong as error:
+        return str(error)
+    return ""
 
 
 def self_check(spark: Any, folder: str) -> int:
     """See that each fault is found; gives how many are not."""
-    import damaged_stores
-
     missed = 0
-    for number, (name, place) in enumerate(FAULTS.items()):
-        started, told = time.monotonic(), list[str]()
-        with mock.patch.object(*place):
-            try:
-                damaged_stores.sweep(spark, f"{folder}/{number}", 120, 0, told.append)
-            except Exception as error:
-                told.append(f"WRONG: {error!r}")
-        missed += not told
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        started = time.monotonic()
+        with fault.there():
+            told = found_by(fault.by, spark, f"{folder}/{number}")
+        found = bool(told and fault.met)
+        missed += not found
         print(
-            f"{'found' if told else 'MISSED'}: {name}, {len(told)} of 120 runs, "
-            f"{time.monotonic() - started:.0f} s", flush=True,
+            f"{'found' if found else 'MISSED'} by {fault.by}: {name}, met {fault.met} times, "
+            f"{time.monotonic() - started:.0f} s; {told[:300]}", flush=True,
         )
+    print(f"{len(FAULTS)} faults, {len(FAULTS) - missed} found")
     return missed
 
 
@@ -125,6 +227,7 @@ def spark_in(folder: str) -> Any:
     )
     spark.sparkContext.setLogLevel("OFF")
     logging.getLogger("pyspark_diff").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore", StaleWarning)
     return spark
 
 

@@ -25,6 +25,7 @@ from pyspark_diff import DamagedStateError, Dataflow, DiffFrame, FormatError
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as chain
+from pyspark_diff.trace.manifest import name_of
 from pyspark_diff.trace.objects import objects_at
 
 #: Batches of more rows are files.
@@ -36,6 +37,10 @@ RETAIN = 6
 WHERE = ("commits", "data", "readers", "floor", "head")
 #: What may happen to it.
 ACTS = ("flip", "cut", "empty", "delete", "stray", "swap", "swap with another store")
+#: What chance seldom meets, and only one look each finds: the digest of a header, and the hint.
+AIMED = (("commits", "flip in the last header"), ("commits", "lose the last"))
+#: In a header what agrees with nothing else, and would be read with another digit as well.
+_ALONE = re.compile(rb'"written":"([^"]+)"|"epoch":(\d+)|[.]arrow":\[\d+,(\d+,-?\d+)\]')
 
 
 class Wrong(AssertionError):
@@ -160,6 +165,7 @@ def answers(spark: Any, root: str, commits: list[int]) -> Answers:
         except Exception as error:
             raise Wrong(f"verify: {type(error).__name__}: {error}") from error
         try:
+            _ask_history(found, flow[0], commits)
             for name in "people", "joined", "places":
                 found.ask(f"{name} before", lambda: rows_of(flow[0][name]))
             found.ask("step", lambda: _step(flow[0], given))
@@ -169,6 +175,19 @@ def answers(spark: Any, root: str, commits: list[int]) -> Answers:
         finally:
             found.ask("close", flow[0].close)
     return found
+
+
+def _ask_history(found: Answers, flow: Dataflow, commits: list[int]) -> None:
+    """Ask what is known of each commit; one that can be read is not left out."""
+    rows: list[tuple[Any, ...]] = []
+    store = flow._store
+    assert store is not None
+    found.ask("history", lambda: rows.extend(store.history()[0]))
+    known = {row[0]: row for row in rows if row[0] in commits}
+    found.told |= {f"history of {number}": row for number, row in known.items()}
+    for number in commits:
+        if "history" in found.told and number not in known and f"at commit {number}" in found.told:
+            raise Wrong(f"history: without commit {number}, which can be read")
 
 
 def _step(flow: Dataflow, given: list[object]) -> object:
@@ -184,7 +203,7 @@ class Damage:
     Parameters
     ----------
     act : str
-        One of `ACTS`.
+        One of `ACTS`, or of those of `AIMED`.
     name : str
         The file.
     what : str
@@ -207,9 +226,18 @@ def damaged(root: str, another: str, where: str, act: str, chance: random.Random
     )
     if not names:
         return None
-    name = chance.choice(names)
+    name = names[-1] if (where, act) in AIMED else chance.choice(names)
     path = Path(root, name)
     data = path.read_bytes()
+    if act == "flip in the last header":
+        found = chance.choice(list(_ALONE.finditer(data)))
+        first, last = found.span(found.lastindex or 0)
+        place = chance.choice([at for at in range(first, last) if data[at:at + 1].isdigit()])
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1:])
+        return Damage(act, name, f"bit 0 at {place} of {len(data)}, in {found[0].decode()}")
+    if act == "lose the last":
+        path.unlink()
+        return Damage(act, name, "gone")
     if act == "flip":
         if not data:
             return None
@@ -269,8 +297,12 @@ def damaged(root: str, another: str, where: str, act: str, chance: random.Random
     return Damage(act, name, f"taken from another store, {taken.name}")
 
 
-def check(whole: Answers, found: Answers, damage: Damage) -> str:
-    """See that each answer is right, or a refusal that names what is damaged."""
+def check(whole: Answers, found: Answers, damage: Damage, needed: set[str]) -> str:
+    """See that each answer is right, or a refusal that names what is damaged.
+
+    What the last commit needs is looked at by `verify`; between what is in the object of a commit
+    there are bytes that nobody needs.
+    """
     for question, told in found.told.items():
         if told != whole.told[question]:
             raise Wrong(f"{question}: answered {told!r} and not {whole.told[question]!r}"[:600])
@@ -282,6 +314,10 @@ def check(whole: Answers, found: Answers, damage: Damage) -> str:
     for line in found.verified:
         if not _names(line, damage):
             raise Wrong(f"verify does not name {damage.name!r}: {line}")
+    hit = {damage.name, *damage.others} & needed
+    certain = damage.act != "flip" or damage.name.startswith("data/")
+    if "open" in found.told and hit and certain and not found.verified:
+        raise Wrong(f"verify does not name {hit}")
     if found.refused:
         return "detected"
     return "named by verify" if found.verified else "harmless"
@@ -305,13 +341,15 @@ def sweep(
     root, another = f"{folder}/whole", f"{folder}/another"
     make(spark, root)
     make(spark, another, 13)
-    commits = chain.Commits(objects_at(root)).numbers()
+    chained = chain.Commits(objects_at(root))
+    commits, last = chained.numbers(), chained.latest()
+    needed = {*last.files, *map(name_of, (*last.uses, last.number))}
     copy = f"{folder}/copy"
     shutil.copytree(root, copy)
     whole = answers(spark, copy, commits)
     if whole.refused or whole.verified or not whole.told["step"]:
         raise Wrong(f"the whole store is not: {whole.refused} {whole.verified}")
-    kinds = [(where, act) for where in WHERE for act in ACTS]
+    kinds = [*AIMED, *((where, act) for where in WHERE for act in ACTS)]
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
     number = 0
@@ -326,7 +364,7 @@ def sweep(
         damage = damaged(here, another, where, act, chance)
         if damage is not None:
             try:
-                outcome = check(whole, answers(spark, here, commits), damage)
+                outcome = check(whole, answers(spark, here, commits), damage, needed)
             except Wrong as error:
                 outcome = "wrong"
                 told(f"WRONG: {seed}/{number}: {act} {damage.name} ({damage.what}): {error}")

@@ -11,6 +11,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -60,6 +61,32 @@ OUTPUTS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Records, Records],
 }
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a collection is at a commit.
+
+    Parameters
+    ----------
+    frontier : int
+    known : int
+        Where it came late, from when on it is known at the latest.
+    records : Records
+        At its latest complete time.
+    """
+
+    frontier: int
+    known: int
+    records: Records
+
+
+def readable(arrangement: Any, time: int) -> bool:
+    """Whether users can read a collection at a time."""
+    try:
+        return bool(arrangement.readable(time, str) == time)
+    except NotReadableError:
+        return False
+
+
 class LongRun:
     """A dataflow and its model. It holds state: both."""
 
@@ -69,12 +96,17 @@ class LongRun:
         self.names = ["a", "b", "joined"]
         #: Collections that no step has reached.
         self.fresh: set[str] = set(self.names)
+        #: From when on each can be known at the latest, whatever has been complete since: what came
+        #: late is made of inputs as they were kept then, of which one may be ahead of the other.
+        self.known = dict.fromkeys(self.names, 0)
         self.taken: dict[str, list[Update]] = {"a": [], "b": []}
         self.given: dict[str, list[Update]] = {"a": [], "b": []}
         #: Up to where inputs were advanced, and where the last commit has that.
         self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
-        #: By commit what its collections were.
-        self.past: dict[int, dict[str, tuple[int, Records]]] = {-1: {}}
+        #: By commit what its collections were, and which were new.
+        self.past: dict[int, tuple[dict[str, Kept], frozenset[str]]] = {-1: ({}, frozenset())}
+        #: What they are after the last step.
+        self.here: dict[str, Kept] = {}
         self.readers: list[StateReader] = []
         self.held: list[tuple[Any, str, int]] = []
         self.done: Counter[str] = Counter()
@@ -107,17 +139,27 @@ class LongRun:
         assert self.flow._store is not None
         return self.flow._store.last.number
 
-    def past_of(self, commit: int) -> dict[str, tuple[int, Records]]:
-        """What a commit has; those that no step has made have what the one before has."""
-        return self.past[max(number for number in self.past if number <= commit)]
+    def check_past(self, reader: Any, what: str) -> None:
+        """See what a reader finds at its commit; that of an opening has what the one before has."""
+        past, new = self.past[max(number for number in self.past if number <= reader.commit)]
+        found = set(reader)
+        if not set(past) <= found <= {*past, *new}:
+            raise Wrong(f"{what}: {sorted(found)} and not {sorted(past)}, with {sorted(new)}")
+        for name, kept in past.items():
+            self.expect(reader[name].frontier(), kept.frontier, f"frontier of {name}")
+            self.expect_last(reader[name], kept, f"{name} {what}")
 
     def note(self) -> None:
-        """Note what the commit of a step has."""
-        self.past[self.last()] = {
-            name: (frontier, self.expected(name, frontier - 1))
-            for name in self.names if name not in self.fresh
-            for frontier in [self.frontier(name)]
-        }
+        """Note what the commit of a step, or of what was discarded, has: what the program has no
+        more is not in it, and what is new before a step only where it was there until lately."""
+        here = {name: kept for name, kept in self.here.items()
+                if name in self.names and name not in self.fresh}
+        self.past[self.last()] = here, frozenset(self.fresh)
+
+    def kept(self, name: str) -> Kept:
+        """What a collection is after the last step."""
+        frontier = self.frontier(name)
+        return Kept(frontier, self.known[name], self.expected(name, frontier - 1))
 
     # The model.
 
@@ -140,11 +182,19 @@ class LongRun:
         if found != expected:
             raise Wrong(f"{what}: {found!r} and not {expected!r}"[:900])
 
-    def expect_at(self, collection: Any, time: int, expected: Records, what: str) -> None:
-        """What came late is not known at times that what it is made of was not kept at."""
-        since = arrangement_of(collection).trace.since.bound
-        if since is None or since <= time:
-            self.expect(self.at(collection, time), expected, what)
+    def expect_last(self, collection: Any, kept: Kept, what: str) -> None:
+        """The latest complete time can be read; but what came late is not known at times that what
+        it is made of was not kept at, and says so until it has come further."""
+        arrangement, time = arrangement_of(collection), kept.frontier - 1
+        self.expect(arrangement.trace.upper.bound, kept.frontier, f"frontier of {what}")
+        self.expect(readable(arrangement, kept.frontier), False, f"{what} beyond its frontier")
+        since = arrangement.trace.since.bound
+        if since is None or since > max(time, kept.known):
+            raise Wrong(f"{what}: known from {since} on, and not from {max(time, kept.known)} on")
+        self.done["known" if since <= time else "not known yet"] += 1
+        self.expect(readable(arrangement, time), since <= time, f"whether {what} can be read")
+        if since <= time:
+            self.expect(self.at(collection, time), kept.records, what)
 
     @staticmethod
     def at(collection: Any, time: int) -> Records:
@@ -155,10 +205,8 @@ class LongRun:
         return Counter({record: n for record, n in found.items() if n})
 
     def check(self) -> None:
-        for name in self.names:
-            if name not in self.fresh:
-                time = self.frontier(name) - 1
-                self.expect_at(self.flow[name], time, self.expected(name, time), name)
+        for name, kept in self.here.items():
+            self.expect_last(self.flow[name], kept, name)
 
     # Actions.
 
@@ -188,27 +236,42 @@ class LongRun:
 
     def step(self) -> None:
         last = self.last()
+        self.know()
         self.flow.step()
         for source in "ab":
             self.taken[source] += self.given[source]
         self.given = {"a": [], "b": []}
         self.stood = dict(self.now)
         self.fresh = set()
+        self.here = {name: self.kept(name) for name in self.names}
         if self.last() > last:
             self.note()
         self.check()
+
+    def know(self) -> None:
+        """From when on the next step finds what is new: as late as the latest of what all of that
+        is made of."""
+        old = set(self.names) - self.fresh
+        if self.fresh and old:
+            sources = {source for name in self.fresh for source in OUTPUTS[name][2]}
+            since = max([self.stood[source] - 1 for source in sources] + [
+                self.known[name] for name in old if sources & set(OUTPUTS[name][2])
+            ])
+            self.known.update(dict.fromkeys(self.fresh, max(since, 0)))
 
     def advance_and_step(self) -> None:
         self.advance()
         self.step()
 
     def discard(self) -> None:
-        source = self.chance.choice("ab")
+        source, last = self.chance.choice("ab"), self.last()
         self.flow.session(source).discard()
         self.given[source] = []
         # Also what steps have taken in, and is not released yet.
         stood = self.stood[source]
         self.taken[source] = [update for update in self.taken[source] if update[1] < stood]
+        if self.last() > last:
+            self.note()
 
     def late_operator(self) -> None:
         missing = [name for name in OUTPUTS if name not in self.names]
@@ -220,25 +283,27 @@ class LongRun:
 
     def hold(self) -> None:
         name = self.chance.choice(self.names)
-        since = arrangement_of(self.flow[name]).trace.since.bound
         time = self.frontier(name) - 1
-        if name not in self.fresh and since is not None and since <= time:
+        if name not in self.fresh and readable(arrangement_of(self.flow[name]), time):
             self.held.append((self.flow[name].hold(time), name, time))
             if len(self.held) > 3:
                 self.held.pop(0)[0].release()
 
     def read_held(self) -> None:
         for _, name, time in self.held:
-            if name in self.names:
-                self.expect_at(self.flow[name], time, self.expected(name, time), name)
+            self.expect(readable(arrangement_of(self.flow[name]), time), True, f"{name} is held")
+            self.expect(self.at(self.flow[name], time), self.expected(name, time), name)
 
     def read(self) -> None:
         """As users do, by way of Spark."""
         name = self.chance.choice(self.names)
         time = self.chance.randrange(max(self.now.values()) + 1)
+        since = max(self.frontier(name) - 1, self.known[name])
         try:
             found = self.flow[name].at(time, allow_negative=True).collect()
         except NotReadableError:
+            if name not in self.fresh and since <= time < self.frontier(name):
+                raise
             return
         expected = self.expected(name, time)
         self.expect(Counter(map(tuple, found)), +expected, f"{name} at {time}")
@@ -246,17 +311,16 @@ class LongRun:
     def changes(self) -> None:
         if self.held:
             _, name, first = self.held[0]
-            if name in self.names and name not in self.fresh:
-                last = self.frontier(name) - 1
-                found: Records = Counter()
-                for *record, _, diff in self.flow[name].changes(first, last).collect():
-                    found[tuple(record)] += diff
-                before, after = self.expected(name, first), self.expected(name, last)
-                after.subtract(before)
-                self.expect(
-                    {r: n for r, n in found.items() if n}, {r: n for r, n in after.items() if n},
-                    f"changes of {name}",
-                )
+            last = self.frontier(name) - 1
+            found: Records = Counter()
+            for *record, _, diff in self.flow[name].changes(first, last).collect():
+                found[tuple(record)] += diff
+            before, after = self.expected(name, first), self.expected(name, last)
+            after.subtract(before)
+            self.expect(
+                {r: n for r, n in found.items() if n}, {r: n for r, n in after.items() if n},
+                f"changes of {name}",
+            )
 
     def reopen(self) -> None:
         self.flow.close()
@@ -279,20 +343,13 @@ class LongRun:
 
     def read_readers(self) -> None:
         for reader in self.readers:
-            past = self.past_of(reader.commit)
-            self.expect(set(reader) - set(past), set(), "names")
-            for name in reader:
-                frontier, expected = past[name]
-                self.expect(reader[name].frontier(), frontier, f"frontier of {name}")
-                self.expect_at(reader[name], frontier - 1, expected, f"{name} of a reader")
+            self.check_past(reader, "of a reader")
 
     def older(self) -> None:
         """All commits that are retained."""
         for number in self.flow.history().select("commit").toPandas()["commit"]:
             with self.flow.at(int(number)) as reader:
-                for name in reader:
-                    frontier, expected = self.past_of(int(number))[name]
-                    self.expect_at(reader[name], frontier - 1, expected, f"at {number}")
+                self.check_past(reader, f"at {number}")
 
     def vacuum(self) -> None:
         self.flow.vacuum(dry_run=self.chance.random() < 0.3, older_than=0.0)

@@ -520,14 +520,16 @@ class Run:
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             again, output.again = output.again, []
-            if again and output.seen[count:][:len(again)] == again:
+            if again and normal(output.seen[count:][:len(again)]) == normal(again):
                 # Nobody could say whether it had been shown that before the end came.
                 del output.seen[count:count + len(again)]
             else:
                 again = []
             new = output.seen[count:]
             # Where there was nothing to do, the last commit is still the one of before.
-            output.last = new if self.flow._state.epoch > epoch else [*again, *new]
+            output.last = (
+                new if self.flow._state.epoch > epoch else [*again, *output.last, *new]
+            )
             self._check_new(output, frontier, new)
         self._discarded = False
         needed = self.flow._state.paths() | self.flow._outputs.pinned

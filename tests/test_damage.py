@@ -8,6 +8,8 @@ from pathlib import Path
 
 import long_run
 import pytest
+import random_forms
+from damage_program import FAULTS
 from damaged_stores import rows_of, sweep
 from writers import PHASES, paused, processes, threads
 
@@ -82,6 +84,17 @@ def test_a_hint_tells_of_its_own_store_alone(spark, tmp_path):
         StateReader(str(tmp_path / "ours"), spark=spark, commit=last)
 
 
+def test_a_floor_above_all_commits_is_told_by_whoever_reads_one(spark, tmp_path):
+    """No commit can be read below it, which is not as if all had been let go."""
+    with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
+        for time in 1, 2:
+            step(flow, time)
+    Path(tmp_path, "floor").mkdir(exist_ok=True)
+    Path(tmp_path, "floor", f"{58:016d}").touch()
+    with pytest.raises(DamagedStateError, match="commit 58 is missing, and none is there"):
+        StateReader(str(tmp_path), spark=spark, commit=1)
+
+
 def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
     """Every other commit is that of an application that opens the store."""
     numbers = []
@@ -143,4 +156,18 @@ def test_processes_that_write_one_store(spark, tmp_path, count, steps):
     pytest.param(10_000, 1, marks=pytest.mark.slow),
 ])
 def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
-    assert sum(long_run.run(spark, str(tmp_path), actions, seed).values()) > actions
+    found = long_run.run(spark, str(tmp_path), actions, seed)
+    assert sum(found[name] for name in long_run.ACTIONS) == actions
+    assert found["known"] > actions > 10 * found["not known yet"]
+
+
+@pytest.mark.slow
+def test_random_programs_in_three_forms(spark, tmp_path):
+    found = random_forms.run(spark, str(tmp_path), 100)
+    assert [found[form] for form in random_forms.FORMS] == [100] * 3
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
+def test_faults_that_have_to_be_found_have_their_places(fault):
+    with fault.there():
+        assert getattr(fault.where, fault.what).__name__ == "instead"

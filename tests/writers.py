@@ -35,6 +35,8 @@ from pyspark_diff.runners import work
 HANGS = 120.0
 #: Where a writer is stopped in the middle of a step.
 PHASES = ("files written", "before the commit", "after the commit")
+#: More commits than any run makes, each opening being one as well: all are counted at its end.
+RETAIN = 100_000
 
 
 def program(flow: Dataflow) -> None:
@@ -43,7 +45,7 @@ def program(flow: Dataflow) -> None:
     log.select("writer").count().keep("counts")
 
 
-def open_store(spark: Any, root: str, retain: int = 1000) -> Dataflow:
+def open_store(spark: Any, root: str, retain: int = RETAIN) -> Dataflow:
     return Dataflow.open(root, program, spark=spark, runner="local", buckets=2, retain=retain)
 
 
@@ -135,8 +137,8 @@ def started(spark: Any, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def told_by(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    text, _ = process.communicate(timeout=HANGS)
+def told_by(process: subprocess.Popen[str], hangs: float = HANGS) -> list[dict[str, Any]]:
+    text, _ = process.communicate(timeout=hangs)
     if process.returncode:
         raise Wrong(f"a writer ended with {process.returncode}: {text}")
     return [json.loads(line) for line in text.splitlines()]
@@ -200,7 +202,8 @@ def processes(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
         others = [run.__enter__() for run in runs[1:]]
         try:
             for process in first, *others:
-                told += told_by(process)
+                # Whoever opens the store takes it from another, so of many most is in vain.
+                told += told_by(process, HANGS + 2.0 * count * steps)
         finally:
             for run in runs[1:]:
                 run.__exit__(None, None, None)

@@ -185,6 +185,8 @@ class Commits:
         there = self.numbers()
         if found is None and there and self._floor() <= number <= max(there[-1], self._hint()):
             raise self._lost(f"{name_of(number)!r} is gone")
+        if not there:
+            self.latest()  # the last commit always stays, so something is wrong: that is said
         raise NotReadableError(
             f"there is no commit {number} in {self.objects.root!r} any more, or not yet: those "
             f"that can be read are {_ranges(there) or 'none'}. Read one of them; how many are "
