@@ -322,3 +322,46 @@ def test_org_chart_of_a_file(example, tmp_path):
     out = example("org_chart", "--edges", path, "--changes", 0)
     assert "loaded 6 people" in out
     assert "  1 is above 3, who earn 60\n  5 is above 1, who earn 7\n" in out
+
+
+def nights(example, folder, killed, *options, submit=()):
+    """What three nights of a job print, the second of which is killed."""
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), *submit,
+               "--master", "local[2]", str(ROOT / "examples" / example)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    told = []
+    for night in 0, 1, 2:
+        done = subprocess.run(
+            [*command, "--folder", str(folder), "--night", str(night), *options,
+             *(killed if night == 1 else ())],
+            cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=HANGS,
+        )
+        assert (done.returncode == 0) == (night != 1), done.stdout + done.stderr
+        told.append(done.stdout)
+    return told
+
+
+def test_a_graph_is_kept_over_three_nights(tmp_path):
+    told = nights("nightly_graph.py", tmp_path / "graph", ["--killed"],
+                  "--nodes", "60", "--edges", "50")
+    assert "as a search finds them" in told[0] and "as a search finds them" in told[2]
+    assert "NOT" not in "".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["committed", "merged"])
+def test_a_view_of_delta_tables_is_kept_over_three_nights(tmp_path, when):
+    folder = os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta"
+    jars = sorted(map(str, Path(folder).glob("*.jar")))
+    assert jars, "run ci/delta_jars"
+    told = nights(
+        "nightly_view.py", tmp_path / "shop", ["--killed", when], "--sales", "2000", submit=(
+            "--jars", ",".join(jars),
+            "--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+            "--conf", "spark.sql.catalog.spark_catalog="
+            "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "--conf", "spark.databricks.delta.snapshotPartitions=1",
+        ),
+    )
+    assert "as plain Spark" in told[0] and "as plain Spark" in told[2]
+    assert "NOT" not in "".join(told)

@@ -1,0 +1,112 @@
+"""Connected components of a graph that a job keeps up to date, night after night.
+
+    python examples/nightly_graph.py --folder /tmp/graph --night 0
+    python examples/nightly_graph.py --folder /tmp/graph --night 1
+
+Each night has some other edges, and lets the components catch up: the loop that spreads labels goes
+on from where it came to rest the night before, in another process. ``--killed`` ends the process
+when the state is kept and the target has not been written yet, as a power cut would; the next night
+begins with that. The target, a folder of CSV files, one an epoch, is added up and compared with the
+components that a search finds in the edges as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyspark_diff
+from pyspark_diff import Dataflow
+from pyspark_diff.graphs import connected_components
+from pyspark_diff.sinks import Epoch, Sink
+from pyspark_diff.sources import snapshots
+
+
+def edges_at(night: int, nodes: int, count: int) -> list[tuple[int, int]]:
+    """The edges of a night: some of the one before are gone, and as many have come."""
+    chance = random.Random(0)
+    edges = [(chance.randrange(nodes), chance.randrange(nodes)) for _ in range(count)]
+    for _ in range(night):
+        for _ in range(max(1, count // 10)):
+            edges[chance.randrange(count)] = chance.randrange(nodes), chance.randrange(nodes)
+    return edges
+
+
+class Folder(Sink):
+    """A file for each epoch, which has the name of the epoch and is there whole or not at all."""
+
+    def __init__(self, folder: Path, killed: bool):
+        self._folder, self._killed = folder, killed
+
+    def write(self, epoch: Epoch) -> None:
+        if self._killed:
+            os._exit(137)
+        self._folder.mkdir(exist_ok=True)
+        if epoch.is_first:
+            for path in self._folder.glob("*.csv"):
+                path.unlink()
+        new = self._folder / "new"
+        with new.open("w", newline="") as file:
+            csv.writer(file).writerows(epoch.changes.toLocalIterator())
+        new.replace(self._folder / f"{epoch.number}.csv")
+
+    def standing(self) -> dict[int, int]:
+        """The component of each node: all that was written, added up."""
+        total: Counter[tuple[int, int]] = Counter()
+        for path in self._folder.glob("*.csv"):
+            with path.open(newline="") as file:
+                for node, component, _, diff in csv.reader(file):
+                    total[int(node), int(component)] += int(diff)
+        return dict(pair for pair, count in total.items() if count)
+
+
+def searched(edges: list[tuple[int, int]]) -> dict[int, int]:
+    """The smallest node of each node's component, by uniting sets."""
+    parent: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        while parent.setdefault(node, node) != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    for edge in edges:
+        one, other = sorted(map(root, edge))
+        parent[other] = one
+    return {node: root(node) for node in list(parent)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", required=True, help="where the state and the target are")
+    parser.add_argument("--night", type=int, default=0)
+    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--edges", type=int, default=900)
+    parser.add_argument("--killed", action="store_true")
+    options = parser.parse_args(arguments)
+    folder = Path(options.folder).absolute()
+    spark = pyspark_diff.session("nightly graph")
+    edges = edges_at(options.night, options.nodes, options.edges)
+    table = spark.createDataFrame(edges, "src long, dst long")
+    target = Folder(folder / "components", options.killed)
+
+    def program(flow: Dataflow) -> None:
+        source = flow.source("edges", snapshots(lambda: table))
+        connected_components(source).sink("components", target)
+
+    folder.mkdir(exist_ok=True, parents=True)
+    with Dataflow.open(str(folder / "state"), program, spark=spark) as flow:
+        flow.catch_up()
+    found, expected = target.standing(), searched(edges)
+    same = found == expected
+    print(f"night {options.night}: {len(found)} nodes in {len(set(found.values()))} components, "
+          f"{'as' if same else 'NOT as'} a search finds them")
+    if not same:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
