@@ -31,7 +31,7 @@ def edges_at(night: int, nodes: int, count: int) -> list[tuple[int, int]]:
     chance = random.Random(0)
     edges = [(chance.randrange(nodes), chance.randrange(nodes)) for _ in range(count)]
     for _ in range(night):
-        for _ in range(max(1, count // 100)):
+        for _ in range(max(1, count // 10)):
             edges[chance.randrange(count)] = chance.randrange(nodes), chance.randrange(nodes)
     return edges
 

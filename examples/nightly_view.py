@@ -58,8 +58,10 @@ def make(spark, folder, count):
     rows = {
         "sales": spark.range(count).selectExpr(
             "id", "id * 31 % 97 AS customer", "id * 17 % 23 AS product", "id % 1000 AS cents"),
-        "customers": spark.range(97).selectExpr("id", "concat('region ', id % 5)"),
-        "products": spark.range(23).selectExpr("id", "concat('category ', id % 4)"),
+        "customers": spark.range(97).selectExpr(
+            "id AS customer", "concat('region ', id % 5) AS region"),
+        "products": spark.range(23).selectExpr(
+            "id AS product", "concat('category ', id % 4) AS category"),
     }
     for name, columns in COLUMNS.items():
         table = f"delta.`{folder}/{name}`"
