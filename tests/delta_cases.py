@@ -118,6 +118,7 @@ def version_of(spark, table):
     return spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").head().version
 
 
+@pytest.mark.slow
 def test_a_source_follows_a_table(spark, table, monkeypatch):
     """All that Delta does to rows, read by a key and without, by each of the two readers."""
     spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES ({ALL})")
@@ -278,6 +279,7 @@ class Shop:
         assert {row: n for row, n in log.items() if n} == Counter(map(tuple, pairs))
 
 
+@pytest.mark.slow
 def test_nights_with_failures(spark, tmp_path):
     choose, shop = random.Random(5), Shop(spark, tmp_path)
     orders, customers = shop.name("orders"), shop.name("customers")
@@ -314,6 +316,7 @@ def test_nights_with_failures(spark, tmp_path):
     assert not spark.conf.get("spark.databricks.delta.write.txnAppId", None)
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path):
     name, given = f"delta.`{tmp_path}/t`", []
 
@@ -346,6 +349,7 @@ def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path):
 NAMES = "`A.b` int, `c``d` string, `e f` int"
 
 
+@pytest.mark.slow
 def test_names_nulls_and_nothing(spark, table):
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", NAMES)
@@ -380,6 +384,7 @@ def test_two_rows_of_a_key_are_refused(spark, table):
             assert not then or rows_of(spark, table) == before
 
 
+@pytest.mark.slow
 def test_tables_of_others_are_left_alone(spark, table):
     spark.sql(f"CREATE TABLE {table} (k INT) USING delta")
     with Dataflow(spark, runner="local") as flow:
@@ -409,6 +414,7 @@ def test_tables_of_others_are_left_alone(spark, table):
             flow.step()
 
 
+@pytest.mark.slow
 def test_a_program_that_has_changed_begins_anew(spark, table, tmp_path):
     source = f"{table}_source"
     spark.sql(f"CREATE TABLE {source} USING delta TBLPROPERTIES ({FEED}) AS SELECT 1 AS k, 2 AS v")

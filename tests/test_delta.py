@@ -21,14 +21,19 @@ JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")
 #: Seconds after which they hang.
 HANGS = 900
 NAMES = [
-    node.name for node in ast.parse(CASES.read_text(encoding="utf-8")).body
+    pytest.param(node.name, marks=pytest.mark.slow) if any(
+        ast.unparse(one) == "pytest.mark.slow" for one in node.decorator_list
+    ) else node.name
+    for node in ast.parse(CASES.read_text(encoding="utf-8")).body
     if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
 ]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What became of each case: nothing if it is right, or what was said."""
+def outcomes(tmp_path_factory, request):
+    """What became of each case that is to run: nothing if it is right, or what was said."""
+    names = [item.callspec.params["name"] for item in request.session.items
+             if item.path == request.path]
     assert list(JARS.glob("delta-spark_*.jar")), f"no jars in {JARS}: run ci/delta_jars"
     report = tmp_path_factory.mktemp("delta") / "report.xml"
     environment = {**os.environ, "DELTA_JARS": str(JARS)}
@@ -36,7 +41,8 @@ def outcomes(tmp_path_factory):
         del environment[name]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
-         f"--junitxml={report}", str(CASES)],
+         "-m", "slow or not slow", f"--junitxml={report}",
+         *(f"{CASES}::{name}" for name in names)],
         env=environment, capture_output=True, text=True, timeout=HANGS,
     )
     assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]
