@@ -169,6 +169,7 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
     spark.conf.set(CHANGES, "false")
 
 
+@pytest.mark.slow
 def test_gaps_are_told_or_bridged(spark, table):
     spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta")
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (1, 'a'), (2, 'b')")

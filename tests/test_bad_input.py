@@ -694,6 +694,7 @@ FLOW_CALLS = {
     "source": lambda f: f.source("fed", snapshots(f.spark.range(1))),
     "late": lambda f: f.late("fed"),
     "catch_up": lambda f: f.catch_up(),
+    "import_table": lambda f: f.import_table("nosuch"),
     "history": lambda f: f.history(),
     "vacuum": lambda f: f.vacuum(),
     "verify": lambda f: f.verify(),
@@ -715,6 +716,7 @@ FRAME_CALLS = {
     "inspect": lambda c: c.inspect(print),
     "keep": lambda c: c.keep("kept"),
     "sink": lambda c: c.sink("out", foreach(print)),
+    "save_as_table": lambda c: c.save_as_table("kept_rows"),
     "iterate": lambda c: c.iterate(lambda x: x),
     "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),
@@ -1062,7 +1064,8 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
     ran(flow, session)
     state = flow._state
     for name, call in FRAME_CALLS.items():
-        if name not in KEEPING | {"at", "changes", "to_df", "hold", "leave", "set"}:
+        reading = {"at", "changes", "to_df", "hold", "leave", "save_as_table", "set"}
+        if name not in KEEPING | reading:
             call(rows)
     assert flow._state is state and not flow._build().late
     for keep in (rows.keep, doubled.keep, lambda: rows.inspect(print), rows.arrange_by_self):

@@ -578,6 +578,7 @@ with Dataflow(session()) as flow:
 '''
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same(tmp_path):
     shown = []
     for seed, shift in (("1", ""), ("2", "# a line\nPLACE = 1\n\n")):

@@ -166,6 +166,7 @@ def typed(flow):
     words.withColumnRenamed("Word", "time2").keep("empty")
 
 
+@pytest.mark.slow
 def test_all_types(spark, store):
     with Dataflow.open(store, typed, spark=spark, buckets=3) as flow:
         flow.session("typed").insert(VALUES)
@@ -319,6 +320,7 @@ def test_a_damaged_store_is_refused_and_not_read(spark, store, damage):
         read(spark, store).collect()
 
 
+@pytest.mark.slow
 def test_threads_read_at_once(spark, store):
     with opened(store, spark) as flow:
         fed(flow, 1, *[(i, "a", i) for i in range(1, 20)])
@@ -422,6 +424,7 @@ def test_changes_as_change_data_capture_has_them(spark, store, tmp_path):
     assert {row._change_type for row in last} == {"insert"}
 
 
+@pytest.mark.slow
 def test_rows_of_what_only_grows(spark, store, tmp_path):
     with opened(store, spark) as flow:
         fed(flow, 1, (1, "a", 1), (1, "a", 1))

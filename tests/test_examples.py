@@ -341,6 +341,7 @@ def nights(example, folder, killed, *options, submit=()):
     return told
 
 
+@pytest.mark.slow
 def test_a_graph_is_kept_over_three_nights(tmp_path):
     told = nights("nightly_graph.py", tmp_path / "graph", ["--killed"],
                   "--nodes", "60", "--edges", "50")
