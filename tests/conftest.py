@@ -57,7 +57,8 @@ LONGEST = [
     "test_delta", "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
     "test_cluster", "test_live", "test_bridge", "test_plain_columns", "test_case",
-    "test_background", "test_examples", "test_iterate", "test_graphs", "test_quiet", "test_nothing",
+    "test_background", "test_nights", "test_sources", "test_catch_up", "test_examples",
+    "test_iterate", "test_graphs", "test_quiet", "test_nothing",
     "test_handles", "test_interrupts", "test_many_rows", "test_damage", "test_durability",
     "test_blueprint", "test_stored_cases", "test_store_edges", "test_durable", "test_reopening",
     "test_law", "test_growth", "test_pyspark_names", "test_computed", "test_commit",
@@ -67,34 +68,35 @@ LONGEST = [
 ]
 
 
-#: Files of which only every second case of a parametrized test runs by default, the others with
+#: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
-HALVED = frozenset({
-    "test_aggregates", "test_background", "test_bad_input", "test_columns",
-    "test_combined_aggregates", "test_commit", "test_computed", "test_data_source", "test_delta",
-    "test_graphs", "test_graphx", "test_growth", "test_handles", "test_iterate", "test_joins",
-    "test_nothing", "test_pieces", "test_sinks", "test_sources", "test_step", "test_storage",
-    "test_tables", "test_types",
-})
+SAMPLED = {
+    "test_aggregates": 3, "test_background": 2, "test_bad_input": 2, "test_columns": 2,
+    "test_combined_aggregates": 2, "test_commit": 2, "test_computed": 2, "test_data_source": 3,
+    "test_graphs": 2, "test_graphx": 2, "test_growth": 2, "test_handles": 2, "test_iterate": 2,
+    "test_joins": 3, "test_nothing": 2, "test_pieces": 2, "test_sinks": 2, "test_sources": 2,
+    "test_step": 2, "test_storage": 2, "test_tables": 2, "test_types": 3,
+}
 
 
-def mark_every_second(items: list[pytest.Item]) -> None:
-    """Of each test of these that has cases about half are slow: which, hangs on its name, so that
-    of a pair such as two runners one test runs the first and another one the second."""
+def leave_out_cases(items: list[pytest.Item]) -> None:
+    """Of each of these tests that has cases most are slow: which, hangs on its name, so that of a
+    pair such as two runners one test runs the first and another one the second."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.stem in HALVED and not item.get_closest_marker("slow"):
+        if item.path.stem in SAMPLED and not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, found in cases.items():
-        if len(found) > 1:
-            for item in found[zlib.crc32(name.encode()) % 2::2]:
+        every = min(SAMPLED[found[0].path.stem], len(found))
+        for number, item in enumerate(found):
+            if number % every != zlib.crc32(name.encode()) % every:
                 item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files come first, so that the processes of a run end at about the same time."""
-    mark_every_second(items)
+    leave_out_cases(items)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 

@@ -215,6 +215,7 @@ def test_gaps_are_told_or_bridged(spark, table):
     assert not applied(content, strict.read(spark, offset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement, told", [
     ("ADD COLUMN z INT", "z came"), ("DROP COLUMN v", "v went"),
     ("RENAME COLUMN v TO w", "w came, v went"),
