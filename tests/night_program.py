@@ -78,8 +78,9 @@ class Feed:
         orders, customers = [], []
         there = self.orders()
         for _ in range(chance.choice([0, 3, 7])):
-            if there and chance.random() < 0.3:
-                row = chance.choice(sorted(there.elements()))
+            rows = sorted(there.elements())
+            if rows and chance.random() < 0.3:
+                row = chance.choice(rows)
                 orders.append(["d", *row])
                 there[row] -= 1
             else:
