@@ -12,16 +12,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.data_source.opened import Rows
+from pyspark_diff.data_source.opened import BATCH_ROWS, Rows
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import from_int64
-from pyspark_diff.kernels.standing import PIECE_ROWS
+from pyspark_diff.kernels.standing import PIECE_ROWS, each_as_often
 from pyspark_diff.kernels.updates import Updates, concat
-
-#: Rows of one record batch.
-BATCH_ROWS = 1 << 16
 
 
 def changes_in(
@@ -55,7 +52,7 @@ def changes_in(
         found = consolidate(concat(parts)).updates
         if rows.shape == "changes":
             moments = from_int64(pa.array(found.times()), rows.moment)
-            yield from rows.batches(found, (moments, pa.array(found.diffs())), BATCH_ROWS)
+            yield from rows.batches(found, (moments, pa.array(found.diffs())))
         elif rows.shape == "cdc":
             yield from _as_cdc(rows, found)
         else:
@@ -82,13 +79,10 @@ def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
         order[turned], order[turned + 1] = turned + 1, turned
         changes, kinds, diffs = changes.take(order), kinds[order], diffs[order]
     names = pa.array(["insert", "delete", "update_postimage", "update_preimage"])
-    until = np.cumsum(np.abs(diffs))
-    for start in range(0, int(until[-1]), BATCH_ROWS):
-        places = np.arange(start, min(start + BATCH_ROWS, int(until[-1])))
-        index = np.searchsorted(until, places, side="right")
-        version = pa.array(np.full(index.size, rows.commit))
-        beside = (names.take(pa.array(kinds[index])), version)
-        yield from rows.batches(changes.take(index), beside, BATCH_ROWS)
+    for places in each_as_often(np.abs(diffs), BATCH_ROWS):
+        version = pa.array(np.full(places.size, rows.commit))
+        beside = (names.take(pa.array(kinds[places])), version)
+        yield from rows.batches(changes.take(places), beside)
 
 
 def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
@@ -101,9 +95,5 @@ def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
             f"records were taken back, such as {shown}, and rows alone cannot tell that: read the "
             "stream as .option('shape', 'changes'), or as 'cdc'"
         )
-    until = np.cumsum(diffs)
-    total = int(until[-1]) if until.size else 0
-    for start in range(0, total, BATCH_ROWS):
-        places = np.arange(start, min(start + BATCH_ROWS, total))
-        index = np.searchsorted(until, places, side="right")
-        yield from rows.batches(changes.take(index), (), BATCH_ROWS)
+    for places in each_as_often(diffs, BATCH_ROWS):
+        yield from rows.batches(changes.take(places))

@@ -32,6 +32,8 @@ from pyspark_diff.trace.objects import Objects, objects_at
 from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
 
+#: Rows of one record batch.
+BATCH_ROWS = 1 << 16
 #: Options of what is read.
 READ = ("path", "name", "shape", "time", "commit", "since", "until", "start", "allowNegative",
         "holdSeconds")
@@ -247,9 +249,9 @@ class Rows:
             yield found
 
     def batches(
-        self, updates: Updates, beside: Sequence[pa.Array], rows: int
+        self, updates: Updates, beside: Sequence[pa.Array] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of a certain number of rows: those of the records, and what is beside."""
+        """Record batches of `BATCH_ROWS` rows: those of the records, and what is beside."""
         schema = to_arrow_schema(self.struct, timezone="UTC")
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(beside)
@@ -258,5 +260,5 @@ class Rows:
             for array, field in zip(arrays, schema)
         ]
         whole = pa.RecordBatch.from_arrays(fitted, schema=schema)
-        for start in range(0, whole.num_rows, rows):
-            yield whole.slice(start, rows)
+        for start in range(0, whole.num_rows, BATCH_ROWS):
+            yield whole.slice(start, BATCH_ROWS)

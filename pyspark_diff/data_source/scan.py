@@ -23,16 +23,22 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_diff.data_source.changes import changes_in
-from pyspark_diff.data_source.opened import READ, Collection, Held, Pin, Rows, shape_of
+from pyspark_diff.data_source.opened import (
+    BATCH_ROWS,
+    READ,
+    Collection,
+    Held,
+    Pin,
+    Rows,
+    shape_of,
+)
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.standing import standing
+from pyspark_diff.kernels.standing import each_as_often, standing
 from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.trace.batch import Batch
 
-#: Rows of one record batch.
-BATCH_ROWS = 1 << 16
 #: So many keys are looked for one by one.
 MOST_KEYS = 1 << 12
 
@@ -154,9 +160,10 @@ class Scan(DataSourceReader):
                 records = records.take(records.diffs() > 0)
                 times = records.diffs()
             if not (times == 1).all():
-                yield from _often(self._rows, records)
+                for places in each_as_often(records.diffs(), BATCH_ROWS):
+                    yield from self._rows.batches(records.take(places))
             else:
-                yield from self._rows.batches(records, (), BATCH_ROWS)
+                yield from self._rows.batches(records)
 
     def _check(self, records: Updates) -> None:
         if self._allow_negative:
@@ -169,16 +176,6 @@ class Scan(DataSourceReader):
             "inserted. Correct the input, or give .option('allowNegative', True) to leave such "
             "records out"
         )
-
-
-def _often(rows: Rows, records: Updates) -> Iterator[pa.RecordBatch]:
-    """Each record as often as it stands there, never all of them at once."""
-    until = np.cumsum(records.diffs())
-    total = int(until[-1]) if until.size else 0
-    for start in range(0, total, BATCH_ROWS):
-        places = np.arange(start, min(start + BATCH_ROWS, total))
-        index = np.searchsorted(until, places, side="right")
-        yield from rows.batches(records.take(index), (), BATCH_ROWS)
 
 
 def _at_times(batches: Sequence[Batch], since: int, until: int) -> list[Batch]:

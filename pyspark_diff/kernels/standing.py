@@ -17,7 +17,7 @@ import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import Int64, Updates, concat
 
 #: So many rows are held at once, where there is more than one batch.
 PIECE_ROWS = 1 << 23
@@ -51,6 +51,27 @@ def standing(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
         return
     for keys in ranges(held, [], fitting(held, PIECE_ROWS)) if held else ():
         yield from _of_several([_until(within(updates, keys), time) for updates in held])
+
+
+def each_as_often(counts: Int64, most: int) -> Iterator[Int64]:
+    """Places of records, each as often as it stands, and never more than so many of them at once.
+
+    Parameters
+    ----------
+    counts : array of int64
+        Of each record, none of them negative.
+    most : int
+
+    Examples
+    --------
+    >>> [places.tolist() for places in each_as_often(np.array([2, 0, 3]), 4)]
+    [[0, 0, 2, 2], [2]]
+    """
+    until = np.cumsum(counts)
+    total = int(until[-1]) if until.size else 0
+    for start in range(0, total, most):
+        copies = np.arange(start, min(start + most, total))
+        yield np.searchsorted(until, copies, side="right")
 
 
 def _until(updates: Updates, time: int) -> Updates:

@@ -27,6 +27,7 @@ from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
+from pyspark_diff.kernels.standing import each_as_often
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
@@ -315,16 +316,12 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
 
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
-    """Each row as often as it is told, in chunks."""
-    until = np.cumsum(times)
-    total = int(until[-1]) if until.size else 0
-    for start in range(0, total, CHUNK_ROWS) or (0,):
-        rows = np.arange(start, min(start + CHUNK_ROWS, total))
-        index = np.searchsorted(until, rows, side="right")
+    """Each row as often as it is told, in chunks, of which there is at least one."""
+    for rows in each_as_often(times, CHUNK_ROWS) if times.any() else [np.arange(0)]:
         if table.num_columns:
-            yield table.take(pa.array(index))
+            yield table.take(pa.array(rows))
         else:
-            yield _table([], [], index.size)
+            yield _table([], [], rows.size)
 
 
 def _repeated_in_spark(
