@@ -37,7 +37,6 @@ from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.standing import each_as_often, standing
 from pyspark_diff.kernels.updates import Int64, Updates
-from pyspark_diff.trace.batch import Batch
 
 #: So many keys are looked for one by one.
 MOST_KEYS = 1 << 12
@@ -99,15 +98,14 @@ class Scan(DataSourceReader):
         collection = Collection(options, pin or options.whole("commit"))
         collection.checked(schema, shape)
         arrangement = collection.kept.arrangement
-        trace, kind = arrangement.trace, arrangement.time_type
+        kind = arrangement.time_type
         time, since, until = None, -(2**63), 2**63 - 1
         for name in ("since", "until") if shape == "rows" else ("time", "allowNegative"):
             if options.get(name) is not None:
                 raise ValueError(f"option {name!r} has no meaning where the shape is {shape!r}")
         told = collection.next_to_do
         if shape == "rows":
-            time = arrangement.readable(options.time("time", kind), told)
-            batches = _at_times(trace.batches, since, time)
+            until = time = arrangement.readable(options.time("time", kind), told)
         else:
             if options.get("until") is not None or options.get("since") is not None:
                 until = arrangement.readable(options.time("until", kind), told)
@@ -118,7 +116,7 @@ class Scan(DataSourceReader):
                     f"changes since {kind.decode(since)!r} until {kind.decode(until)!r} run "
                     "backwards: give the earlier time first"
                 )
-            batches = _at_times(trace.batches, since, until)
+        batches = arrangement.trace.reaching(since + 1, until + 1).batches
         return cls(
             collection.rows(shape), time, since, until, collection.parts(batches),
             collection.kept.buckets, options.flag("allowNegative"),
@@ -176,16 +174,6 @@ class Scan(DataSourceReader):
             "inserted. Correct the input, or give .option('allowNegative', True) to leave such "
             "records out"
         )
-
-
-def _at_times(batches: Sequence[Batch], since: int, until: int) -> list[Batch]:
-    """Those that may have updates at times after one, up to and with another."""
-    found = []
-    for batch in batches:
-        lower, upper = batch.description.lower.bound, batch.description.upper.bound
-        if (lower is None or lower <= until) and (upper is None or upper - 1 > since):
-            found.append(batch)
-    return found
 
 
 class _Pushing:

@@ -126,7 +126,7 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["commit"] < 0:
             return _intervals(new, self._shape, batches, None, (), (_FIRST, upper), None)
         if start["program"] == offset["program"] and known < lower <= upper:
-            late = [b for b in batches if (at := b.description.upper.bound) is None or at > lower]
+            late = arrangement.trace.reaching(lower, None).batches
             return _intervals(new, self._shape, late, None, (), (lower - 1, upper), None)
         try:
             old = self._collection(start["commit"])

@@ -33,7 +33,6 @@ from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.spine import Trace
 
 Tables = Iterator[pa.Table]
@@ -119,23 +118,12 @@ class Arrangement:
                 inside &= times < upper
             return self._rows(updates.take(inside), None)
 
-        held = self._reaching(lower, upper)
+        held = replace(self, trace=self.trace.reaching(lower, upper))
         return held._frame(spark, self._update_struct(), within, by_time=True)
 
     def has_between(self, lower: int | None, upper: int | None) -> bool:
         """Whether there may be updates in an interval of times."""
-        return self._reaching(lower, upper).trace.rows > 0
-
-    def _reaching(self, lower: int | None, upper: int | None) -> Arrangement:
-        """The batches that reach into an interval of times."""
-        def reaches(batch: Batch) -> bool:
-            begin, end = batch.description.lower.bound, batch.description.upper.bound
-            return (lower is None or end is None or end > lower) and (
-                upper is None or begin is not None and begin < upper
-            )
-
-        batches = tuple(filter(reaches, self.trace.batches))
-        return replace(self, trace=replace(self.trace, batches=batches))
+        return self.trace.reaching(lower, upper).rows > 0
 
     def readable(self, time: Any, next_to_do: Callable[[], str]) -> int:
         """A time that a user gave, encoded, or the latest complete one.

@@ -59,6 +59,22 @@ class Trace:
             file.path for batch in self.batches for file in batch.files.get(bucket, ())
         )
 
+    def reaching(self, lower: int | None, upper: int | None) -> "Trace":
+        """The batches that may have updates in an interval of times, beside others.
+
+        Parameters
+        ----------
+        lower, upper : int or None
+            Of times ``lower <= time < upper``; None is no bound.
+        """
+        def reaches(batch: Batch) -> bool:
+            begin, end = batch.description.lower.bound, batch.description.upper.bound
+            return (lower is None or end is None or end > lower) and (
+                upper is None or begin is not None and begin < upper
+            )
+
+        return replace(self, batches=tuple(filter(reaches, self.batches)))
+
     def extended(
         self, upper: Antichain, since: Antichain, files: Files
     ) -> "Trace":
