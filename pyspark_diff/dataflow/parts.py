@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 from pyspark.sql import Column, SparkSession
@@ -34,7 +35,7 @@ from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
 
-class Parts:
+class Parts(ABC):
     """What a dataflow is made of; it holds state. Its methods are in the classes on top of it."""
 
     def __init__(
@@ -170,6 +171,6 @@ class Parts:
             self._check_open()
             return self._outputs.arrangement(node, self._state, self._inputs.start())
 
+    @abstractmethod
     def _discard(self, node: Input, where: Column | str | None, waiting: bool) -> Discarded:
         """Drop what has entered an input; whoever steps knows how."""
-        raise NotImplementedError

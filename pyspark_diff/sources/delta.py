@@ -34,6 +34,7 @@ from pyspark_diff.dataflow.source import (
     Whole,
 )
 from pyspark_diff.errors import SourceError
+from pyspark_diff.sources.tables import as_keys
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.schema import Schema, without_nullability
@@ -82,7 +83,7 @@ def delta(
     """
     if on_gap not in ("refuse", "snapshot"):
         raise ValueError(f"on_gap is 'refuse' or 'snapshot', not {on_gap!r}")
-    return _Delta(identifier(table), (key,) if isinstance(key, str) else tuple(key), on_gap)
+    return _Delta(identifier(table), as_keys(key), on_gap)
 
 
 class _Delta(Source):

@@ -8,6 +8,7 @@ is another than it was is an error. A file that is taken away is forgotten.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -38,8 +39,10 @@ UPDATES = ("u", "update", "upsert", "update_postimage", "update_after", "+u")
 DELETES = ("d", "delete", "remove", "-d")
 BEFORE = ("update_preimage", "update_before", "-u")
 
-#: Where rows come from, in columns of our own.
-_FILE, _OP, _ORDER = "__file", "__op", "__order"
+#: What a row does, and where it stands among the others, in columns of our own.
+OP, ORDER = "__op", "__order"
+#: The file that it comes from, in another one.
+_FILE = "__file"
 
 
 def files(
@@ -189,8 +192,9 @@ class _Folder(Source):
         path = F.url_decode(F.regexp_replace("_metadata.file_name", r"\\+", "%2B"))
         return frame.withColumn(_FILE, place[path])
 
+    @abstractmethod
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
-        raise NotImplementedError
+        """What the rows of some files do."""
 
 
 class _Files(_Folder):
@@ -210,7 +214,7 @@ class _Files(_Folder):
         order = F.struct(F.col(_FILE), *map(column, self._order))
         op = F.lit("i") if self._op is None else column(self._op)
         rows = at_hand(frame.select(
-            *map(column, self._struct.names), op.alias(_OP), order.alias(_ORDER)
+            *map(column, self._struct.names), op.alias(OP), order.alias(ORDER)
         ))
         return changes_of(rows, self._struct.names, self.key, repr(self._path))
 
@@ -238,7 +242,7 @@ class _Debezium(_Folder):
         order = F.struct(F.col(_FILE), *(_either(*name.split(".")) for name in self._order))
         found = at_hand(frame.select(
             *(_either(name).alias(name) for name in ("before", "after", "op")),
-            order.alias(_ORDER),
+            order.alias(ORDER),
         ).where("op is not null or before is not null or after is not null"))
         if found.where("op = 't'").limit(1).count():
             raise SourceError(
@@ -249,7 +253,7 @@ class _Debezium(_Folder):
         gone, came = F.col("op") == "d", F.col("op") != "d"
         if self.key:
             image = F.when(gone, F.col("before")).otherwise(F.col("after"))
-            rows = found.select(*_fields(image, self._struct), F.col("op").alias(_OP), _ORDER)
+            rows = found.select(*_fields(image, self._struct), F.col("op").alias(OP), ORDER)
             return changes_of(rows, self._struct.names, self.key, repr(self._path))
         lacking = found.where(
             (F.col("op").isin("u", "d") & F.col("before").isNull())
@@ -262,11 +266,11 @@ class _Debezium(_Folder):
                 "nothing was taken"
             )
         before = found.where("op in ('u', 'd')").select(
-            *_fields(F.col("before"), self._struct), F.lit("d").alias(_OP), _ORDER
+            *_fields(F.col("before"), self._struct), F.lit("d").alias(OP), ORDER
         )
         after = found.where("op <> 'd' or op is null").select(
             *_fields(F.col("after"), self._struct),
-            F.when(F.col("op") == "u", "i").otherwise(F.col("op")).alias(_OP), _ORDER,
+            F.when(F.col("op") == "u", "i").otherwise(F.col("op")).alias(OP), ORDER,
         )
         return changes_of(before.unionByName(after), self._struct.names, (), repr(self._path))
 
@@ -283,7 +287,7 @@ def changes_of(
     Parameters
     ----------
     rows : DataFrame
-        Columns of the records, ``__op`` and ``__order``.
+        Columns of the records, `OP` and `ORDER`.
     names : sequence of str
         Those of the records.
     key : sequence of str
@@ -295,20 +299,20 @@ def changes_of(
     SourceError
         If an op is none, or cannot be done without a key.
     """
-    op = F.lower(F.col(_OP))
+    op = F.lower(F.col(OP))
     known = (*INSERTS, *DELETES, *BEFORE, *UPDATES)
     strange = rows.where(F.coalesce(~op.isin(*known), F.lit(True))).limit(1).collect()
     if strange:
         raise SourceError(
-            f"a row of {table} has the op {strange[0][_OP]!r}, and ops are "
+            f"a row of {table} has the op {strange[0][OP]!r}, and ops are "
             f"{', '.join(known)}; nothing was taken"
         )
     records = list(map(column, names))
     if key:
         frame = rows.where(~op.isin(*BEFORE))
         deleted, upserted = latest(
-            frame.select(*records, op.isin(*DELETES).alias(_OP), _ORDER), key, [F.col(_ORDER)],
-            F.col(_OP), table,
+            frame.select(*records, op.isin(*DELETES).alias(OP), ORDER), key, [F.col(ORDER)],
+            F.col(OP), table,
         )
         return [Deletes(deleted), Upserts(upserted.select(*records))]
     if rows.where(op.isin("u", "update", "upsert")).limit(1).count():

@@ -24,6 +24,7 @@ from pyspark_diff.dataflow.source import (
     Upserts,
 )
 from pyspark_diff.errors import NotReadableError, SchemaError, errors_to_text
+from pyspark_diff.sources.tables import as_keys
 from pyspark_diff.spark.schema import parse_schema
 from pyspark_diff.trace.inbox import InboxBatch, inbox_batches, offset_after, read_file
 
@@ -61,7 +62,7 @@ def inbox(
     ...     counts = words.count().keep()
     ...     _ = flow.catch_up()
     """
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = as_keys(key)
     if keys and diff is not None or time is not None and diff is None:
         raise SchemaError(
             "updates of an inbox have a diff and may have a time, and no key; rows with a key have "

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.source import Offset, Reading, Source
 from pyspark_diff.errors import NotReadableError, SourceError
-from pyspark_diff.sources.files import _OP, _ORDER, changes_of
+from pyspark_diff.sources.files import OP, ORDER, changes_of
 from pyspark_diff.sources.tables import as_keys, at_hand
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import parse_schema
@@ -123,7 +123,7 @@ class Batches(Source):
         op = F.lit("i") if self._op is None else column(self._op)
         order = [*map(column, self._order)] or [F.lit(0)]
         rows = at_hand(frame.select(
-            *map(column, self._struct.names), op.alias(_OP), F.struct(*order).alias(_ORDER)
+            *map(column, self._struct.names), op.alias(OP), F.struct(*order).alias(ORDER)
         ))
         changes = changes_of(rows, self._struct.names, self.key, f"batch {batch}")
         return Reading({"query": query, "batch": batch}, changes)
