@@ -30,7 +30,7 @@ from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.runners import local, pieces, read, tasks
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
 from pyspark_diff.spark.schema import Schema
@@ -209,7 +209,7 @@ def test_a_large_bucket_beside_small_ones_is_in_few_pieces(small, at_work, large
 
 def test_a_table_comes_in_by_slices(small):
     table = pa.table({"k": np.arange(5 * PIECE)})
-    source = Source(Schema(T.StructType().add("k", "long")), table=table, rows=table.num_rows)
+    source = UpdateRows(Schema(T.StructType().add("k", "long")), table=table, rows=table.num_rows)
     found = list(LocalRunner(None).tables(Feed(source), PIECE))
     assert [part.num_rows for part in found] == [PIECE] * 5
     assert pa.concat_tables(found) == table

@@ -26,7 +26,7 @@ from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.operators.upsert import KINDS, ChangesInput
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace import storage
@@ -269,4 +269,4 @@ def _at_hand(arrival: Arrival) -> Arrival:
     if not source.paths or source.rows is None or source.rows > ROWS:
         return arrival
     table = pa.concat_tables(map(storage.read_table, source.paths))
-    return replace(arrival, source=Source(source.schema, table=table, rows=table.num_rows))
+    return replace(arrival, source=UpdateRows(source.schema, table=table, rows=table.num_rows))

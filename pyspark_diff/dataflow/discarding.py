@@ -25,7 +25,7 @@ from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.operators.node import Node
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.frames import column, update_struct
 from pyspark_diff.spark.jobs import run_job
@@ -87,7 +87,7 @@ def _split(
 
     def put(held: list[Arrival], arrival: Arrival, **changes: Any) -> None:
         schema = arrival.source.schema
-        held.append(replace(arrival, source=Source(schema, **changes)))
+        held.append(replace(arrival, source=UpdateRows(schema, **changes)))
 
     for arrival in arrivals:
         source = arrival.source

@@ -27,7 +27,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.operators.node import Input
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain
@@ -50,7 +50,7 @@ class _Content(NamedTuple):
     capability: Antichain
     #: What was declared with the last flush.
     frontier: Antichain
-    #: Since the last flush: what came as a source, and the many small tables of records that came
+    #: Since the last flush: what came by itself, and the many small tables of records that came
     #: each with a time and a diff for all of them.
     waiting: list[Arrival]
     rows: list[tuple[pa.Table, int, int]]
@@ -269,7 +269,7 @@ class BaseSession:
         return now
 
     def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
-        """One source of the many small tables that insert and remove left."""
+        """One arrival of the many small tables that insert and remove left."""
         if not rows:
             return []
         tables, times, diffs = zip(*rows)
@@ -281,14 +281,14 @@ class BaseSession:
         table = pa.table(
             [*records.columns, time, diff], names=[*self._node.schema.names, TIME, DIFF]
         )
-        source = Source(self._node.schema, table=table, rows=table.num_rows)
-        return [Arrival(source, max(times))]
+        entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
+        return [Arrival(entered, max(times))]
 
-    def _enter(self, source: Source, first: int, last: int) -> None:
+    def _enter(self, entered: UpdateRows, first: int, last: int) -> None:
         """Take in updates that bring their times, the first and last of which are known."""
         with self._lock:
             self._check_times(first, self._open())
-            self._content.waiting.append(Arrival(source, last))
+            self._content.waiting.append(Arrival(entered, last))
 
     def _span(self, frame: DataFrame) -> _Span | None:
         """The times of a Spark frame of updates; None where it has no rows."""
@@ -428,8 +428,8 @@ class InputSession(BaseSession):
             raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
             encoded = as_int64(time.combine_chunks()).to_numpy()
-            source = Source(self._node.schema, table=table, rows=table.num_rows)
-            self._enter(source, int(encoded.min()), int(encoded.max()))
+            entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
+            self._enter(entered, int(encoded.min()), int(encoded.max()))
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()
@@ -438,8 +438,8 @@ class InputSession(BaseSession):
             check_deterministic(found)
             with self._lock:
                 now = self._open()
-                source = Source(self._node.schema, frame=found, time=now, diff=diff)
-                self._content.waiting.append(Arrival(source, now))
+                entered = UpdateRows(self._node.schema, frame=found, time=now, diff=diff)
+                self._content.waiting.append(Arrival(entered, now))
         elif found.num_rows:
             with self._lock:
                 self._content.rows.append((found, self._open(), diff))
@@ -447,7 +447,7 @@ class InputSession(BaseSession):
     def _update_frame(self, frame: DataFrame) -> None:
         span = self._span(frame)
         if span is not None:
-            self._enter(Source(self._node.schema, frame=frame, rows=span.rows), *span[:2])
+            self._enter(UpdateRows(self._node.schema, frame=frame, rows=span.rows), *span[:2])
 
 
 def check_name(name: object, what: str, example: str) -> None:

@@ -33,7 +33,7 @@ from pyspark_diff.operators.upsert import (
     UPSERT,
     ChangesInput,
 )
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, meant_by
 
@@ -166,8 +166,8 @@ class KeyedSession(BaseSession):
             with self._lock:
                 now = self._open()
                 self._content.rows.append((self._numbered(clear, CLEAR, number), now, 1))
-                source = Source(self._node.schema, frame=frame, time=now, diff=1)
-                self._content.waiting.append(Arrival(source, now))
+                entered = UpdateRows(self._node.schema, frame=frame, time=now, diff=1)
+                self._content.waiting.append(Arrival(entered, now))
             return
         self._check_once(found)
         with self._lock:
@@ -208,21 +208,21 @@ class KeyedSession(BaseSession):
         table = table.append_column(TIME, times)
         table = table.append_column(DIFF, pa.array(np.ones(table.num_rows, np.int64)))
         encoded = as_int64(times).to_numpy()
-        source = Source(self._node.schema, table=table, rows=table.num_rows)
-        self._enter(source, int(encoded.min()), int(encoded.max()))
+        entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
+        self._enter(entered, int(encoded.min()), int(encoded.max()))
 
     def _change_frame(self, kind: int, found: DataFrame, time: str | None) -> None:
         frame = self._frame(found, kind, self._numbers(1), time)
         if time is None:
             with self._lock:
                 now = self._open()
-                source = Source(self._node.schema, frame=frame, time=now, diff=1)
-                self._content.waiting.append(Arrival(source, now))
+                entered = UpdateRows(self._node.schema, frame=frame, time=now, diff=1)
+                self._content.waiting.append(Arrival(entered, now))
             return
         span = self._span(frame)
         if span is not None:
-            source = Source(self._node.schema, frame=frame, rows=span.rows)
-            self._enter(source, *span[:2])
+            entered = UpdateRows(self._node.schema, frame=frame, rows=span.rows)
+            self._enter(entered, *span[:2])
 
     def _taken(self, data: Data, struct: T.StructType) -> DataFrame | pa.Table:
         """Data in some columns; of a table without a null in the key."""

@@ -17,7 +17,7 @@ from pyspark_diff.dataflow.inputs import constant_arrival
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.operators.node import Constant, Input, Node
-from pyspark_diff.runners.feed import Source
+from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import TIME, TimeType
 from pyspark_diff.times import Antichain
@@ -48,12 +48,12 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
     for node in inputs:
         if isinstance(node, Constant):
             continue
-        source = Source(node.schema, frame=node.frame)
+        rows = UpdateRows(node.schema, frame=node.frame)
         if node.frame is not None and node.local:
             # Rows that are on the driver already need no job to get there.
             table = node.frame.toArrow()
-            source = Source(node.schema, table=table, rows=table.num_rows)
-        arrivals[node] = (Arrival(source, last=END),)
+            rows = UpdateRows(node.schema, table=table, rows=table.num_rows)
+        arrivals[node] = (Arrival(rows, last=END),)
     constants = [node for node in inputs if isinstance(node, Constant)]
     if constants:
         # There before anything happens.
@@ -63,12 +63,12 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
     return WholeHistory(state, arrivals, dict.fromkeys(inputs, Antichain()))
 
 
-def _first(source: Source, time_type: TimeType) -> int:
+def _first(rows: UpdateRows, time_type: TimeType) -> int:
     """The first time of some updates; where there are none, that at which inputs begin."""
     first = None
-    if source.table is not None:
-        first = pc.min(source.table[TIME]).as_py() if source.table.num_rows else None
-    elif source.frame is not None:
-        row = source.frame.agg(F.min(column(TIME)).alias("first")).first()
+    if rows.table is not None:
+        first = pc.min(rows.table[TIME]).as_py() if rows.table.num_rows else None
+    elif rows.frame is not None:
+        row = rows.frame.agg(F.min(column(TIME)).alias("first")).first()
         first = None if row is None else row["first"]
     return time_type.start if first is None else time_type.encode(first)

@@ -24,7 +24,7 @@ from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
@@ -187,10 +187,10 @@ class StepContext:
         )
         since = self.growth.since.bound
         if self.settings.few(trace.rows):
-            source = Source(schema, table=held.table(since), rows=trace.rows)
+            source = UpdateRows(schema, table=held.table(since), rows=trace.rows)
         else:
             frame = held.updates(self.spark_runner.session, since)
-            source = Source(schema, frame=frame, rows=trace.rows)
+            source = UpdateRows(schema, frame=frame, rows=trace.rows)
         # Another input may be further than this one is: its past is brought to a time there.
         until = trace.upper if since is None else trace.upper.join(Antichain([since + 1]))
         return Feed(source, until=until)
@@ -341,7 +341,7 @@ class StepContext:
         for feed in feeds:
             if feed.source.frame is not None:
                 table = self.spark_runner.fetch(feed.source)
-                source = Source(feed.source.schema, table=table, rows=table.num_rows)
+                source = UpdateRows(feed.source.schema, table=table, rows=table.num_rows)
                 feed = replace(feed, source=source)
             fetched.append(feed)
         return self._local, fetched
@@ -363,13 +363,13 @@ class StepContext:
         tables = [o.table for o in outputs if o.table is not None and o.table.num_rows]
         held = sum(table.num_rows for table in tables)
         if tables:
-            sources.append(Source(schema, table=pa.concat_tables(tables), rows=held))
+            sources.append(UpdateRows(schema, table=pa.concat_tables(tables), rows=held))
         paths = tuple(path for output in outputs for path in output.paths)
         if paths:
             rows = sum(output.rows for output in outputs) - held
-            sources.append(Source(schema, paths=paths, rows=rows))
+            sources.append(UpdateRows(schema, paths=paths, rows=rows))
         if rest:
-            sources.append(Source(schema, rows=sum(one.rows for one in rest), rest=tuple(rest)))
+            sources.append(UpdateRows(schema, rows=sum(one.rows for one in rest), rest=tuple(rest)))
         return tuple(Feed(source, until=upper) for source in sources)
 
     def extended(

@@ -25,7 +25,7 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import sum_of
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.spark.schema import DIFF, Schema
 from pyspark_diff.spark.stored_schema import schema_from_json, schema_to_json
 from pyspark_diff.times import Antichain
@@ -73,9 +73,9 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
     directory : callable
         Gives a new directory of the store.
     """
-    known: dict[int, Source] = {}
+    known: dict[int, UpdateRows] = {}
 
-    def at_rest(source: Source) -> Source:
+    def at_rest(source: UpdateRows) -> UpdateRows:
         if id(source) not in known:
             known[id(source)] = _at_rest(source, directory)
         return known[id(source)]
@@ -99,7 +99,7 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
     )
 
 
-def _at_rest(source: Source, directory: Callable[[str], str]) -> Source:
+def _at_rest(source: UpdateRows, directory: Callable[[str], str]) -> UpdateRows:
     if source.passing:
         raise TypeError("a state holds nothing that has to be evaluated")
     if source.table is not None and source.table.nbytes > TABLE_BYTES:
@@ -228,7 +228,7 @@ class _Encoder:
             [self._source(one.source), one.last, one.taken, one.until] for one in arrivals
         ]
 
-    def _source(self, source: Source) -> int:
+    def _source(self, source: UpdateRows) -> int:
         if id(source) not in self._sources:
             told: dict[str, Any] = {"schema": schema_to_json(source.schema.struct),
                                     "rows": source.rows}
@@ -303,7 +303,7 @@ class Decoder(StoredTraces):
     """
 
     @cached_property
-    def _sources(self) -> dict[int, Source]:
+    def _sources(self) -> dict[int, UpdateRows]:
         return {}
 
     def state(self, nodes: Mapping[int, Node], graph: Graph | None) -> State:
@@ -368,19 +368,19 @@ class Decoder(StoredTraces):
         source, last, taken, until = told
         return Arrival(self._source(source), int(last), taken, until)
 
-    def _source(self, number: int) -> Source:
+    def _source(self, number: int) -> UpdateRows:
         if number not in self._sources:
             told = self.body["sources"][number]
             schema = Schema(schema_from_json(told["schema"]))
             if "place" in told:
-                self._sources[number] = Source(
+                self._sources[number] = UpdateRows(
                     schema, table=self._table(number), rows=told["rows"]
                 )
             else:
                 for name in told["files"]:
                     self._files[name]  # it is one of those that the commit names
                 paths = tuple(f"{self._root}/{name}" for name in told["files"])
-                self._sources[number] = Source(schema, paths=paths, rows=told["rows"])
+                self._sources[number] = UpdateRows(schema, paths=paths, rows=told["rows"])
         return self._sources[number]
 
     def _table(self, number: int) -> pa.Table:

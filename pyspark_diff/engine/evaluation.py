@@ -1,6 +1,6 @@
 """Evaluation of feeds: into files, once for all that read them, or into tables to be shown.
 
-For a source ``S`` and a chain of linear operators ``f``, all give the updates ``f(S)``.
+For update rows ``S`` and a chain of linear operators ``f``, all give the updates ``f(S)``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Settings
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.read import check_fit
 from pyspark_diff.runners.spark import SparkRunner
@@ -45,11 +45,11 @@ class Evaluation:
         self._spark, self._local = spark, local
         self._directory, self._written = directory, written
 
-    def materialised(self, source: Source) -> Source:
-        """A source as files, evaluated once."""
+    def materialised(self, source: UpdateRows) -> UpdateRows:
+        """Update rows as files, evaluated once."""
         return self._written_out(Feed(source), source.schema)
 
-    def _written_out(self, feed: Feed, schema: Schema) -> Source:
+    def _written_out(self, feed: Feed, schema: Schema) -> UpdateRows:
         """The rows of a feed, its chain applied, in files."""
         made = self._spark.materialise(feed, schema, self._directory("rows"))
         self._written.extend(made.paths)
@@ -90,7 +90,7 @@ class Evaluation:
             ]).empty_table()
             tables = [empty]
         table = pa.concat_tables(tables)
-        return replace(feed, source=Source(schema, table=table, rows=table.num_rows), chain=())
+        return replace(feed, source=UpdateRows(schema, table=table, rows=table.num_rows), chain=())
 
     def tables(self, node: Node, feeds: Sequence[Feed]) -> list[pa.Table]:
         """The rows of feeds, all in one schema: Spark and Arrow differ in nullability."""

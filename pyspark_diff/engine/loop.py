@@ -29,7 +29,7 @@ from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Rest, View
@@ -207,7 +207,7 @@ class Iteration:
         if not tables:
             return []
         table = pa.concat_tables(tables)
-        return [_added_up(Feed(Source(node.schema, table=table), until=self._upper), table)]
+        return [_added_up(Feed(UpdateRows(node.schema, table=table), until=self._upper), table)]
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
         return self._feeds(node.inputs[0], at)
@@ -422,7 +422,7 @@ def _added_up(feed: Feed, table: pa.Table) -> Feed:
     """A feed with the rows of a table, those that are equal added up if they can be compared."""
     schema = feed.source.schema
     table = added_up(schema, table)
-    return replace(feed, source=Source(schema, table=table, rows=table.num_rows))
+    return replace(feed, source=UpdateRows(schema, table=table, rows=table.num_rows))
 
 
 def _seen(at: Coordinate) -> int:

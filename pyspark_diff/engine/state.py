@@ -18,18 +18,18 @@ import pyarrow as pa
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.spine import Trace
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A source that entered, and the greatest time in it.
+    """Update rows that entered, and the greatest time in them.
 
     Parameters
     ----------
-    source : Source
+    source : UpdateRows
     last : int
     taken : int or None
         Rows before this time were released already.
@@ -37,7 +37,7 @@ class Arrival:
         Rows from this time on are not part of it.
     """
 
-    source: Source
+    source: UpdateRows
     last: int
     taken: int | None = None
     until: int | None = None

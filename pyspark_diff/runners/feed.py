@@ -1,9 +1,8 @@
-"""What flows along an edge within one step: sources of update rows, and expressions to apply to
-them.
+"""What flows along an edge within one step: update rows, and expressions to apply to them.
 
 A feed stands for the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}`` where ``f`` is
-the chain of linear operators between the arrangement (or input) that made the source and the one
-that reads it. Nothing is evaluated until a runner needs it.
+the chain of linear operators between the arrangement (or input) that made these rows and the one
+that reads them. Nothing is evaluated until a runner needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyspark_diff.times import Antichain
 
 
 @dataclass(frozen=True)
-class Source:
+class UpdateRows:
     """Update rows at rest. Exactly one of table, paths, frame and rest is given.
 
     Parameters
@@ -61,11 +60,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Feed:
-    """A source, the linear operators to apply, and the interval of times that is wanted.
+    """Update rows, the linear operators to apply, and the interval of times that is wanted.
 
     Parameters
     ----------
-    source : Source
+    source : UpdateRows
     chain : tuple of Stage
         Applied in order.
     lower, upper : int or None
@@ -74,7 +73,7 @@ class Feed:
         The frontier of the source when it was made: all its times lie before it.
     """
 
-    source: Source
+    source: UpdateRows
     chain: tuple[Stage, ...] = ()
     lower: int | None = None
     upper: int | None = None

@@ -20,7 +20,7 @@ from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark_diff.errors import errors_from_text
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
-from pyspark_diff.runners.feed import Feed, Source
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.stop import Stop
@@ -145,7 +145,7 @@ class SparkRunner:
             merged[row.bucket] = _files(json.loads(row.result)["files"])
         return merged
 
-    def materialise(self, feed: Feed, schema: Schema, directory: str) -> Source:
+    def materialise(self, feed: Feed, schema: Schema, directory: str) -> UpdateRows:
         """Evaluate a feed once, into files of update rows with some columns."""
         frame = self.frame(feed.source)
         for stage in feed.chain:
@@ -154,9 +154,9 @@ class SparkRunner:
         written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
         with errors_from_text(), storage.made(directory):
             rows = self._run(written.collect)
-        return Source(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
+        return UpdateRows(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
-    def fetch(self, source: Source) -> pa.Table:
+    def fetch(self, source: UpdateRows) -> pa.Table:
         """The rows of a user's frame, on the driver."""
         with errors_from_text():
             return self._run(self.frame(source).toArrow)
@@ -180,8 +180,8 @@ class SparkRunner:
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)
 
-    def frame(self, source: Source) -> DataFrame:
-        """The rows of a source as a frame with time and diff columns."""
+    def frame(self, source: UpdateRows) -> DataFrame:
+        """Update rows as a frame with time and diff columns."""
         if source.rest:
             rest = self._shares(source.rest)
             return self._range(len(rest)).mapInArrow(
