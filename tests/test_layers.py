@@ -47,8 +47,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "runners": frozenset("feed local pieces read spark stop tasks work".split()),
     "engine": frozenset(
-        "blueprint compaction context demand description durable evaluation fingerprint graph "
-        "growth live loop lowering oscillation program progress rewind state step "
+        "blueprint changes compaction context demand description durable evaluation fingerprint "
+        "graph growth live loop lowering oscillation plan program progress rewind state step "
         "subgraph".split()
     ),
     "dataflow": frozenset(
