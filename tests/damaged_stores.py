@@ -26,7 +26,7 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as chain
 from pyspark_diff.trace.manifest import name_of
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 #: Batches of more rows are files.
 SMALL = 6

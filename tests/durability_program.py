@@ -64,7 +64,8 @@ from pyspark_diff.trace import commits as commits_module
 from pyspark_diff.trace import storage
 from pyspark_diff.trace import vacuum as vacuum_module
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import LocalObjects, objects_at
+from pyspark_diff.trace.local_objects import LocalObjects
+from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import StoreFiles
 
 #: More rows than this are files, so that a small program has some.

@@ -16,7 +16,7 @@ from stores import root  # noqa: F401
 from pyspark_diff.errors import DamagedStateError, StorageError
 from pyspark_diff.trace import cache
 from pyspark_diff.trace.cache import local_copy, upload
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 pytest.importorskip("obstore")
 

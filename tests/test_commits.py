@@ -31,8 +31,10 @@ from pyspark_diff.errors import (
 from pyspark_diff.trace import commits as module
 from pyspark_diff.trace import manifest
 from pyspark_diff.trace.commits import Commits, FileInfo, Segment, segments_of
+from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import Retired, decode, encode, name_of
-from pyspark_diff.trace.objects import LocalObjects, Objects, objects_at
+from pyspark_diff.trace.objects import Objects
+from pyspark_diff.trace.roots import objects_at
 
 ROOT = Path(__file__).parent.parent
 FILE = "data/e0001-orders-0123456789ab.durable/00000-crc0a1b2c3d-128.arrow"
@@ -355,7 +357,7 @@ RACER = """
 import random, sys, time
 from pyspark_diff.errors import ConcurrentWriteError
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import LocalObjects
+from pyspark_diff.trace.local_objects import LocalObjects
 root, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 commits = Commits(LocalObjects(root))
 done = 0

@@ -16,7 +16,7 @@ from writers import PHASES, paused, processes, threads
 from pyspark_diff import DamagedStateError, Dataflow
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import standing as standing_holds
+from pyspark_diff.trace.roots import objects_at
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

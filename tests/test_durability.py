@@ -18,7 +18,7 @@ from durability_program import BUGS, GATES, Options, Scenario, small_batches
 
 from pyspark_diff.errors import StorageError
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.objects import LocalObjects
+from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.storage import StoreFiles
 
 

@@ -22,7 +22,7 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.runners import work
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits, FileInfo
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 #: What mentions code that is made of data, by file: words in comments, a class that Spark sends to
 #: its tasks as it sends functions, modules of this package that are imported when they are needed,

@@ -20,7 +20,7 @@ from pyspark_diff.trace.inbox import (
     put_file,
     remove_batches,
 )
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 NUMBERS = T.StructType().add("n", "long")
 

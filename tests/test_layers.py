@@ -38,8 +38,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits inbox kept manifest objects read_holds spine storage "
-        "stored_traces vacuum".split()
+        "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "
+        "remote_objects roots spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "

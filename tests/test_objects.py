@@ -15,8 +15,10 @@ import pytest
 from stores import environment, root  # noqa: F401
 
 from pyspark_diff.errors import StorageError, UnknownOutcomeError
-from pyspark_diff.trace import objects as module
-from pyspark_diff.trace.objects import LocalObjects, objects_at, redacted
+from pyspark_diff.trace import local_objects, remote_objects
+from pyspark_diff.trace.local_objects import LocalObjects
+from pyspark_diff.trace.objects import redacted
+from pyspark_diff.trace.roots import objects_at
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(local, monkeypatch, code):
     def failing(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(module, "_write", failing)
+    monkeypatch.setattr(local_objects, "_write", failing)
     with pytest.raises(StorageError, match=os.strerror(code)) as error:
         local.create("commits/b", [b"y"])
     assert ("bytes are free" in str(error.value)) == (code == errno.ENOSPC)
@@ -303,7 +305,7 @@ def test_leftovers_are_found_and_not_listed(local):
 
 def test_a_killed_create_leaves_the_name_free(tmp_path):
     code = (
-        "import os, sys; from pyspark_diff.trace.objects import LocalObjects\n"
+        "import os, sys; from pyspark_diff.trace.local_objects import LocalObjects\n"
         "os.link = lambda *a, **k: os._exit(137)\n"
         "LocalObjects(sys.argv[1]).create('commits/a', [b'x'])"
     )
@@ -400,7 +402,7 @@ def test_errors_of_an_object_store_name_the_object_and_no_keys(monkeypatch):
         objects.create("commits/a", [b"x"])
     assert "a-very-secret-key" not in str(error.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr(module, "RETRIES", 0)
+    monkeypatch.setattr(remote_objects, "RETRIES", 0)
     objects = objects_at("s3://bucket/x")
     with pytest.raises(UnknownOutcomeError, match="s3://bucket/x/commits/a") as error:
         objects.create("commits/a", [b"x"])

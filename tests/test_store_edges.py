@@ -23,7 +23,7 @@ from pyspark_diff import (
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.errors import ProgramChangedError
 from pyspark_diff.trace import read_holds
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 
 def program(flow):

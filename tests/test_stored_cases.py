@@ -41,7 +41,7 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.errors import ProgramChangedError
 from pyspark_diff.trace import manifest
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 #: Rows that other tests prove.
 ELSEWHERE = {

@@ -15,9 +15,10 @@ from stores import root  # noqa: F401
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace import commits as commits_module
 from pyspark_diff.trace.commits import Commits, FileInfo, segments_of
+from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import name_of
-from pyspark_diff.trace.objects import LocalObjects, objects_at
 from pyspark_diff.trace.read_holds import CLOCKS, GRACE, ReadHold, standing
+from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.vacuum import vacuum, verify
 
 

@@ -19,7 +19,7 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import StorageError
 from pyspark_diff.spark.stored_schema import schema_to_json
 from pyspark_diff.trace.inbox import InboxFile, put, put_file
-from pyspark_diff.trace.objects import objects_at
+from pyspark_diff.trace.roots import objects_at
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

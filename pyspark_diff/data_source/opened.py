@@ -28,8 +28,9 @@ from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.kept import Kept, kept
 from pyspark_diff.trace.manifest import Segment
-from pyspark_diff.trace.objects import Objects, objects_at
+from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.read_holds import ReadHold, held
+from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
 
 #: Rows of one record batch.

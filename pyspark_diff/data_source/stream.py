@@ -30,8 +30,8 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import ReadHold
+from pyspark_diff.trace.roots import objects_at
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

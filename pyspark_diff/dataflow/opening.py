@@ -38,7 +38,8 @@ from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.objects import Objects, objects_at
+from pyspark_diff.trace.objects import Objects
+from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
 from pyspark_diff.trace.stored_traces import stored_traces, understood
 

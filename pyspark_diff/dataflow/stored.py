@@ -21,8 +21,8 @@ from pyspark_diff.errors import ClosedError
 from pyspark_diff.spark.version import check_session
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.kept import Kept, kept, kept_in
-from pyspark_diff.trace.objects import objects_at
 from pyspark_diff.trace.read_holds import ReadHold, held
+from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
 from pyspark_diff.trace.stored_traces import StoredTraces, stored_traces
 

@@ -26,8 +26,10 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
+from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import DATA_FILE
-from pyspark_diff.trace.objects import SCRATCH, LocalObjects, Objects, objects_at, redacted
+from pyspark_diff.trace.objects import SCRATCH, Objects, redacted
+from pyspark_diff.trace.roots import objects_at
 
 #: The setting of how many bytes copies may take, and what it is where it is not set.
 LIMIT = "PYSPARK_DIFF_CACHE_BYTES"

@@ -20,6 +20,9 @@ floor again afterwards::
     a number below the floor is there as a commit  =>  it never was one
 
 Commits are created and, when they are retired, replaced; nothing is ever compared and updated.
+
+Readers, the writer and retirement are one class: each is right only by what the others do to the
+listing, the floor and the hint, and apart they would have to be read side by side all the same.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class Commits:
 
     Examples
     --------
-    >>> from pyspark_diff.trace.objects import objects_at
+    >>> from pyspark_diff.trace.roots import objects_at
     >>> commits = Commits(objects_at("memory://doctest-commits"))
     >>> commits.make(b"nothing yet").number
     0

@@ -31,7 +31,8 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import DamagedStateError, FormatError, StorageError
 from pyspark_diff.spark.stored_schema import schema_from_json, schema_to_json
-from pyspark_diff.trace.objects import INBOX, Objects, objects_at
+from pyspark_diff.trace.objects import INBOX, Objects
+from pyspark_diff.trace.roots import objects_at
 
 #: Raised when the meaning of a manifest changes.
 FORMAT = 1

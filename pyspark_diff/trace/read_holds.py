@@ -35,7 +35,7 @@ class ReadHold:
 
     Examples
     --------
-    >>> from pyspark_diff.trace.objects import objects_at
+    >>> from pyspark_diff.trace.roots import objects_at
     >>> objects = objects_at("memory://doctest-holds")
     >>> _ = Commits(objects).make(b"state")
     >>> hold = ReadHold.take(objects, 0, 60)
