@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.expressions.aggregates import parse_aggregates
 from pyspark_diff.expressions.conditions import parse_condition
-from pyspark_diff.spark.jvm import call_of, with_calls_replaced
+from pyspark_diff.spark.calls import call_of, with_calls_replaced
 
 SCHEMA = "k string, x int, y long, d decimal(10,2), b boolean, `a.b` double, arr array<int>"
 

@@ -35,7 +35,7 @@ from pyspark_diff.errors import DiffError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.operators.node import Node
-from pyspark_diff.spark.jvm import expression_parts
+from pyspark_diff.spark.expression_parts import expression_parts
 from pyspark_diff.spark.schema import Schema
 
 #: The version of Python whose code functions have here.

@@ -23,15 +23,15 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import unused
-from pyspark_diff.spark.frames import column as column_of
-from pyspark_diff.spark.jvm import (
+from pyspark_diff.spark.calls import (
     WITHIN_GROUP,
     ColumnCall,
     Replacement,
     call_of,
-    expression_json,
     with_calls_replaced,
 )
+from pyspark_diff.spark.frames import column as column_of
+from pyspark_diff.spark.jvm import expression_json
 
 #: Names that PySpark knows only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}

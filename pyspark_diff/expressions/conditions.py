@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_deterministic
-from pyspark_diff.spark.jvm import call_of
+from pyspark_diff.spark.calls import call_of
 from pyspark_diff.spark.schema import without_nullability
 
 #: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.

@@ -23,8 +23,9 @@ from pyspark_diff.expressions.handles import STAR, Handle
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.jvm import JVM_FRAME, same_columns
+from pyspark_diff.spark.jvm import JVM_FRAME
 from pyspark_diff.spark.schema import DIFF, TIME, check_names
+from pyspark_diff.spark.taken import same_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Self

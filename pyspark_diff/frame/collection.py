@@ -23,7 +23,6 @@ from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
-from pyspark_diff.spark.jvm import TakenColumn, with_taken_replaced
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -31,6 +30,7 @@ from pyspark_diff.spark.schema import (
     meant_by,
     without_nullability,
 )
+from pyspark_diff.spark.taken import TakenColumn, with_taken_replaced
 
 #: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
 Given = TypeVar("Given")

@@ -35,8 +35,8 @@ from pyspark_diff.operators.join import pad, semijoin
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.calls import ColumnCall, Replacement
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.jvm import ColumnCall, Replacement
 from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 _NUMBERS = (T.NumericType,)

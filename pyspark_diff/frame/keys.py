@@ -15,7 +15,7 @@ from pyspark_diff.frame.row_wise import plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.reduce import FORMS, reduce
 from pyspark_diff.operators.twice import Twice
-from pyspark_diff.spark.jvm import order_of
+from pyspark_diff.spark.calls import order_of
 from pyspark_diff.spark.schema import parse_schema
 
 Names = str | Sequence[str]

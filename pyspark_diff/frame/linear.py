@@ -23,8 +23,8 @@ from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
-from pyspark_diff.spark.jvm import star_taken
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
+from pyspark_diff.spark.taken import star_taken
 
 if TYPE_CHECKING:
     from typing_extensions import Self

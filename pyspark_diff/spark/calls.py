@@ -1,0 +1,248 @@
+"""The calls in column expressions: which function is called, of what, and in what order.
+
+    call_of(f(x, y).alias("z"))  =  f, (x, y), "z"
+
+the same whether the column was written in Python, on classic or on Connect, or as SQL text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from pyspark.sql import Column
+
+from pyspark_diff.spark.jvm import (
+    column_of,
+    columns_of,
+    expression_of,
+    is_classic,
+    items_of,
+    kind_of,
+    node_of,
+    sql_class,
+)
+from pyspark_diff.spark.replaced import replaced
+
+#: Operators that classic columns, and those that the SQL parser, spell in another way.
+_CLASSIC_OPERATORS = {"=": "==", "!": "not"}
+_SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
+
+#: What follows the name of an aggregate over values in an order that it has no other name for.
+WITHIN_GROUP = "within group"
+
+#: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
+_ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
+
+
+@dataclass(frozen=True)
+class ColumnCall:
+    """A function call at the top of a column expression.
+
+    Parameters
+    ----------
+    name : str
+        The function in lower case, or the operator as Python writes it, save for ``and``, ``or``,
+        ``not`` and ``<=>``, which is `eqNullSafe`.
+    arguments : tuple of Column
+        As columns that can be used again; none for ``count(*)`` and ``count(1)``.
+    distinct : bool
+        Whether the function sees each of its arguments once, as in ``count(DISTINCT x)``.
+    alias : str or None
+        The outermost name that was given to the result.
+    filter : Column or None
+        The condition of a FILTER clause.
+    """
+
+    name: str
+    arguments: tuple[Column, ...]
+    distinct: bool
+    alias: str | None
+    filter: Column | None = None
+
+
+def call_of(column: Column) -> ColumnCall | None:
+    """The function that a column expression calls last; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect. SQL text (`F.expr`) is understood on classic only: a Connect client has
+        no parser.
+
+    Returns
+    -------
+    ColumnCall or None
+        None for everything that is not a plain call below its aliases: a column, a literal, a
+        cast, a window, a Python function, an aggregate with a FILTER clause.
+
+    Examples
+    --------
+    >>> call_of(F.sum("price").alias("total"))
+    ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total', filter=None)
+    >>> call_of(F.count_distinct("src", "dst")).distinct
+    True
+    >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
+    (Column<'>(a, 1)'>, Column<'=(b, 2)'>)
+    """
+    if is_classic(column):
+        return _classic_call(node_of(column), type(column))
+    return _connect_call(column._expr, type(column))
+
+
+#: What is to stand in the place of a call, which is given as a column too; None to look inside.
+Replacement = Callable[[ColumnCall, Column], Column | None]
+
+
+def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
+    """A column expression in which others stand in the place of calls; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect. SQL text (`F.expr`) is understood on classic only.
+    replacement : callable
+        Asked for each call that is not in one that was replaced, also for those with a FILTER.
+
+    Examples
+    --------
+    >>> with_calls_replaced(
+    ...     F.abs(F.sum("x")), lambda call, _: F.col("s") if call.name == "sum" else None)
+    Column<'abs(s)'>
+    """
+    make: Any = type(column)
+
+    def classic(node: Any) -> Any:
+        if kind_of(node) != "UnresolvedFunction":
+            return None
+        call = _parsed_call(node, make, None, filtered=True)
+        whole = column_of(node, make)
+        found = None if call is None else replacement(call, whole)
+        return None if found is None else expression_of(found)
+
+    def connect(node: Any) -> Any:
+        if type(node).__name__ not in ("UnresolvedFunction", "CallFunction"):
+            return None
+        call = _connect_call(node, make)
+        found = None if call is None else replacement(call, make(node))
+        return None if found is None else found._expr
+
+    return replaced(column, classic, connect)
+
+
+def order_of(column: Column) -> tuple[Column, bool, bool] | None:
+    """What a column such as ``F.col("x").desc()`` orders by; nothing is analysed or run.
+
+    Returns
+    -------
+    tuple of (Column, bool, bool), or None
+        The column, whether it is descending, and whether nulls come last; None if no order is
+        given.
+
+    Examples
+    --------
+    >>> order_of(F.col("price").desc())
+    (Column<'price'>, True, True)
+    """
+    make: Any = type(column)
+    if is_classic(column):
+        node = node_of(column)
+        if kind_of(node) != "SortOrder":
+            return None
+        down, last = node.sortDirection().toString(), node.nullOrdering().toString()
+        child = make(sql_class("Column")(node.child()))
+        return child, "Descending" in down, "NullsLast" in last
+    expression = column._expr
+    if type(expression).__name__ != "SortOrder":
+        return None
+    return make(expression._child), not expression._ascending, not expression._nullsFirst
+
+
+def _connect_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
+    def kind(node: Any) -> str:
+        # The classes themselves cannot be imported where Connect is not installed.
+        return type(node).__name__
+
+    alias = None
+    while kind(top) == "ColumnAlias":
+        alias = alias or _only(top._alias)
+        top = top._child
+    if kind(top) not in ("UnresolvedFunction", "CallFunction"):
+        return None
+    name, arguments = top._name.lower(), list(top._args)
+    distinct = getattr(top, "_is_distinct", False)
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = arguments[0]
+        star = kind(counted) == "UnresolvedStar" and counted._unparsed_target is None
+        if star or kind(counted) == "LiteralExpression" and counted._value is not None:
+            arguments = []
+    return ColumnCall(name, tuple(make(node) for node in arguments), distinct, alias)
+
+
+def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
+    alias = None
+    while kind_of(top) == "Alias":
+        alias = alias or _only(items_of(top.name()))
+        top = top.child()
+    if kind_of(top) == "SqlExpression":
+        parser = sql_class("classic.SparkSession").active().sessionState().sqlParser()
+        return _parsed_call(parser.parseExpression(top.expression()), make, alias)
+    if kind_of(top) == "ExpressionColumnNode":
+        # Such as the arguments of a call in SQL text.
+        return _parsed_call(top.expression(), make, alias)
+    if kind_of(top) != "UnresolvedFunction":
+        return None
+    name, arguments = top.functionName().lower(), items_of(top.arguments())
+    distinct = top.isDistinct()
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = arguments[0]
+        star = kind_of(counted) == "UnresolvedStar" and counted.unparsedTarget().isEmpty()
+        if star or kind_of(counted) == "Literal" and counted.value() is not None:
+            arguments = []
+    columns = tuple(make(sql_class("Column")(node)) for node in arguments)
+    return ColumnCall(_CLASSIC_OPERATORS.get(name, name), columns, distinct, alias)
+
+
+def _parsed_call(
+    top: Any, make: Callable[[Any], Column], alias: str | None, *, filtered: bool = False
+) -> ColumnCall | None:
+    """The same for an expression of the SQL parser, which has classes of its own."""
+    condition = None
+    while kind_of(top) == "Alias":
+        alias = alias or top.name()
+        top = top.child()
+    name = _SQL_OPERATORS.get(kind_of(top))
+    arguments, distinct = items_of(top.children()), False
+    if kind_of(top) == "UnresolvedFunction":
+        # Nulls are a flag in Spark 4.1 and an option later.
+        nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
+        plain = nulls_as_usual and (filtered or top.filter().isEmpty())
+        condition = None if top.filter().isEmpty() else top.filter().get()
+        name = ".".join(items_of(top.nameParts())).lower() if plain else None
+        arguments, distinct = items_of(top.arguments()), top.isDistinct()
+        order = items_of(top.orderingWithinGroup())
+        if order:
+            upwards = len(order) == 1 and "Ascending" in order[0].direction().toString()
+            known = _ORDERED.get(name or "") if upwards else None
+            name = known or name and f"{name} {WITHIN_GROUP}"
+            arguments = [order[0].child(), *arguments]
+    if name is None:
+        return None
+    if name == "count" and not distinct and len(arguments) == 1:
+        # The parser has made a 1 of a star.
+        counted = arguments[0]
+        star = kind_of(counted) == "UnresolvedStar" and counted.target().isEmpty()
+        if star or kind_of(counted) == "Literal" and counted.value() is not None:
+            arguments = []
+    return ColumnCall(
+        _CLASSIC_OPERATORS.get(name, name),
+        columns_of(arguments, make),
+        distinct,
+        alias,
+        None if condition is None else column_of(condition, make),
+    )
+
+
+def _only(names: Any) -> str | None:
+    """The name of a column; generators give several."""
+    return names[0] if len(names) == 1 else None

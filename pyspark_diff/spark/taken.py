@@ -1,0 +1,187 @@
+"""Columns that were taken of Spark frames, as in ``df["x"]``, and which those of others they are.
+
+    frame.select(*same_columns(frame, source)) has the columns of source that frame still has,
+    whatever else is called as they are
+
+On classic they are told by the ids that Spark gives to columns, on Connect by those of the plans.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_diff.spark.jvm import (
+    attributes_by_id,
+    attributes_of,
+    column_of,
+    columns_of,
+    expression_of,
+    is_classic,
+    is_classic_frame,
+    items_of,
+    kind_of,
+    node_of,
+    sql_class,
+)
+from pyspark_diff.spark.replaced import classic_replaced, replaced
+from pyspark_diff.spark.schema import quoted
+
+#: How a classic column shows that a part of it is Spark's own expression, as of ``df["x"]``.
+_EXPRESSION_NODE = "ExpressionColumnNode("
+
+#: What is taken of a column in ``df["column.part"]``, by the class that Spark has for it.
+_PARTS: dict[str, Callable[[Any], Any]] = {
+    "GetStructField": lambda node: expression_of(F.lit(node.extractFieldName())),
+    "GetArrayStructFields": lambda node: expression_of(F.lit(node.field().name())),
+    "GetMapValue": lambda node: node.key(),
+}
+
+
+@dataclass(frozen=True)
+class TakenColumn:
+    """A column that was taken of a Spark frame, as in ``df["x"]``, wherever it stands.
+
+    Parameters
+    ----------
+    name : str
+        As it was written there.
+    column : Column
+        It by itself.
+    """
+
+    name: str
+    column: Column
+
+    def found_in(self, frame: DataFrame) -> tuple[str, str] | None:
+        """The column of a frame that it is, and what is taken of that, such as ``.field``.
+
+        It may have been taken of an earlier frame, if it is the same column still.
+        """
+        if is_classic_frame(frame):
+            place = attributes_by_id(frame).indexOf(expression_of(self.column).exprId())
+            return None if place < 0 else (frame.columns[place], "")
+        reference: Any = self.column._expr
+        if reference._plan_id not in _plan_ids(frame._plan):
+            return None
+        first = re.match(r"`(?:[^`]|``)+`|[^`.]+", self.name)
+        start = self.name if first is None else first.group(0)
+        # A struct and its field, or a name under an alias.
+        for name, rest in ((start, self.name[len(start):]), (self.name, "")):
+            part = copy(reference)
+            part._unparsed_identifier = name
+            try:
+                found = frame.select(type(self.column)(part)).columns[0]
+            except AnalysisException:
+                continue
+            # It is called there as it was written, which may be in another case.
+            return next((own for own in frame.columns if own.lower() == found.lower()), found), rest
+        return None
+
+
+def with_taken_replaced(
+    column: Column, replacement: Callable[[TakenColumn], Column]
+) -> Column:
+    """A column expression in which others stand in the place of those taken of Spark frames.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect; nothing is analysed or run.
+    replacement : callable
+
+    Examples
+    --------
+    >>> df = spark.createDataFrame([], "x int")
+    >>> with_taken_replaced(F.upper(df["x"]), lambda taken: F.col("z"))
+    Column<'upper(z)'>
+    """
+    make: Any = type(column)
+
+    def classic(node: Any) -> Any:
+        kind = kind_of(node)
+        if kind in _PARTS:
+            # A part by its place, which Spark cannot find in a column that it has yet to resolve.
+            whole = classic_replaced(node.child(), classic)
+            part = _PARTS[kind](node)
+            extract = sql_class("catalyst.analysis.UnresolvedExtractValue")
+            return None if whole is None else extract(whole, part)
+        if kind != "AttributeReference":
+            return None
+        whole = column_of(node, make)
+        return expression_of(replacement(TakenColumn(node.name(), whole)))
+
+    def connect(node: Any) -> Any:
+        if type(node).__name__ != "ColumnReference" or node._plan_id is None:
+            return None
+        return replacement(TakenColumn(node._unparsed_identifier, make(node)))._expr
+
+    # Asked of every expression that a program has, most of which have none.
+    if is_classic(column) and _EXPRESSION_NODE not in _shown(column):
+        return column
+    return replaced(column, classic, connect)
+
+
+def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
+    """Of ``df["*"]``, which columns of another frame it is; None if it is no such star."""
+    make: Any = type(column)
+    if is_classic(column):
+        if _EXPRESSION_NODE not in _shown(column):
+            return None
+        star = expression_of(column)
+        if kind_of(star) != "ResolvedStar":
+            return None
+        parts = columns_of(items_of(star.expressions()), make)
+
+        def classic(frame: DataFrame) -> list[str]:
+            found = [TakenColumn("", part).found_in(frame) for part in parts]
+            return [name for name, _ in filter(None, found)]
+
+        return classic
+    if type(column._expr).__name__ != "UnresolvedStar" or column._expr._plan_id is None:
+        return None
+
+    def connect(frame: DataFrame) -> list[str]:
+        there = column._expr._plan_id in _plan_ids(frame._plan)
+        return frame.select(column).columns if there else []
+
+    return connect
+
+
+def same_columns(made: DataFrame, source: DataFrame) -> list[str]:
+    """The columns of a frame that has been made of another one that are the same there.
+
+    Examples
+    --------
+    >>> df = spark.createDataFrame([], "x int, s string")
+    >>> same_columns(df.fillna("none"), df)
+    ['x']
+    """
+    if is_classic_frame(source):
+        there, ours = attributes_by_id(made), attributes_of(source)
+        places = {attribute.name(): there.indexOf(attribute.exprId()) for attribute in ours}
+        return [name for name, at in places.items() if at >= 0 and made.columns[at] == name]
+    names = [name for name in source.columns if name in made.columns]
+    taken = {name: TakenColumn(quoted(name), source[quoted(name)]) for name in names}
+    return [name for name, column in taken.items() if column.found_in(made) == (name, "")]
+
+
+def _shown(column: Column) -> str:
+    return node_of(column).toString()
+
+
+def _plan_ids(plan: Any) -> set[int]:
+    """The numbers that columns on Connect tell a frame by: its own, and of all it is made of."""
+    found = {plan._root_plan_id, plan._plan_id}
+    for value in vars(plan).values():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            # Columns have every attribute that they are asked for.
+            if any(kind.__name__ == "LogicalPlan" for kind in type(one).__mro__):
+                found |= _plan_ids(one)
+    return found
