@@ -90,6 +90,7 @@ def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
     diffs = changes.diffs()
     if (diffs < 0).any():
         wrong = changes.take(np.flatnonzero(diffs < 0)[:5])
+        # Five of them, for the message.
         shown = list(zip(*(column.to_pylist() for column in rows.layout.decode(wrong))))
         raise NotReadableError(
             f"records were taken back, such as {shown}, and rows alone cannot tell that: read the "

@@ -61,6 +61,7 @@ class Keys:
         keys = self.by_bucket[bucket]
         first = np.searchsorted(updates.key64, keys, side="left")
         last = np.searchsorted(updates.key64, keys, side="right")
+        # `MOST_KEYS` at most, of all buckets together.
         rows = [np.arange(a, b) for a, b in zip(first, last) if a < b]
         return updates.take(np.concatenate(rows)) if rows else updates.between(0, 0)
 
@@ -167,6 +168,7 @@ class Scan(DataSourceReader):
         if self._allow_negative:
             return
         wrong = records.take(np.flatnonzero(records.diffs() < 0)[:5])
+        # Five of them, for the message.
         rows = zip(*(column.to_pylist() for column in self._rows.layout.decode(wrong)))
         shown = "; ".join(f"{row!r}: {n}" for row, n in zip(rows, wrong.diffs().tolist()))
         raise NegativeMultiplicityError(

@@ -235,6 +235,7 @@ class Suspects:
         return given
 
     def _update(self, one: int) -> str:
+        """One of the `NAMED` updates of a message: its row becomes Python's own."""
         node, arrival = self._arrivals[self._places[one]]
         name, when = self._names[node], self._time_type.decode(int(self._times[one]))
         table = arrival.source.table

@@ -267,6 +267,7 @@ class KeyedSession(BaseSession):
         grouped = consolidate(layout.encode([found[name] for name in self.key], 0, 1))
         twice = grouped.updates.take(grouped.updates.diffs() > 1)
         if len(twice):
+            # One of them, for the message.
             columns = [column.to_pylist() for column in layout.decode(twice.take(np.arange(1)))]
             (key,) = zip(*columns)
             raise DuplicateKeyError(

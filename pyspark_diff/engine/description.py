@@ -335,6 +335,8 @@ class _Describer:
     def _numpy(self, array: "np.ndarray[Any, Any]") -> _Digest:
         head = [str(array.dtype).encode(), str(array.shape).encode()]
         if array.dtype.hasobject:
+            # Any of them may be a function. They are what a program has in its text or its
+            # closures, and not rows of a collection.
             return _hashed("array of objects", [*head, *map(self.of, array.ravel().tolist())])
         return _hashed("array", [*head, np.ascontiguousarray(array).tobytes()])
 

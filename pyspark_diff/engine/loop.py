@@ -268,7 +268,7 @@ class Iteration:
             for path in self._step.traces[node].paths() if node in self._step.traces else ():
                 updates = storage.open_updates(path)
                 codes = np.unique(spread(updates.coordinate, len(updates)))
-                for code in codes.tolist():
+                for code in codes.tolist():  # few: the iterations that something is at
                     part = unpack(code, node.depth)
                     other = path in old or part[: len(at) - 1] != at[:-1]
                     if other and part[len(at) - 1] >= iteration:
@@ -411,6 +411,7 @@ def _inside(at: Coordinate) -> str:
 def _shown(node: Variable, updates: Updates) -> str:
     """A handful of updates, for a message."""
     few = updates.between(0, min(len(updates), SHOWN))
+    # SHOWN of them at most.
     rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
     return ", ".join(
         f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"

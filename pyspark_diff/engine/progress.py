@@ -191,7 +191,7 @@ class _Watcher:
 
     def _each(self, now: float) -> None:
         # In a call of its own: a variable of the thread would hold a step that is long over.
-        for run in self._runs:
+        for run in self._runs:  # few: steps that run at once in this process
             try:
                 run.look(now)
             except Exception:  # to look on must never harm the step

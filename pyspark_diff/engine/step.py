@@ -175,6 +175,7 @@ class Step:
             table = feed.source.table
             if table is not None:
                 clears = pc.equal(table[node.change], CLEAR)
+                # Few: one for each call of `KeyedSession.replace`.
                 told = feed.within(table.filter(clears))
                 times = as_int64(told[TIME].combine_chunks()).to_pylist()
                 found += zip(times, told[node.number].to_pylist())

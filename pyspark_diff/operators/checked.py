@@ -46,6 +46,7 @@ class CheckedKernel(RecordKernel):
         if wrong.size:
             times = new.times()
             first = wrong[times[wrong] == times[wrong].min()]
+            # NAMED of them at most, for the message.
             records = [column.take(pa.array(first[:NAMED])).to_pylist() for column in columns]
             when = self.time_type.decode(int(times[first[0]]))
             named = [f"{row!r} stands with the multiplicity {count}"

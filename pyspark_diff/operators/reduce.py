@@ -181,6 +181,7 @@ class _Replay:
         self._values = pa.Table.from_arrays(
             [column.take(pa.array(first)) for column in columns], names=list(kernel.values)
         )
+        # The function is given Python's own values, each of which is made once.
         plain = [column.to_pylist() for column in self._values.columns]
         self._tuples = list(zip(*plain)) if plain else [()] * first.size
         self._old_diff = [] if old is None else old.diffs().tolist()
@@ -206,6 +207,7 @@ class _Replay:
         before = [dict(count) for count in counts]
         known: list[dict[Any, Any]] = [{} for _ in self._keys]
         held: list[Any] = [None] * len(self._keys)
+        # Each turn is a call of the user's function, beside which what is done here is little.
         for group, time, changes in self._events(order, diffs):
             count = counts[group]
             for value, diff in changes:

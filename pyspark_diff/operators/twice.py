@@ -86,6 +86,7 @@ def _kept(result: Any) -> Any:
 def _rows(result: Any) -> Counter[str]:
     """A result as a multiset of rows, in words: NaN is not equal to itself."""
     if isinstance(result, pa.Table):
+        # A group's rows, or a part's, as many as the user's function has made at once.
         result = zip(*(column.to_pylist() for column in result.columns))
     elif isinstance(result, pd.DataFrame):
         result = result.itertuples(index=False, name=None)
