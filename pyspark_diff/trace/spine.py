@@ -66,6 +66,17 @@ class Trace:
         ----------
         lower, upper : int or None
             Of times ``lower <= time < upper``; None is no bound.
+
+        Examples
+        --------
+        >>> zero = Antichain([0])
+        >>> trace = Trace(zero, zero, zero)
+        >>> for upper in (3, 6, 9):
+        ...     trace = trace.extended(Antichain([upper]), zero, {0: ()})
+        >>> [batch.description.upper.bound for batch in trace.reaching(3, 7).batches]
+        [6, 9]
+        >>> [batch.description.upper.bound for batch in trace.reaching(None, 3).batches]
+        [3]
         """
         def reaches(batch: Batch) -> bool:
             begin, end = batch.description.lower.bound, batch.description.upper.bound
