@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 from pyspark.sql import functions as F
@@ -20,8 +23,12 @@ from pyspark_diff import (
     SinkError,
     SourceError,
     StaleWarning,
+    StepError,
     TimeRegressionError,
 )
+from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.sink import Sinks
+from pyspark_diff.dataflow.source import Sources
 from pyspark_diff.sinks import Sink, foreach
 from pyspark_diff.sources import (
     Deletes,
@@ -364,3 +371,109 @@ def test_a_sink_that_fails_does_not_starve_the_others(spark):
         assert rows.probe().time() == 0
         assert not flow.catch_up() and rows.probe().time() == 1
         assert [target.calls for target in targets] == [[1, 1], [1]]
+
+
+def codes(*functions):
+    return {getattr(function, "__wrapped__", function).__code__ for function in functions}
+
+
+#: What a night runs, but what takes locks: a tracer can raise where the interpreter never lets a
+#: signal in, between the end of a `with` and the release of its lock.
+CATCHES_UP = codes(
+    BaseDataflow._catch_up, BaseDataflow._advance, BaseDataflow._commit, BaseDataflow._give,
+    Sources.read, Sources._read, Sources._put, Sources.is_ahead, Sinks.due, Sinks.give, Sinks._give,
+    Sinks.holds, Target.write,
+)
+
+
+class Fault:
+    """Raises an error at the n-th line of these functions."""
+
+    def __init__(self, error, at):
+        self.error, self.left, self.hit = error, at, False
+
+    def __enter__(self):
+        sys.settrace(lambda frame, *_: self.line if frame.f_code in CATCHES_UP else None)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def line(self, frame, event, argument):
+        if event == "line" and not self.hit:
+            self.left -= 1
+            if self.left < 0:
+                self.hit = True
+                raise self.error("at this line")
+        return self.line
+
+
+@pytest.mark.parametrize("error, keyed, lasting, stride", [
+    (KeyboardInterrupt, False, True, 11),
+    *(pytest.param(error, keyed, lasting, 1, marks=pytest.mark.slow)
+      for error in (KeyboardInterrupt, OSError) for keyed in (False, True)
+      for lasting in (False, True)),
+])
+def test_catching_up_may_be_cut_short_at_every_line(
+    spark, tmp_path, error, keyed, lasting, stride
+):
+    """Nothing is read twice or left out, and a sink is given the same under the same number."""
+    shop = Shop(spark, keyed)
+    shop.customers = {0: "north", 1: "south"}
+    if lasting:
+        flow = Dataflow.open(tmp_path / "store", shop.program, spark=spark, buckets=2)
+    else:
+        flow = Dataflow(spark, buckets=2)
+        shop.program(flow)
+    flow.catch_up()
+    for at in count(0, stride):
+        shop.add((at, at % 2, at), (-at - 1, 1, 1))
+        if at % 3:
+            shop.remove(shop.orders[0])
+        if at % 4 == 0:
+            shop.customers[at % 3] = ["north", "east"][at // 4 % 2]
+        with Fault(error, at) as fault:
+            try:
+                flow.catch_up()
+            except (error, SinkError, SourceError):
+                pass
+        flow.catch_up()
+        assert shop.target.standing() == shop.expected(), at
+        assert shop.target.calls == sorted(shop.target.calls)
+        if not fault.hit:
+            break
+    assert at > 60
+    flow.close()
+
+
+def test_two_threads_catch_up(spark, tmp_path):
+    shop = Shop(spark)
+    shop.customers = {0: "north", 1: "south"}
+    with Dataflow.open(tmp_path / "store", shop.program, spark=spark, buckets=2) as flow:
+        with ThreadPoolExecutor(3) as threads:
+            for night in range(8):
+                shop.add((night, night % 2, night))
+                for done in [threads.submit(flow.catch_up) for _ in range(3)]:
+                    done.result(60)
+                assert shop.target.standing() == shop.expected()
+        assert len(shop.target.calls) == len(set(shop.target.calls)) <= 8
+
+
+def test_a_few_rows_are_evaluated_once(spark):
+    """A frame that gives something else each time, such as a view that others write, is one table
+    to a step; and who is to blame for a failure can be told by name."""
+    seen, log = spark.sparkContext.accumulator(0), Log("id int, customer int, amount int")
+
+    def told(batches):
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    rows = spark.createDataFrame([(1, 1, 0), (2, 1, 5)], ORDERS)
+    with Dataflow(spark, runner="local") as flow:
+        orders = flow.source("orders", log)
+        orders.select("id", (F.lit(10) / F.col("amount")).alias("share")).keep("shares")
+        log.changes.append(Inserts(rows.mapInArrow(told, ORDERS)))
+        with pytest.raises(StepError, match=r"\(1, 1, 0\)|id=1"):
+            flow.catch_up()
+        assert seen.value == 2

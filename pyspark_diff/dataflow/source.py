@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -304,11 +303,11 @@ class Sources:
         session = feed.session
         if isinstance(session, KeyedSession):
             if isinstance(change, Upserts):
-                session.upsert(change.rows)
+                session.upsert(_few(change.rows))
             elif isinstance(change, Deletes):
-                session.delete(change.keys)
+                session.delete(_few(change.keys))
             elif isinstance(change, Whole):
-                session.replace(change.rows)
+                session.replace(_few(change.rows))
             else:
                 raise SchemaError(
                     f"source {feed.source!r} has a key and gives updates without one: give Upserts "
@@ -320,16 +319,16 @@ class Sources:
             assert feed.before is not None  # whoever adds a source of whole tables gives it
             before = feed.before()
             if before is None:
-                session.insert(change.rows)
+                session.insert(_few(change.rows))
                 return
             rows = coerce(change.rows, session.schema, session.name, self._spark)
             if not isinstance(rows, DataFrame):
                 rows = self._spark.createDataFrame(rows, before.schema)
             self._update(session, difference(before, rows, self._diff))
         elif isinstance(change, Inserts):
-            session.insert(change.rows)
+            session.insert(_few(change.rows))
         elif isinstance(change, Removes):
-            session.remove(change.rows)
+            session.remove(_few(change.rows))
         elif not isinstance(change, Updates):
             raise SchemaError(
                 f"source {feed.source!r} gives {type(change).__name__} and has no key: name the "
@@ -346,9 +345,9 @@ class Sources:
                 session.update(_few(rows))
                 return
             late = column(self._time) < self._now(session)
-            session.update(rows.where(~late))
+            session.update(_few(rows.where(~late)))
             names = dict(zip((self._time, self._diff), self._late))
-            feed.aside[1].insert(rows.where(late).withColumnsRenamed(names))
+            feed.aside[1].insert(_few(rows.where(late).withColumnsRenamed(names)))
 
     def _update(self, session: InputSession, rows: DataFrame) -> None:
         """Updates without times, at the session's."""
@@ -383,9 +382,9 @@ def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:
     return signed[0].unionByName(signed[1]).groupBy(*records).agg(total).where(column(diff) != 0)
 
 
-def _few(rows: DataFrame) -> DataFrame | pa.Table:
-    """Few rows as a table, so that the step does not read them again."""
-    table = few(rows)
+def _few(rows: Data) -> Data:
+    """Few rows of a frame as a table: the step does not read them again, and can name them."""
+    table = few(rows) if isinstance(rows, DataFrame) else None
     return rows if table is None else table
 
 
