@@ -9,7 +9,8 @@ inserted and deleted each night, and a few customers and products. Then, in turn
     catch_up        read what has changed, step, commit, and merge the changes into the view
     plain Spark     join and aggregate the tables as they are, and overwrite the view
 
-and both views are compared. Delta's jars are those of ci/delta_jars, or of --jars.
+and both views are compared. Delta's jars are those of ci/delta_jars, or of --jars. Where deltalake
+is not installed, or with --spark-only, Spark reads the tables and merges.
 """
 
 from __future__ import annotations
@@ -209,8 +210,11 @@ def main() -> None:
     parser.add_argument("--jars", default=str(Path(sys.prefix) / "delta"))
     parser.add_argument("--memory", default="4g", help="heap of the driver")
     parser.add_argument("--folder", help="where tables go; a temporary one if not given")
+    parser.add_argument("--spark-only", action="store_true", help="as if there were no deltalake")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    if options.spark_only:
+        sys.modules["deltalake"] = None  # type: ignore[assignment]
     if options.quick:
         options.sales, options.customers, options.products = 100_000, 10_000, 1_000
     spark = delta_session(options.jars, options.memory)

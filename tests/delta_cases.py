@@ -9,19 +9,24 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SinkError, SourceError
 from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, delta
+from pyspark_diff.spark.delta import delta_table
+from pyspark_diff.spark.delta_files import delta_files
 from pyspark_diff.spark.session import session
 
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
+MODULES = [importlib.import_module(f"pyspark_diff.{room}.delta") for room in ("sources", "sinks")]
 FEED = "delta.enableChangeDataFeed=true"
 ALL = f"{FEED}, delta.enableRowTracking=true, delta.enableDeletionVectors=true"
 
@@ -59,6 +64,30 @@ def table(spark, request):
     spark.sql(f"DROP TABLE IF EXISTS t_{name}")
 
 
+@pytest.fixture(params=["files", "Spark"])
+def reads_files(request, monkeypatch):
+    """Whether tables are read and merged into without Spark, which must make no difference."""
+    if request.param == "Spark":
+        for module in MODULES:
+            monkeypatch.setattr(module, "delta_files", lambda *_: None)
+    return request.param == "files"
+
+
+@pytest.fixture
+def only_files(monkeypatch):
+    """Whatever Spark is asked for after all."""
+    asked = []
+    monkeypatch.setattr(
+        MODULES[0]._Delta, "_changes",
+        lambda *given: asked.append(given) or 1 / 0,
+    )
+    monkeypatch.setattr(
+        MODULES[1], "_own_session",
+        lambda *given: asked.append(given) or 1 / 0,
+    )
+    return asked
+
+
 class Killed(BaseException):
     """The process ends here."""
 
@@ -83,7 +112,8 @@ class Faulty(Sink):
 
 
 def rows_of(spark, table):
-    return Counter(map(tuple, spark.read.table(table).collect()))
+    frame = spark.read.table(table) if isinstance(table, str) else table
+    return Counter(map(tuple, frame.collect()))
 
 
 def listed(rows):
@@ -120,7 +150,7 @@ def version_of(spark, table):
 
 @pytest.mark.slow
 def test_a_source_follows_a_table(spark, table, monkeypatch):
-    """All that Delta does to rows, read by a key and without, by each of the two readers."""
+    """All that Delta does to rows, read by a key and without, by each of the three readers."""
     spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES ({ALL})")
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, NULL)")
     begin = version_of(spark, table)
@@ -146,10 +176,12 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
 
     tables = {version: at(version) for version in range(begin, end + 1)}
     assert tables[begin + 6] == tables[begin + 5] and not tables[end]
-    module = importlib.import_module("pyspark_diff.sources.delta")
-    real = module.latest_version
-    for by_spark, key, stride in (
-        ("false", (), 1), ("false", ("id",), 4), ("true", (), 4), ("true", ("id",), end - begin),
+    module, read_by_files = MODULES[0], 0
+    latest, files_of = module.latest_version, module.delta_files
+    for files, by_spark, key, stride in (
+        (True, "false", (), 1), (True, "true", ("id",), 1), (True, "false", ("id",), 3),
+        (False, "false", (), 1), (False, "false", ("id",), 4),
+        (False, "true", (), 4), (False, "true", ("id",), end - begin),
     ):
         spark.conf.set(CHANGES, by_spark)
         source = delta(table, key=key)
@@ -158,19 +190,37 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
         assert reading.offset["version"] == end and not applied({}, reading)
         content, offset = tables[begin], {**reading.offset, "version": begin}
         for version in [*range(begin + stride, end, stride), end]:
+            def files_until(*given, version=version):
+                found = files_of(*given)
+                found.version = version
+                ask = found.changes
+
+                def changes(*given):
+                    nonlocal read_by_files
+                    table = ask(*given)
+                    read_by_files += table is not None
+                    return table
+
+                found.changes = changes
+                return found
+
             monkeypatch.setattr(module, "latest_version", lambda *_: version)
+            monkeypatch.setattr(module, "delta_files", files_until if files else lambda *_: None)
             reading = source.read(spark, offset)
             content = applied(content, reading)
-            assert content == tables[version], (by_spark, key, version)
+            assert content == tables[version], (files, by_spark, key, version)
             offset = reading.offset
             assert offset["version"] == version
-        monkeypatch.setattr(module, "latest_version", real)
+        monkeypatch.setattr(module, "latest_version", latest)
+        monkeypatch.setattr(module, "delta_files", files_of)
         assert source.read(spark, offset) is None
+    # All but what vectors of deleted rows tell.
+    assert read_by_files >= 10
     spark.conf.set(CHANGES, "false")
 
 
 @pytest.mark.slow
-def test_gaps_are_told_or_bridged(spark, table):
+def test_gaps_are_told_or_bridged(spark, table, reads_files):
     spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta")
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (1, 'a'), (2, 'b')")
     strict, lenient = delta(table), delta(table, on_gap="snapshot")
@@ -282,7 +332,7 @@ class Shop:
 
 
 @pytest.mark.slow
-def test_nights_with_failures(spark, tmp_path):
+def test_nights_with_failures(spark, tmp_path, reads_files):
     choose, shop = random.Random(5), Shop(spark, tmp_path)
     orders, customers = shop.name("orders"), shop.name("customers")
     sinks = shop.view, shop.log
@@ -319,7 +369,7 @@ def test_nights_with_failures(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path):
+def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path, reads_files):
     name, given = f"delta.`{tmp_path}/t`", []
 
     class Twice(Faulty):
@@ -348,11 +398,112 @@ def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path):
             assert len(given) == 3
 
 
+TYPES = (
+    "id BIGINT, b BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f FLOAT, d DOUBLE, m DECIMAL(20,4), "
+    "s STRING, y BINARY, dt DATE, ts TIMESTAMP, nz TIMESTAMP_NTZ"
+)
+VALUES = (
+    "id, id % 2 = 0, cast(id % 100 as tinyint), cast(id as smallint), cast(id as int), "
+    "if(id % 7 = 0, float('NaN'), float(id)), if(id % 5 = 0, double('-0.0'), double(id)), "
+    "cast(id * 1.5 as decimal(20,4)), if(id % 3 = 0, null, concat('é', id)), "
+    "if(id % 3 = 1, null, cast(string(id) as binary)), date_add(date'1969-12-30', cast(id as int)),"
+    "timestamp_micros(id * 1234567), timestamp_ntz'2024-03-31 02:30:00.123456'"
+)
+
+
+def test_all_types_by_files(spark, tmp_path, only_files):
+    """A partitioned table of all types is followed, and a view of it kept, without Spark."""
+    source, target = f"delta.`{tmp_path}/s p`", f"delta.`{tmp_path}/t é`"
+    spark.sql(f"CREATE TABLE {source} ({TYPES}, p STRING) USING delta PARTITIONED BY (p) "
+              f"TBLPROPERTIES ({FEED})")
+
+    def put(first, last):
+        spark.range(first, last).selectExpr(
+            *(f"{text} AS {name.split()[0]}" for text, name in zip(
+                split(VALUES), split(f"{TYPES}"))),
+            "if(id % 4 = 0, null, concat('p', id % 4)) AS p",
+        ).write.format("delta").mode("append").save(f"{tmp_path}/s p")
+
+    def program(flow):
+        rows = flow.source("rows", delta(tmp_path / "s p"))
+        rows.sink("out", delta_merge(tmp_path / "t é", key=["ts", "id"]))
+        flow.source("keyed", delta(tmp_path / "s p", key=["i16", "id"])).sink(
+            "keyed", delta_merge(tmp_path / "k", key=["s", "m", "id"], properties={
+                "delta.enableChangeDataFeed": "true"}))
+
+    put(0, 40)
+    with Dataflow.open(tmp_path / "store", program, spark=spark, buckets=2) as flow:
+        assert flow.catch_up()
+        put(40, 60)
+        spark.sql(f"DELETE FROM {source} WHERE id % 10 = 3")
+        spark.sql(f"UPDATE {source} SET d = -d, p = 'moved', i8 = null WHERE id % 10 = 4")
+        assert flow.catch_up()
+        # A view may be followed as a table.
+        follower = delta(tmp_path / "k")
+        follower.columns(spark)
+        before = follower.read(spark, None)
+        put(60, 61)
+        spark.sql(f"DELETE FROM {source} WHERE id = 5")
+        assert flow.catch_up() and not only_files
+        shown = [F.to_json(F.struct(F.col("*"), F.hex("y").alias("hex"))).alias("row")]
+        # Both zeros are one value.
+        rows = spark.read.table(source).withColumn("d", F.col("d") + 0)
+        expected = rows_of(spark, rows.select(*shown))
+        assert len(expected) == 54
+        columns = spark.read.table(source).columns
+        for name in target, f"delta.`{tmp_path}/k`":
+            found = spark.read.table(name).select(*columns).select(*shown)
+            assert rows_of(spark, found) == expected
+        after = follower.read(spark, before.offset)
+        assert [len(listed(change[0])) for change in after.changes] == [1, 1]
+
+
+def split(columns):
+    """What is between the commas that are in no parentheses."""
+    found, depth = [""], 0
+    for letter in columns:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+@pytest.mark.slow
+def test_two_who_merge_at_once(spark, tmp_path):
+    """Who was overtaken changes nothing, and Spark after it does not either."""
+    name = f"delta.`{tmp_path}/t`"
+    spark.sql(f"CREATE TABLE {name} USING delta AS SELECT id, 'a' AS v FROM range(9)")
+    found = [delta_files(spark, name) for _ in range(3)]
+    rows = pa.table({"id": pa.array([1, 2, 20]), "v": ["b", None, "n"],
+                     "kind": ["update", "delete", "insert"]})
+    assert found[0].can_be_merged_into(["id"]) and found[0].last_number("me") == -1
+    assert found[0].merge(rows, ["id"], "kind", "me", 4)
+    assert not found[1].merge(rows, ["id"], "kind", "me", 4)
+    assert not found[2].merge(rows, ["id"], "kind", "another", 4)
+    now = delta_files(spark, name)
+    assert now.last_number("me") == 4 and now.last_number("another") == -1
+    assert sorted(now.among(rows, ["id"])["id"].to_pylist()) == [1, 20]
+    there = rows_of(spark, name)
+    assert there[1, "b"] == there[20, "n"] == 1 and len(there) == 9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "deltalake", None)
+        assert delta_files(spark, name) is None
+    spark.sql(f"CREATE TABLE named USING delta LOCATION '{tmp_path}/a b' AS SELECT 1 AS id")
+    assert delta_files(spark, "default.NAMED").id == delta_table(spark, "named").id
+    spark.sql("DROP TABLE named")
+    spark.sql(f"CREATE TABLE named USING parquet LOCATION '{tmp_path}/a b'")
+    for other in "named", "nosuch.name", "a.b.c", "not a name", f"delta.`{tmp_path}/nothing`":
+        assert delta_files(spark, other) is None
+    spark.sql("DROP TABLE named")
+
+
 NAMES = "`A.b` int, `c``d` string, `e f` int"
 
 
 @pytest.mark.slow
-def test_names_nulls_and_nothing(spark, table):
+def test_names_nulls_and_nothing(spark, table, reads_files):
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", NAMES)
         rows.sink("out", delta_merge(table, key=["a.B", "E F"]))
@@ -369,7 +520,7 @@ def test_names_nulls_and_nothing(spark, table):
     spark.sql(f"DROP TABLE {table}_0")
 
 
-def test_two_rows_of_a_key_are_refused(spark, table):
+def test_two_rows_of_a_key_are_refused(spark, table, reads_files):
     for first, then in (
         ([(1, "a"), (1, "b")], []), ([(1, "a")], [(2, "a"), (2, "b")]), ([(1, "a")], [(1, "c")]),
     ):

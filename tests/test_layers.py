@@ -31,8 +31,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "split standing sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls delta expression_parts frames jobs jvm replaced schema session stored_schema "
-        "tables taken values version".split()
+        "bridge calls delta delta_files expression_parts frames jobs jvm replaced schema session "
+        "stored_schema tables taken values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "

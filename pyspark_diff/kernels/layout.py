@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.equality import normalise
+from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.ranking import float_codes, from_float_codes
 from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined
 
@@ -150,6 +151,18 @@ class Layout:
         if updates.columns is None:  # no rows: `empty()` knows no types
             return [pa.array([], type=t) for t in self.types]
         return list(columns)
+
+    def groups(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[Int64, Int64]:
+        """Number the distinct records: the group of each row, and a row of each group.
+
+        Examples
+        --------
+        >>> layout = Layout((pa.string(),))
+        >>> [found.tolist() for found in layout.groups([pa.array(["b", "b"])])]
+        [[0, 0], [0]]
+        """
+        records = self.encode(columns, 0, 1)
+        return group_records(records.key64, records.columns or ())
 
     def buckets(self, updates: Updates, buckets: int) -> Int64:
         """Bucket of each record: Spark's ``pmod(hash(record), buckets)``."""

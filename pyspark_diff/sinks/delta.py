@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
@@ -23,7 +25,10 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
+from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import Schema, quoted
@@ -72,7 +77,9 @@ def delta_merge(
     """A Delta table that is the collection, of which no two rows have the same key.
 
     The net change of each epoch is merged in one commit, once, so whoever reads the table sees the
-    collection as it is after a step. Null in a key is equal to null.
+    collection as it is after a step. Null in a key is equal to null. Where the table's files are on
+    this machine and the package ``deltalake`` is installed, few changes are merged without a Spark
+    job.
 
     Parameters
     ----------
@@ -133,7 +140,7 @@ class _Target(Sink):
             raise SchemaError(str(error)) from error
 
     def write(self, epoch: Epoch) -> None:
-        table = delta_table(epoch.spark, self._name)
+        table = delta_files(epoch.spark, self._name) or delta_table(epoch.spark, self._name)
         owner = f"{epoch.store}/{epoch.name}"
         if epoch.is_first:
             self._begin(epoch, table, owner)
@@ -145,18 +152,20 @@ class _Target(Sink):
                 "of an epoch make no table. Restore it; or give the sink another name in the "
                 "program, by which it begins anew"
             )
-        self._check_columns(epoch)
-        self._go_on(epoch, owner)
+        columns = (table.struct if isinstance(table, DeltaFiles)
+                   else epoch.spark.read.table(self._name).schema)
+        self._check_columns(Schema(columns), Schema(self._struct(epoch)))
+        self._go_on(epoch, table, owner)
 
     @abstractmethod
     def _whole(self, epoch: Epoch) -> DataFrame:
         """What the first epoch leaves."""
 
     @abstractmethod
-    def _go_on(self, epoch: Epoch, owner: str) -> None:
+    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
         """Write a later epoch."""
 
-    def _begin(self, epoch: Epoch, table: DeltaTable | None, owner: str) -> None:
+    def _begin(self, epoch: Epoch, table: DeltaTable | DeltaFiles | None, owner: str) -> None:
         spark, rows = epoch.spark, self._whole(epoch)
         if table is None:
             new = rows.writeTo(self._name).using("delta").tableProperty(OWNER, owner)
@@ -186,9 +195,7 @@ class _Target(Sink):
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         _once(writer, owner, epoch.number).saveAsTable(self._name)
 
-    def _check_columns(self, epoch: Epoch) -> None:
-        there = Schema(epoch.spark.read.table(self._name).schema)
-        wanted = Schema(self._struct(epoch))
+    def _check_columns(self, there: Schema, wanted: Schema) -> None:
         if not wanted.same_types(there):
             raise SinkError(
                 f"the columns of Delta table {self._name} are not what this sink made them: they "
@@ -206,7 +213,7 @@ class _Append(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.changes
 
-    def _go_on(self, epoch: Epoch, owner: str) -> None:
+    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
         writer = epoch.changes.write.format("delta").mode("append")
         _once(writer, owner, epoch.number).saveAsTable(self._name)
 
@@ -218,7 +225,7 @@ class _Snapshot(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.snapshot()
 
-    def _go_on(self, epoch: Epoch, owner: str) -> None:
+    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
         self._overwrite(self._whole(epoch), epoch, owner)
 
 
@@ -246,40 +253,53 @@ class _Merge(_Target):
         rows = epoch.snapshot()
         key, _ = self._columns_of(epoch.schema, epoch.spark)
         counts = rows.groupBy(*map(column, key)).agg(F.count(F.lit(1)).alias("__rows"))
-        self._refuse(counts.where("__rows > 1").drop("__rows"))
+        self._refuse(key, counts.where("__rows > 1").drop("__rows").limit(4).collect())
         return rows
 
-    def _refuse(self, keys: DataFrame) -> None:
-        found = keys.limit(4).collect()
+    def _refuse(self, key: Sequence[str], found: Sequence[tuple[object, ...]]) -> None:
+        """Refuse keys that more than one row has."""
         if found:
             told = ", ".join(str(tuple(row)) for row in found[:3])
             more = " and others" if len(found) > 3 else ""
             raise DuplicateKeyError(
-                f"more than one row has the key {tuple(keys.columns)} = {told}{more}; nothing of "
-                "this epoch was written. Name a key that tells rows apart, or write "
-                "delta_snapshot or delta_append"
+                f"more than one row has the key {tuple(key)} = {told}{more}; nothing of this epoch "
+                "was written. Name a key that tells rows apart, or write delta_snapshot or "
+                "delta_append"
             )
 
-    def _go_on(self, epoch: Epoch, owner: str) -> None:
+    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
         key, values = self._columns_of(epoch.schema, epoch.spark)
-        spark, changes = epoch.spark, epoch.changes
-        table = few(changes)
-        if table is not None:
-            # Of one partition, so that nothing is shuffled; and worked out once.
-            changes = spark.createDataFrame(table, changes.schema).coalesce(1)
-        net = _net(changes, epoch.diff, key, values)
-        if table is not None:
-            table = net.toArrow()
-            net = spark.createDataFrame(table, net.schema)
-        if table is None or pc.any(table["__doubt"]).as_py():
-            keys = net.where("__doubt").select(*(
-                column(f"_{i}").alias(name) for i, name in enumerate(key)
-            ))
-            self._refuse(keys)
-        if table is not None and not table.num_rows:
-            return
+        spark, changes, schema = epoch.spark, epoch.changes, Schema(epoch.schema)
+        held = few(changes)
+        if held is None:
+            net = _net(changes, epoch.diff, key, values)
+            doubt = net.where("__doubt").select(*(column(f"_{i}") for i in range(len(key))))
+            self._refuse(key, doubt.limit(4).collect())
+        else:
+            rows, twice = _net_of(held, epoch.diff, schema, key, values)
+            self._refuse(key, _rows(twice.slice(0, 4)))
+            if not rows.num_rows or self._merged(rows, table, key, owner, epoch.number):
+                return
+            fields = [T.StructField(f"_{i}", schema.field(name).dataType)
+                      for i, name in enumerate((*key, *values))]
+            fields.append(T.StructField("__kind", T.StringType()))
+            rows = rows.rename_columns([field.name for field in fields])
+            net = spark.createDataFrame(rows, T.StructType(fields))
         with _own_session(spark, owner, epoch.number) as session, _seen(net) as view:
             session.sql(self._statement(view, key, values))
+
+    def _merged(
+        self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str], owner: str,
+        number: int,
+    ) -> bool:
+        """Merge rows without Spark; whether that could be done."""
+        if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
+            return False
+        if table.last_number(owner) >= number:
+            return True  # they were given before
+        new = rows.filter(pc.equal(rows["__kind"], "insert"))
+        self._refuse(key, _rows(table.among(new, key).slice(0, 4)))
+        return table.merge(rows, key, "__kind", owner, number)
 
     def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:
         names = [*key, *values]
@@ -333,6 +353,32 @@ def _net(
         *records, kind.otherwise("update").alias("__kind"),
         ((F.col("__came") > 1) | (F.col("__went") > 1)).alias("__doubt"),
     )
+
+
+def _net_of(
+    changes: pa.Table, diff: str, schema: Schema, key: Sequence[str], values: Sequence[str]
+) -> tuple[pa.Table, pa.Table]:
+    """The same of changes that are here: columns of these names, and the keys in doubt."""
+    names = [*key, *values]
+    layout = Layout(tuple(schema.arrow(names).types))
+    net = consolidate(
+        layout.encode([changes[name] for name in names], 0, changes[diff].to_numpy())
+    ).updates
+    rows = pa.table(layout.decode(net), names=names)
+    group, first = schema.layout(key).groups([rows[name] for name in key])
+    diffs = net.diffs()
+    came, went = np.zeros(first.size, np.int64), np.zeros(first.size, np.int64)
+    np.add.at(came, group[diffs > 0], diffs[diffs > 0])
+    np.add.at(went, group[diffs < 0], -diffs[diffs < 0])
+    row = first.copy()
+    row[group[diffs > 0]] = np.flatnonzero(diffs > 0)
+    kind = np.where(came == 0, "delete", np.where(went == 0, "insert", "update"))
+    found = rows.take(row).append_column("__kind", pa.array(kind, pa.string()))
+    return found, rows.select(list(key)).take(first[(came > 1) | (went > 1)])
+
+
+def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns)))
 
 
 def _numbered(owner: str, number: int) -> dict[str, str]:

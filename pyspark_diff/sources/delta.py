@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
@@ -36,13 +37,13 @@ from pyspark_diff.dataflow.source import (
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import as_keys
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
-from pyspark_diff.spark.frames import column, few
+from pyspark_diff.spark.delta_files import KIND, VERSION, DeltaFiles, delta_files
+from pyspark_diff.spark.frames import FEW_ROWS, column, few
 from pyspark_diff.spark.schema import Schema, without_nullability
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
 _FEED, _ROWS = "delta.enableChangeDataFeed", "delta.enableRowTracking"
-_KIND, _VERSION = "_change_type", "_commit_version"
 _COMES = ("insert", "update_postimage")
 
 
@@ -57,7 +58,9 @@ def delta(
     ``spark.databricks.delta.changelogV2.enabled`` those of a table with row tracking
     (``delta.enableRowTracking``) are read by Spark's own ``changes``, and need no feed.
 
-    Nothing is ever written to the table.
+    Nothing is ever written to the table. Where its files are on this machine and the package
+    ``deltalake`` is installed (``pip install pyspark-diff[delta]``), few changes are read without a
+    Spark job, in hundredths of a second.
 
     Parameters
     ----------
@@ -100,16 +103,22 @@ class _Delta(Source):
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         if offset is None:
             # Should the table be replaced in between, then the next reading finds another id.
-            table = self._table(spark)
-            self._check_recorded(spark, table)
+            begun = self._table(spark)
+            self._check_recorded(spark, begun)
             version = latest_version(spark, self._name)
             rows = self._snapshot(spark, version)
             first: Change = Upserts(rows) if self.key else Inserts(rows)
-            return Reading({"table": table.id, "version": version}, [first])
+            return Reading({"table": begun.id, "version": version}, [first])
         begin = int(offset["version"])
-        # And here this one does.
-        version = latest_version(spark, self._name)
-        table = self._table(spark)
+        files = delta_files(spark, self._name)
+        if files is not None:
+            table: DeltaTable | DeltaFiles = files
+            version, columns = files.version, files.struct
+        else:
+            # And here this one does.
+            version = latest_version(spark, self._name)
+            table = self._table(spark)
+            columns = spark.read.table(self._name).schema
         now = {"table": table.id, "version": version}
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
@@ -119,7 +128,12 @@ class _Delta(Source):
             )
         if version == begin:
             return None
-        self._check_columns(spark.read.table(self._name).schema)
+        self._check_columns(columns)
+        if files is not None and _is_on(table.properties.get(_FEED)):
+            assert self._columns is not None  # a source is asked for its columns first
+            held = files.changes(self._columns.names, begin + 1, FEW_ROWS)
+            if held is not None:
+                return Reading(now, self._changes_of(held))
         try:
             return Reading(now, self._changes(spark, table, begin + 1, version))
         except Exception as error:  # also what comes of moving rows, which is none of Spark's own
@@ -129,7 +143,7 @@ class _Delta(Source):
             )
 
     def _changes(
-        self, spark: SparkSession, table: DeltaTable, first: int, last: int
+        self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int
     ) -> list[Change]:
         reader = spark.read.options(startingVersion=first, endingVersion=last)
         if self._by_spark(spark, table):
@@ -137,27 +151,37 @@ class _Delta(Source):
         else:
             frame = reader.option("readChangeFeed", "true").table(self._name)
         assert self._columns is not None  # a source is asked for its columns first
-        names = self._columns.names
-        comes = column(_KIND).isin(*_COMES)
+        rows = frame.select(*map(column, (*self._columns.names, KIND, VERSION)))
+        held = few(rows)
+        if held is not None:
+            return self._changes_of(held)
         # Names that no collection may have.
-        rows = frame.select(
-            *map(column, names), comes.alias("__comes"), column(_VERSION).alias("__version")
-        )
+        comes = column(KIND).isin(*_COMES)
+        rows = rows.select("*", comes.alias("__comes")).drop(KIND)
         if self.key and first < last:
             # Of each key the last version stands, and in it what comes.
-            order = F.struct(F.col("__version"), F.col("__comes"))
+            order = F.struct(column(VERSION), F.col("__comes"))
             newest = F.max(order).over(Window.partitionBy(*map(column, self.key)))
             rows = rows.withColumn("__last", newest).where(order == F.col("__last")).drop("__last")
-        rows = rows.drop("__version")
-        held = few(rows)
-        if held is None:
-            # Files that are gone are found now rather than by the step.
-            rows.count()
-            came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
-            return self._changed(came.drop("__comes"), went.drop("__comes"))
-        mark = held["__comes"]
-        held = held.drop_columns(["__comes"])
-        return self._changed(held.filter(mark), held.filter(pc.invert(mark)))
+        rows = rows.drop(VERSION)
+        # Files that are gone are found now rather than by the step.
+        rows.count()
+        came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
+        return self._changed(came.drop("__comes"), went.drop("__comes"))
+
+    def _changes_of(self, held: pa.Table) -> list[Change]:
+        """The changes that rows of a feed are, which are here."""
+        comes = pc.is_in(held[KIND], pa.array(_COMES))
+        if self.key and held.num_rows:
+            assert self._columns is not None  # they were selected
+            layout = Schema(self._columns).layout(self.key)
+            group, first = layout.groups([held[name] for name in self.key])
+            order = np.lexsort((comes.to_numpy(), held[VERSION].to_numpy()))
+            last = np.zeros(first.size, np.int64)
+            last[group[order]] = order  # of those of one group the last one stays
+            held, comes = held.take(last), comes.take(pa.array(last))
+        held = held.drop_columns([KIND, VERSION])
+        return self._changed(held.filter(comes), held.filter(pc.invert(comes)))
 
     def _changed(
         self, came: DataFrame | pa.Table, went: DataFrame | pa.Table
@@ -196,7 +220,7 @@ class _Delta(Source):
             )
         return table
 
-    def _by_spark(self, spark: SparkSession, table: DeltaTable) -> bool:
+    def _by_spark(self, spark: SparkSession, table: DeltaTable | DeltaFiles) -> bool:
         return _is_on(spark.conf.get(CHANGES, "false")) and _is_on(table.properties.get(_ROWS))
 
     def _check_recorded(self, spark: SparkSession, table: DeltaTable) -> None:

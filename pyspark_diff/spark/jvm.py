@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
@@ -125,6 +126,39 @@ def needs_job(frame: DataFrame) -> bool:
     if not hasattr(frame, "_jdf"):
         return True
     return kind_of(frame._jdf.queryExecution().optimizedPlan()) != "LocalRelation"
+
+
+def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
+    """The URL of a table's folder; None if the table is of another provider, or is unknown here.
+
+    Nothing of the table is read, which `DESCRIBE` would do.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        None is known of a Connect client's.
+    name : str
+        As SQL has it; a path is a table whose database is the provider.
+    provider : str
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return None
+    state = session.sessionState()
+    try:
+        if state.catalogManager().currentCatalog().name() != "spark_catalog":
+            return None
+        table = state.sqlParser().parseTableIdentifier(name)
+        if table.database().contains(provider):
+            path = class_called("org.apache.hadoop.fs.Path")(table.table())
+            system = path.getFileSystem(state.newHadoopConf())
+            return str(path.makeQualified(system.getUri(), system.getWorkingDirectory()).toUri())
+        found = state.catalog().getTableMetadata(table)
+        if found.provider().isEmpty() or found.provider().get().lower() != provider:
+            return None
+        return str(found.location())
+    except (Py4JError, PySparkException):  # there is none, or it is in a catalog of another kind
+        return None
 
 
 def is_running(context: SparkContext) -> bool:

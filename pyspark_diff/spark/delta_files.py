@@ -1,0 +1,225 @@
+"""Delta tables whose files are on this machine, read and merged into without Spark.
+
+    changes(f, l)  =  what the change data feed has of the versions f to l
+
+A statement of Spark over a Delta table takes a second or more, however little it reads. The library
+``deltalake``, where it is installed, takes some hundredths for the same files. It is asked only for
+what it is known to do as Spark does; of all else there is None, and Spark is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.updates import concat
+from pyspark_diff.spark.jvm import folder_of
+from pyspark_diff.spark.schema import Schema, quoted
+
+#: How a row was changed, and by which version of the table.
+KIND, VERSION = "_change_type", "_commit_version"
+#: What tables may have: features for readers, and for writers.
+_READ = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
+_WRITTEN = _READ | {"appendOnly", "changeDataFeed", "invariants"}
+#: Types of which both write the same files, and of which a key is the same to both.
+_KEYS = (
+    T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType, T.StringType,
+    T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
+)
+_VALUES = (*_KEYS, T.FloatType, T.DoubleType)
+
+
+class DeltaFiles:
+    """A version of a Delta table: that which was the last one when this was made.
+
+    Parameters
+    ----------
+    folder : Path
+    table : deltalake.DeltaTable
+    """
+
+    def __init__(self, folder: Path, table: Any):
+        self._folder, self._table = folder, table
+        metadata, protocol = table.metadata(), table.protocol()
+        self.id = str(metadata.id)
+        self.version = int(table.version())
+        self.properties: Mapping[str, str] = metadata.configuration
+        self.struct = T.StructType.fromJson(json.loads(table.schema().to_json()))
+        self._is_plain = self.properties.get("delta.columnMapping.mode", "none") == "none"
+        self._is_whole = not metadata.partition_columns
+        self._reader = frozenset(protocol.reader_features or ())
+        self._writer = frozenset(protocol.writer_features or ())
+        self._writes = protocol.min_writer_version in (1, 2) or self._writer
+
+    def changes(self, names: Sequence[str], first: int, most: int) -> pa.Table | None:
+        """What the versions since one have changed: the columns, `KIND` and `VERSION`.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Columns.
+        first : int
+            The first of these versions.
+        most : int
+            Rows.
+
+        Returns
+        -------
+        pyarrow.Table or None
+            None if Spark has to be asked: there are more rows, the changes of a version are not
+            recorded, or something else happened to the table than that rows came and went.
+        """
+        import deltalake
+
+        if not (self._is_plain and self._reader <= _READ):
+            return None
+        try:
+            if not all(map(self._is_told, range(first, self.version + 1))):
+                return None
+            reader = pa.RecordBatchReader.from_stream(self._table.load_cdf(
+                starting_version=first, ending_version=self.version,
+                columns=[*names, KIND, VERSION],
+            ))
+            found = pa.Table.from_batches(_up_to(most + 1, reader), reader.schema)
+        except (OSError, ValueError, deltalake.exceptions.DeltaError):
+            return None  # Spark reads it, or tells what is wrong
+        if found.num_rows > most:
+            return None
+        kinds = [*Schema(self.struct).arrow(names).types, pa.string(), pa.int64()]
+        names = [*names, KIND, VERSION]
+        return pa.table([found[n].cast(kind) for n, kind in zip(names, kinds)], names=names)
+
+    def _is_told(self, version: int) -> bool:
+        """Whether what a version changed is in files of changes, or in whole files of rows."""
+        text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
+        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        if any("metaData" in action or "protocol" in action for action in actions):
+            return False
+        # What rows of a file are gone is told in another way, which is not always understood.
+        return any("cdc" in action for action in actions) or not any(
+            file.get("deletionVector") and file.get("dataChange", True)
+            for action in actions for what, file in action.items() if what in ("add", "remove")
+        )
+
+    def can_be_merged_into(self, key: Sequence[str]) -> bool:
+        """Whether `merge` does what a merge by Spark does."""
+        kinds = {field.name: field.dataType for field in self.struct.fields}
+        return bool(
+            self._is_plain and self._is_whole and self._writes and self._writer <= _WRITTEN
+            and self._reader <= _READ
+            and not any(field.metadata for field in self.struct.fields)
+            and all(isinstance(kind, _VALUES) for kind in kinds.values())
+            and all(isinstance(kinds[name], _KEYS) for name in key)
+        )
+
+    def last_number(self, owner: str) -> int:
+        """The number of the last commit that a writer has made; -1 if there is none."""
+        found = self._table.transaction_version(owner)
+        return -1 if found is None else int(found)
+
+    def among(self, rows: pa.Table, key: Sequence[str]) -> pa.Table:
+        """Those of some rows whose keys the table has."""
+        layout = Schema(self.struct).layout(key)
+        kinds = Schema(self.struct).arrow(key).types
+
+        def keys(table: pa.Table, diff: int) -> Any:
+            return layout.encode(
+                [table[name].cast(kind) for name, kind in zip(key, kinds)], 0, diff
+            )
+
+        there = pa.table(self._table.scan(columns=list(key)))
+        # More than a table has rows, so that of a sum both parts can be told.
+        many = 1 << 40
+        sums = consolidate(concat([keys(there, 1), keys(rows, -many)])).updates
+        diffs = sums.diffs()
+        found = sums.take((diffs < 0) & (diffs > -many))
+        return pa.table(layout.decode(found), names=list(key))
+
+    def merge(
+        self, rows: pa.Table, key: Sequence[str], kind: str, owner: str, number: int
+    ) -> bool:
+        """Merge rows by a key, in one commit that has a writer's name and number.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table
+            The columns of the table, each key once, and what becomes of it.
+        key : sequence of str
+        kind : str
+            The column that says "insert", "update" or "delete".
+        owner : str
+        number : int
+
+        Returns
+        -------
+        bool
+            Whether it was done. Where it was and the answer was lost, Spark does nothing after it,
+            as the number tells.
+        """
+        import deltalake
+        from deltalake.transaction import CommitProperties, Transaction
+
+        names = [name for name in rows.column_names if name != kind]
+        # Names are the table's own only where it is written.
+        source = rows.rename_columns(
+            [f"_{names.index(name)}" if name != kind else "kind" for name in rows.column_names]
+        )
+        ours = {name: f"s._{i}" for i, name in enumerate(names)}
+        same = " AND ".join(
+            f"(t.{quoted(name)} "
+            f"{'IS NOT DISTINCT FROM' if rows[name].null_count else '='} {ours[name]})"
+            for name in key
+        )
+        values = {quoted(name): ours[name] for name in names if name not in key}
+        try:
+            merger = self._table.merge(
+                source, same, source_alias="s", target_alias="t", streamed_exec=False,
+                commit_properties=CommitProperties(app_transactions=[Transaction(owner, number)]),
+            ).when_matched_delete("s.kind = 'delete'")
+            if values:
+                merger = merger.when_matched_update(values, "s.kind <> 'delete'")
+            merger.when_not_matched_insert(
+                {quoted(name): ours[name] for name in names}, "s.kind <> 'delete'"
+            ).execute()
+        except (OSError, ValueError, deltalake.exceptions.DeltaError):
+            return False
+        return True
+
+
+def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
+    """The files of a Delta table; None if Spark has to be asked.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    name : str
+    """
+    location = urlparse(folder_of(spark, name, "delta") or "")
+    if location.scheme != "file" or location.netloc:
+        return None
+    try:
+        import deltalake
+    except ImportError:  # it is of an extra
+        return None
+    folder = Path(unquote(location.path))
+    try:
+        return DeltaFiles(folder, deltalake.DeltaTable(str(folder)))
+    except (OSError, ValueError, deltalake.exceptions.DeltaError):
+        return None  # it has what only Spark knows, or is no such table
+
+
+def _up_to(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first batches, until there are so many rows."""
+    for batch in batches:
+        yield batch
+        rows -= batch.num_rows
+        if rows <= 0:
+            return
