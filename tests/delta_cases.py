@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import shutil
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -144,6 +145,11 @@ def applied(content, reading):
     return +content
 
 
+def at_version(offset, version):
+    """An offset as an earlier reading would have given it."""
+    return {"table": offset["table"], "version": version}
+
+
 def version_of(spark, table):
     return spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").head().version
 
@@ -188,7 +194,7 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
         source.columns(spark)
         reading = source.read(spark, None)
         assert reading.offset["version"] == end and not applied({}, reading)
-        content, offset = tables[begin], {**reading.offset, "version": begin}
+        content, offset = tables[begin], at_version(reading.offset, begin)
         for version in [*range(begin + stride, end, stride), end]:
             def files_until(*given, version=version):
                 found = files_of(*given)
@@ -259,10 +265,33 @@ def test_gaps_are_told_or_bridged(spark, table, reads_files):
               f"TBLPROPERTIES ({FEED}) AS SELECT 5 AS id, 'e' AS v")
     gap("replaced by another table")
     with pytest.raises(SourceError, match="set back"):
-        strict.read(spark, {**offset, "version": offset["version"] + 9})
+        strict.read(spark, at_version(offset, offset["version"] + 9))
     # It is truncated, which is recorded.
     spark.sql(f"TRUNCATE TABLE {table}")
     assert not applied(content, strict.read(spark, offset))
+
+
+@pytest.mark.slow
+def test_an_older_state_that_went_on_is_told(spark, tmp_path):
+    """A backup is put in the table's place, and has as many versions again."""
+    name, folder = f"delta.`{tmp_path}/t`", tmp_path / "t"
+    spark.sql(f"CREATE TABLE {name} (id INT) USING delta TBLPROPERTIES ({FEED})")
+    shutil.copytree(folder, tmp_path / "backup")
+    spark.sql(f"INSERT INTO {name} VALUES (1)")
+    strict, lenient = delta(folder), delta(folder, on_gap="snapshot")
+    strict.columns(spark), lenient.columns(spark)
+    offset = strict.read(spark, None).offset
+    assert strict.read(spark, offset) is None
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    for number in 2, 3:
+        spark.sql(f"INSERT INTO {name} VALUES ({number})")
+        with pytest.raises(SourceError, match="another version 1 than was read.*brought back"):
+            strict.read(spark, offset)
+    assert applied({}, lenient.read(spark, offset)) == {(2,): 1, (3,): 1}
+    # Commits that are not there any more are not asked.
+    (folder / "_delta_log" / f"{1:020d}.json").rename(tmp_path / "gone")
+    assert delta_files(spark, name) is None or delta_files(spark, name).mark(1) is None
 
 
 @pytest.mark.slow
@@ -279,7 +308,7 @@ def test_other_columns_are_refused(spark, table, statement, told):
     for on_gap in "refuse", "snapshot":
         source = delta(table, on_gap=on_gap)
         source.columns(spark)
-        offset = {**source.read(spark, None).offset, "version": 0}
+        offset = at_version(source.read(spark, None).offset, 0)
         if on_gap == "refuse":
             spark.sql(f"ALTER TABLE {table} {statement}")
             with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):

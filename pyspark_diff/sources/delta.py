@@ -2,10 +2,11 @@
 
     the table at version v  +  the changes of v+1 .. w  =  the table at version w
 
-An offset is the id of the table and the version up to which it was read. What is recorded of the
-versions since is read and nothing else, so it costs what has changed. Where that is not recorded,
-or is of another table, the sum above would be wrong; so it is an error, or the difference of whole
-tables where that is asked for.
+An offset is the id of the table and the version up to which it was read, and where its log is at
+hand what tells that version from another one of its number. What is recorded of the versions since
+is read and nothing else, so it costs what has changed. Where that is not recorded, or is of another
+table, the sum above would be wrong; so it is an error, or the difference of whole tables where that
+is asked for.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class _Delta(Source):
             version = latest_version(spark, self._name)
             rows = self._snapshot(spark, version)
             first: Change = Upserts(rows) if self.key else Inserts(rows)
-            return Reading({"table": begun.id, "version": version}, [first])
+            return Reading(_offset(begun.id, version, delta_files(spark, self._name)), [first])
         begin = int(offset["version"])
         files = delta_files(spark, self._name)
         if files is not None:
@@ -119,12 +120,18 @@ class _Delta(Source):
             version = latest_version(spark, self._name)
             table = self._table(spark)
             columns = spark.read.table(self._name).schema
-        now = {"table": table.id, "version": version}
+        now = _offset(table.id, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
         if version < begin:
             return self._gap(
                 spark, now, f"is at version {version} and was read up to {begin}: it was set back"
+            )
+        mark = offset.get("commit") if files is None else files.mark(begin)
+        if mark is not None and offset.get("commit", mark) != mark:
+            return self._gap(
+                spark, now, f"has another version {begin} than was read: an older state of its "
+                "files was brought back, and went on from there"
             )
         if version == begin:
             return None
@@ -260,6 +267,11 @@ class _Delta(Source):
     def __repr__(self) -> str:
         key = f", key={list(self.key)}" if self.key else ""
         return f"delta({self._name!r}{key})"
+
+
+def _offset(table: str, version: int, files: DeltaFiles | None) -> Offset:
+    mark = None if files is None or files.id != table else files.mark(version)
+    return {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
 
 
 def _is_on(value: str | None) -> bool:

@@ -99,8 +99,7 @@ class DeltaFiles:
 
     def _is_told(self, version: int) -> bool:
         """Whether what a version changed is in files of changes, or in whole files of rows."""
-        text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
-        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        actions = self._actions(version)
         if any("metaData" in action or "protocol" in action for action in actions):
             return False
         # What rows of a file are gone is told in another way, which is not always understood.
@@ -108,6 +107,19 @@ class DeltaFiles:
             file.get("deletionVector") and file.get("dataChange", True)
             for action in actions for what, file in action.items() if what in ("add", "remove")
         )
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+    def mark(self, version: int) -> str | None:
+        """What tells a commit from another one with its number; None if it is no longer known."""
+        try:
+            told = [action["commitInfo"] for action in self._actions(version)
+                    if "commitInfo" in action]
+        except (OSError, ValueError):
+            return None
+        return f"{told[0].get('timestamp')} {told[0].get('txnId')}" if told else None
 
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
         """Whether `merge` does what a merge by Spark does."""
