@@ -546,3 +546,23 @@ def test_nothing_is_left_of_what_was_removed(spark):
         last = run.times(None)[-1]
         assert all(not accumulate(output.seen, last) for output in run.outputs)
         run.finish()
+
+
+def test_lists_without_nulls_are_keys_like_others(spark):
+    """Whether a list may hold null is said of a column, and is no part of its values."""
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        rows, feed = flow.input("rows", "k int, b boolean")
+        lists = rows.groupBy("k").agg(F.collect_list("b").alias("f"))
+        feed.insert([(1, True), (2, None), (2, False), (3, None)])
+        others, given = flow.input("others", "f array<boolean>, n int")
+        given.insert([([True], 1), ([None], 2), (None, 3)])
+        left = others.join(lists, "f", "left_anti").keep("left")
+        both = others.join(lists, "f", "full").keep("both")
+        flow.advance_to(1)
+        feed.remove([(1, True)])
+        given.insert([([False], 4), ([], 5)])
+        flow.advance_to(2)
+        found = [(row.n, row.f) for row in left.at().collect()]
+        assert sorted(found) == [(1, [True]), (2, [None]), (3, None)]
+        full = {(row.n, row.k) for row in both.at().collect()}
+        assert full == {(1, None), (2, None), (3, None), (4, 2), (5, 3)}

@@ -270,7 +270,8 @@ def check_data_names(names: Sequence[str], time: str, diff: str, what: str) -> N
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC.
+    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC; with
+    everything in it nullable, so that values of two columns are of one type.
 
     Raises
     ------
@@ -282,12 +283,12 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
     if isinstance(kind, T.TimestampType):
         return pa.timestamp("us", tz="UTC")
     if isinstance(kind, T.ArrayType):
-        return pa.list_(pa.field("element", arrow_type(kind.elementType), kind.containsNull))
+        return pa.list_(pa.field("element", arrow_type(kind.elementType)))
     if isinstance(kind, T.MapType):
-        value = pa.field("value", arrow_type(kind.valueType), kind.valueContainsNull)
+        value = pa.field("value", arrow_type(kind.valueType))
         return pa.map_(pa.field("key", arrow_type(kind.keyType), nullable=False), value)
     if isinstance(kind, T.StructType):
-        return pa.struct([pa.field(f.name, arrow_type(f.dataType), f.nullable) for f in kind])
+        return pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in kind])
     try:
         return to_arrow_type(kind)
     except PySparkTypeError as error:
