@@ -11,13 +11,23 @@ from decimal import Decimal
 
 import pytest
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError, StorageError
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    InvalidDiffError,
+    NotReadableError,
+    SchemaError,
+    StorageError,
+    TimeRegressionError,
+)
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.tables import checked_table
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace import arrangement
 
 ORDERS = [(f"n{i}", i % 3, float(i)) for i in range(100)]
@@ -144,6 +154,35 @@ def test_a_table_is_a_constant_or_rows_of_an_input(spark, tables):
         spark.range(2).selectExpr("id", "id AS diff").write.mode("overwrite").saveAsTable(tables[0])
         with pytest.raises(SchemaError, match="none for the other"):
             flow.import_table(tables[0], input="half")
+
+
+@pytest.mark.parametrize("columns, error, said", [
+    ("id, id AS time, IF(id = 1, NULL, 1L) AS diff", InvalidDiffError, "1 rows .* null diff"),
+    ("id, id AS time, 1L AS diff", TimeRegressionError, "at time 0 .* which is at 5"),
+    ("id, 'x' AS time, 1L AS diff", SchemaError, "time is string, expected bigint"),
+    ("id, IF(id = 1, raise_error('broken'), id) AS time, 1L AS diff", PySparkException, "broken"),
+], ids=["diff", "time", "type", "job"])
+def test_an_import_that_fails_leaves_nothing(spark, tables, columns, error, said):
+    with Dataflow(spark) as flow:
+        words, words_in = flow.input("words", "word string")
+        words.keep()
+        words_in.insert([("a",)])
+        flow.advance_to(5)
+        spark.range(3).createOrReplaceTempView("diff_c")
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW diff_d AS SELECT {columns} FROM diff_c")
+        try:
+            with pytest.raises(error, match=said):
+                flow.import_table("diff_d", input="orders")
+            # No input holds the others back, and its name is free.
+            words_in.advance_to(6)
+            assert flow.step() and flow.progress().frontier == Antichain([6])
+            orders, _ = flow.import_table("diff_c", input="orders")
+            orders = orders.keep()
+            flow.advance_to(7)
+            assert rows(orders.at()) == {(0,): 1, (1,): 1, (2,): 1}
+        finally:
+            for name in "diff_c", "diff_d":
+                spark.catalog.dropTempView(name)
 
 
 def test_a_program_does_not_give_a_table_again(spark, tables, tmp_path):

@@ -443,12 +443,12 @@ class Dataflow(BaseDataflow):
                 f"{self.time_name!r} and {self.diff_name!r}, and rows have neither"
             )
         fields = [field for field in rows.schema.fields if field.name not in taken]
-        frame, session = self.input(input, T.StructType(fields))
-        if taken:
-            session.update(rows)
-        else:
-            session.insert(rows)
-        return frame, session
+
+        def fill(session: InputSession) -> None:
+            (session.update if taken else session.insert)(rows)
+
+        node, session = self._add_input(input, T.StructType(fields), None, False, fill)
+        return self._frame_of(node), session
 
     def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
         return DiffFrame._wrap(Collection(
