@@ -10,10 +10,10 @@ from datetime import date
 from decimal import Decimal
 
 import pytest
-
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from test_types import VALUES
 
 from pyspark_diff import (
     Dataflow,
@@ -250,6 +250,31 @@ def test_empty_collections_and_those_without_a_key(spark, tables):
         flow.step()
         with pytest.raises(SchemaError, match="without columns"):
             none.save_as_table(tables[0], mode="overwrite")
+
+
+@pytest.mark.parametrize("by", ["", "string", "decimal(38,10)", "array<array<double>>"])
+def test_every_type_goes_out_and_in_also_where_there_is_none(spark, tables, by):
+    names = {kind: f"c{i}" for i, kind in enumerate(VALUES)}
+    schema = ", ".join(f"{name} {kind}" for kind, name in names.items())
+    data = [tuple(values[number % len(values)] for values in VALUES.values())
+            for number in range(10)]
+    key = [names[by]] if by else list(names.values())
+    for given in [], data:
+        with Dataflow(spark, buckets=3) as flow:
+            typed, typed_in = flow.input("typed", schema)
+            kept = typed.arrange_by_key(*key).keep()
+            typed_in.insert(given)
+            flow.advance_to(1)
+            kept.save_as_table(tables[0], mode="overwrite")
+            kept.save_as_table(tables[1], updates=True, mode="overwrite")
+            expected = Counter(map(repr, kept.at().collect()))
+            assert sum(expected.values()) == len(given)
+        with Dataflow(spark, buckets=3) as flow:
+            found = [flow.import_table(name, input=name)[0] for name in tables]
+            found = [frame.arrange_by_key(*key).keep() for frame in found]
+            flow.advance_to(1)
+            for frame in found:
+                assert Counter(map(repr, frame.at().collect())) == expected
 
 
 BAD = ["`../evil`", "x/../../evil", "", ".", "a..b", "a.b.c.d", "a`b", "a b", "a;b", "`a", "..", 7,
