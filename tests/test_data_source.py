@@ -356,6 +356,24 @@ print(hasattr(pyspark_diff, "DefaultSource"))
     assert ran.stdout.splitlines() == ["[]", "False"], ran.stderr
 
 
+def test_a_session_that_knows_nothing_of_the_package_reads(spark, store):
+    with opened(store, spark) as flow:
+        fed(flow, 1, (1, "north", 10), (2, "south", 5))
+    program = f"""
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+frame = spark.read.format("diff").option("path", {store!r}).option("name", "orders").load()
+print(sorted(map(tuple, frame.collect())))
+print([name for name in sys.modules if name.startswith("pyspark_diff")])
+"""
+    folder = os.path.dirname(store)
+    call = [sys.executable, "-c", program]
+    ran = subprocess.run(call, cwd=folder, capture_output=True, text=True)
+    shown = [(1, "north", 10), (2, "south", 5)]
+    assert ran.stdout.splitlines() == [repr(shown), "[]"], ran.stderr
+
+
 # A stream.
 
 

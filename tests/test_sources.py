@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
+from test_types import VALUES
 
 from pyspark_diff import Dataflow, NotReadableError, SchemaError, SourceError
 from pyspark_diff.sources import (
@@ -54,6 +55,30 @@ def test_snapshots_without_a_key_count_each_row(spark, flow):
     assert standing(kept) == []
 
 
+#: A column of each type, and one that has no null.
+TYPED = ", ".join(["id int", *(f"c{i} {kind}" for i, kind in enumerate(VALUES))])
+TYPED_ROWS = [
+    (number, *(values[number % len(values)] for values in VALUES.values())) for number in range(3)
+]
+
+
+#: Those that have no null in these rows.
+FILLED = [f"c{i}" for i, values in enumerate(VALUES.values()) if None not in values[:3]]
+
+
+@pytest.mark.parametrize("key", [(), "id", FILLED], ids=["row", "id", "types"])
+def test_a_snapshot_of_every_type_is_empty_then_has_rows_and_is_empty_again(spark, key):
+    table = Table(spark, TYPED)
+    with Dataflow(spark, buckets=3) as flow:
+        kept = flow.source("rows", snapshots(table, key=key)).keep()
+        counts = kept.count().keep()
+        for rows in ([], TYPED_ROWS, [], TYPED_ROWS[1:], []):
+            table.rows = rows
+            flow.catch_up()
+            assert standing(kept) == sorted(map(tuple, table().collect()), key=repr)
+            assert counts.at().count() == len(rows)
+
+
 def test_snapshots_with_a_key_are_refused_where_it_comes_twice(spark, flow):
     table = Table(spark, "a int, b int", [(1, 1), (2, 2)])
     kept = flow.source("rows", snapshots(table, key="A")).keep()
@@ -74,6 +99,37 @@ def test_a_table_whose_columns_change_is_refused(spark, flow):
     table.rows = [(1, "x")]
     with pytest.raises(SchemaError, match="b"):
         flow.catch_up()
+
+
+def test_columns_of_a_table_may_be_called_in_another_case(spark, flow, tmp_path):
+    cities = Table(spark, "Id int, City string", [(1, "a"), (2, "b")])
+    versions = Table(spark, "Id int, V long, Gone boolean", [(1, 1, False), (2, 2, False)])
+    counts = Table(spark, "Id int, Time long, Diff long", [(1, 0, 1), (2, 0, 2)])
+    found = [flow.source(name, source).keep() for name, source in [
+        ("by row", snapshots(cities)),
+        ("by key", snapshots(cities, key="iD")),
+        ("upserts", upserts(versions, key="iD", order="v", deleted="gONE")),
+        ("updates", updates(counts)),
+        ("files", files(str(tmp_path), "Id int, City string", key="iD", op="oP", order="cITY",
+                        format="parquet")),
+    ]]
+
+    def put(name, *rows):
+        frame = spark.createDataFrame(rows, "OP string, ID int, cITY string")
+        frame.toPandas().to_parquet(tmp_path / f"{name}.parquet")
+
+    put("1", ("c", 1, "a"), ("c", 2, "b"))
+    flow.catch_up()
+    both = [(1, "a"), (2, "b")]
+    assert list(map(standing, found)) == [both, both, [(1, 1), (2, 2)], [(1,), (2,), (2,)], both]
+    # And in yet another one when it is read again.
+    cities.columns, cities.rows = "ID int, cITY string", [(2, "c")]
+    versions.columns, versions.rows = "iD int, v long, gone boolean", [
+        *versions.rows, (2, 3, False), (1, 4, True)]
+    counts.columns, counts.rows = "ID int, TIME long, diff int", [*counts.rows, (2, 5, -2)]
+    put("2", ("u", 2, "c"), ("d", 1, None))
+    flow.catch_up()
+    assert list(map(standing, found)) == [[(2, "c")], [(2, "c")], [(2, 3)], [(1,)], [(2, "c")]]
 
 
 # Logs.

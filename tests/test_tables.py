@@ -6,12 +6,28 @@ import glob
 import os
 import shutil
 from collections import Counter
+from datetime import date
+from decimal import Decimal
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from test_types import VALUES
 
-from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError, StorageError
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    InvalidDiffError,
+    NotReadableError,
+    SchemaError,
+    StorageError,
+    TimeRegressionError,
+)
 from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.tables import checked_table
+from pyspark_diff.times import Antichain
 from pyspark_diff.trace import arrangement
 
 ORDERS = [(f"n{i}", i % 3, float(i)) for i in range(100)]
@@ -140,6 +156,35 @@ def test_a_table_is_a_constant_or_rows_of_an_input(spark, tables):
             flow.import_table(tables[0], input="half")
 
 
+@pytest.mark.parametrize("columns, error, said", [
+    ("id, id AS time, IF(id = 1, NULL, 1L) AS diff", InvalidDiffError, "1 rows .* null diff"),
+    ("id, id AS time, 1L AS diff", TimeRegressionError, "at time 0 .* which is at 5"),
+    ("id, 'x' AS time, 1L AS diff", SchemaError, "time is string, expected bigint"),
+    ("id, IF(id = 1, raise_error('broken'), id) AS time, 1L AS diff", PySparkException, "broken"),
+], ids=["diff", "time", "type", "job"])
+def test_an_import_that_fails_leaves_nothing(spark, tables, columns, error, said):
+    with Dataflow(spark) as flow:
+        words, words_in = flow.input("words", "word string")
+        words.keep()
+        words_in.insert([("a",)])
+        flow.advance_to(5)
+        spark.range(3).createOrReplaceTempView("diff_c")
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW diff_d AS SELECT {columns} FROM diff_c")
+        try:
+            with pytest.raises(error, match=said):
+                flow.import_table("diff_d", input="orders")
+            # No input holds the others back, and its name is free.
+            words_in.advance_to(6)
+            assert flow.step() and flow.progress().frontier == Antichain([6])
+            orders, _ = flow.import_table("diff_c", input="orders")
+            orders = orders.keep()
+            flow.advance_to(7)
+            assert rows(orders.at()) == {(0,): 1, (1,): 1, (2,): 1}
+        finally:
+            for name in "diff_c", "diff_d":
+                spark.catalog.dropTempView(name)
+
+
 def test_a_program_does_not_give_a_table_again(spark, tables, tmp_path):
     spark.range(3).write.saveAsTable(tables[0])
 
@@ -207,6 +252,31 @@ def test_empty_collections_and_those_without_a_key(spark, tables):
             none.save_as_table(tables[0], mode="overwrite")
 
 
+@pytest.mark.parametrize("by", ["", "string", "decimal(38,10)", "array<array<double>>"])
+def test_every_type_goes_out_and_in_also_where_there_is_none(spark, tables, by):
+    names = {kind: f"c{i}" for i, kind in enumerate(VALUES)}
+    schema = ", ".join(f"{name} {kind}" for kind, name in names.items())
+    data = [tuple(values[number % len(values)] for values in VALUES.values())
+            for number in range(10)]
+    key = [names[by]] if by else list(names.values())
+    for given in [], data:
+        with Dataflow(spark, buckets=3) as flow:
+            typed, typed_in = flow.input("typed", schema)
+            kept = typed.arrange_by_key(*key).keep()
+            typed_in.insert(given)
+            flow.advance_to(1)
+            kept.save_as_table(tables[0], mode="overwrite")
+            kept.save_as_table(tables[1], updates=True, mode="overwrite")
+            expected = Counter(map(repr, kept.at().collect()))
+            assert sum(expected.values()) == len(given)
+        with Dataflow(spark, buckets=3) as flow:
+            found = [flow.import_table(name, input=name)[0] for name in tables]
+            found = [frame.arrange_by_key(*key).keep() for frame in found]
+            flow.advance_to(1)
+            for frame in found:
+                assert Counter(map(repr, frame.at().collect())) == expected
+
+
 BAD = ["`../evil`", "x/../../evil", "", ".", "a..b", "a.b.c.d", "a`b", "a b", "a;b", "`a", "..", 7,
        None, "é"]
 
@@ -264,3 +334,135 @@ def test_bad_arguments_say_what_was_wrong(spark, tables):
             with pytest.raises(error, match=said):
                 kept.save_as_table(tables[0], **settings)
         assert not spark.catalog.tableExists(tables[0])
+
+
+class Jobs:
+    """The plans of the jobs that steps run."""
+
+    def __init__(self, monkeypatch):
+        self.plans = []
+        told = SparkRunner._run
+
+        def run(runner, job):
+            frame = getattr(job, "__self__", None)
+            if isinstance(frame, DataFrame):
+                self.plans.append(plan(frame))
+            return told(runner, job)
+
+        monkeypatch.setattr(SparkRunner, "_run", run)
+
+    def taken(self):
+        """For each job since the last call that read a table, whether it moved rows."""
+        found = ["Exchange" in one for one in self.plans if "FileScan" in one]
+        self.plans.clear()
+        return found
+
+
+KEYED = [
+    ("city string", [(None,), ("Rome",), ("",), ("Oslo",)]),
+    ("city string, day date", [(None, None), ("Rome", None), (None, date(2020, 1, 1)),
+                               ("Rome", date(2020, 1, 1))]),
+    ("id long", [(None,), (7,), (-7,), (2**62,)]),
+    ("id int", [(None,), (7,), (-7,)]),
+    ("x double", [(None,), (0.0,), (-0.0,), (float("nan"),), (1.5,)]),
+    ("d decimal(30,2)", [(None,), (Decimal("0.10"),), (Decimal("-1e20"),)]),
+]
+
+
+@pytest.mark.parametrize("schema, keys", KEYED, ids=[schema for schema, _ in KEYED])
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_table_in_the_buckets_of_a_key_is_imported_without_an_exchange(
+    spark, tables, schema, keys, updates, monkeypatch
+):
+    jobs = Jobs(monkeypatch)
+    key = [field.split()[0] for field in schema.split(", ")]
+    data = [(*values, i) for values in keys for i in range(2)]
+    more = ", time long, diff long" if updates else ""
+    rows_of = [(*row, row[-1], 2) for row in data] if updates else data
+    frame = spark.createDataFrame(rows_of, f"{schema}, n int{more}")
+    # Eleven buckets have more than there are keys: some are empty.
+    for number, buckets in enumerate((11, 4)):
+        frame.repartition(buckets, *key).write.mode("overwrite").bucketBy(buckets, *key).sortBy(
+            *key).saveAsTable(tables[number])
+    told = []
+    for name in tables:
+        with Dataflow(spark, buckets=11) as flow:
+            given, given_in = flow.import_table(name, input="given")
+            kept = given.withColumn("m", F.expr("n + 1")).arrange_by_key(*key).keep()
+            given_in.advance_to(2)
+            flow.step()
+            told.append([Counter(map(repr, f.collect())) for f in (kept.at(), kept.to_df())])
+            assert kept.at().count() == len(data) * (2 if updates else 1)
+            assert jobs.taken() == [name == tables[1]]
+    assert told[0] == told[1]
+
+
+def test_what_save_as_table_wrote_is_imported_without_an_exchange(spark, tables, monkeypatch):
+    flow, kept = fed(spark)
+    with flow:
+        kept.save_as_table(tables[0])
+    jobs, there = Jobs(monkeypatch), rows(spark.table(tables[0]))
+    with Dataflow(spark, buckets=4) as flow:
+        names, names_in = flow.input("names", "NAME string, again string")
+        found = names.join(flow.import_table(tables[0]), "name").keep()
+        names_in.insert([("n1", "x"), ("nobody", "y")])
+        flow.advance_to(1)
+        assert rows(found.at()) == {("n1", "x", 1, 1.0): 1}
+        assert jobs.taken() == [False]
+    for of, moved, expected in [
+        (lambda orders: orders.withColumnRenamed("name", "a.b").arrange_by_key("A.b"), False,
+         there),
+        # Of the other buckets Spark reads nothing.
+        (lambda orders: orders.where("name = 'n1'").arrange_by_key("name"), False,
+         {("n1", 1, 1.0): 1}),
+        (lambda orders: orders.where("name = 'nobody'").arrange_by_key("name"), False, {}),
+        # Other keys, and two tables at once.
+        (lambda orders: orders.arrange_by_key("n"), True, there),
+        (lambda orders: orders.arrange_by_key("name", "n"), True, there),
+        (lambda orders: orders.union(more).arrange_by_key("name"), True,
+         Counter({row: 2 for row in there})),
+    ]:
+        with Dataflow(spark, buckets=4) as flow:
+            more = flow.import_table(tables[0])
+            kept = of(flow.import_table(tables[0], input="orders")[0]).keep()
+            flow.advance_to(1)
+            assert jobs.taken()[-1] is moved
+            assert rows(kept.at()) == expected
+
+
+def test_rows_that_are_not_in_their_bucket_are_moved(spark, tables, monkeypatch):
+    flow, kept = fed(spark)
+    with flow:
+        kept.save_as_table(tables[0])
+    there = rows(spark.table(tables[0]))
+    # As if a program that hashes in another way had written the table.
+    for path in files_of(spark, tables[0]):
+        bucket = int(path.split("_")[-1].split(".")[0])
+        folder, name = os.path.split(path)
+        os.remove(f"{folder}/.{name}.crc")
+        moved = name.replace(f"_{bucket:05d}", f"_{(bucket + 1) % 4:05d}")
+        os.rename(path, f"{folder}/moved-{bucket}-{moved}")
+    spark.catalog.refreshTable(tables[0])
+    jobs = Jobs(monkeypatch)
+    with Dataflow(spark, buckets=4) as flow:
+        kept = flow.import_table(tables[0], input="orders")[0].arrange_by_key("name").keep()
+        flow.advance_to(1)
+        assert jobs.taken() == [False, True]
+        assert rows(kept.at()) == there
+
+
+@pytest.mark.parametrize("given", [None, "true", "false"])
+def test_an_import_leaves_the_settings_of_the_session(spark, tables, given):
+    setting = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
+    flow, kept = fed(spark)
+    with flow:
+        kept.save_as_table(tables[0])
+    try:
+        if given is not None:
+            spark.conf.set(setting, given)
+        with Dataflow(spark, buckets=4) as flow:
+            flow.import_table(tables[0], input="orders")[0].arrange_by_key("name").keep()
+            flow.advance_to(1)
+        assert spark.conf.getAll.get(setting) == given
+    finally:
+        spark.conf.unset(setting)

@@ -51,6 +51,15 @@ class DefaultSource(DataSource):
     Notes
     -----
     The commit is chosen when the frame is made: it reads the same, however often it is evaluated.
+
+    A frame cannot tell when nobody needs it any more. So its hold stands until it expires, an hour
+    after the frame was made or last evaluated, and its commit with all files of it takes space that
+    long: many frames over a store that commits often hold many commits. Give a shorter
+    ``holdSeconds`` where reads are short, and a longer one where a query runs longer than that.
+
+    The vacuum that finds an expired hold removes it and warns that its reader has died or has not
+    renewed it. Of frames that is the usual end, and harmless: one that is evaluated later reads the
+    same commit if it is still there, and raises an error that says so if it is not.
     """
 
     def __init__(self, options: MutableMapping[str, str]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
@@ -155,11 +155,15 @@ class FeedingMethods(SteppingMethods):
             self._given.add(name, sink, node, tuple(columns))
 
     def _add_input(
-        self, name: str, schema: str | T.StructType, start: Any, check: bool
+        self, name: str, schema: str | T.StructType, start: Any, check: bool,
+        fill: Callable[[InputSession], None] | None = None,
     ) -> tuple[Node, InputSession]:
+        """A new input, if what it is filled with fits; else there is none."""
         with self._lock:
             self._check_open()
             session = self._inputs.new(name, schema, start, self._state)
+            if fill is not None:
+                fill(session)
             found = checked(session._node) if check else session._node
             self._add_session(session)
         return found, session

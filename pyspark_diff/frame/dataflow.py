@@ -401,6 +401,15 @@ class Dataflow(BaseDataflow):
         StorageError
             If there is no such table.
 
+        Notes
+        -----
+        The first step reads it. Where it goes into an arrangement by the key of the table's
+        buckets, with as many buckets as the dataflow has, each task reads a bucket and no row
+        moves. Its rows go through an exchange where the key is another one, or its columns come in
+        another order; where the number of buckets is another; where more than one operator reads
+        the input, or that operator reads others too; where the table has a column for its buckets,
+        as one of Delta; and over Spark Connect. The answer is the same.
+
         Examples
         --------
         >>> from pyspark_diff import Dataflow
@@ -434,12 +443,12 @@ class Dataflow(BaseDataflow):
                 f"{self.time_name!r} and {self.diff_name!r}, and rows have neither"
             )
         fields = [field for field in rows.schema.fields if field.name not in taken]
-        frame, session = self.input(input, T.StructType(fields))
-        if taken:
-            session.update(rows)
-        else:
-            session.insert(rows)
-        return frame, session
+
+        def fill(session: InputSession) -> None:
+            (session.update if taken else session.insert)(rows)
+
+        node, session = self._add_input(input, T.StructType(fields), None, False, fill)
+        return self._frame_of(node), session
 
     def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
         return DiffFrame._wrap(Collection(

@@ -1,6 +1,7 @@
 """The Spark runner: one job for each arrangement that has input, one task for each bucket.
 
-The shuffle moves a few Arrow blobs a task, never rows, and never state.
+The shuffle moves a few Arrow blobs a task, never rows, and never state. A table of Spark that is in
+the buckets of the arrangement is not moved at all: the task that reads a bucket does its work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.jobs import run_job
-from pyspark_diff.spark.jvm import needs_job
+from pyspark_diff.spark.jvm import needs_job, planned_by_bucket, reads_buckets
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -101,6 +102,9 @@ class SparkRunner:
             return results
 
     def _job(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
+        found = self._in_place(work, schema, feeds)
+        if found is not None:
+            return found
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
         results = (
             reduce(DataFrame.union, blobs)
@@ -117,9 +121,31 @@ class SparkRunner:
         with storage.made(read.directory):
             return self._results(self._range(len(buckets)).mapInArrow(do, tasks.RESULTS))
 
+    def _in_place(
+        self, work: Work, schema: Schema, feeds: Sequence[Feed]
+    ) -> list[BucketResult] | None:
+        """The results of a table that is in the buckets of the arrangement, without a shuffle; None
+        if it is not."""
+        width, frame = len(work.layout.types), feeds[0].source.frame
+        if len(feeds) > 1 or frame is None or not width or not reads_buckets(frame, work.buckets):
+            return None
+        how, rows = self._rows(work, schema, feeds[0])
+        results = map_in_arrow(rows, tasks.work_in_place(how, work), tasks.RESULTS)
+        with errors_from_text():
+            if not self._run(lambda: planned_by_bucket(results, width, work.buckets)):
+                return None
+            found = self._run(results.collect)
+        # Where the plan was wrong of a table, its rows are moved after all.
+        if any(row.bucket == tasks.MISPLACED for row in found):
+            return None
+        return self._told(found)
+
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with errors_from_text():
             rows = self._run(results.collect)
+        return self._told(rows)
+
+    def _told(self, rows: Sequence[T.Row]) -> list[BucketResult]:
         for row in rows:
             tasks.raise_error(row.error)
         return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
@@ -213,8 +239,23 @@ class SparkRunner:
 
     def _blobs(self, work: Work, schema: Schema, feed: Feed) -> DataFrame:
         source, chain = feed.source, list(feed.chain)
-        constant = source.frame is not None and all(s.keeps_time_and_diff for s in chain)
-        how = Split(
+        if source.rest and all(stage.portable for stage in chain):
+            rest = self._shares(source.rest)
+            return self._range(len(rest)).mapInArrow(
+                tasks.split_rest(self._how(work, schema, feed), rest, chain), tasks.BLOBS
+            )
+        if source.frame is None and not source.rest and all(stage.portable for stage in chain):
+            return self._range(len(source.paths)).mapInArrow(
+                tasks.split_files(self._how(work, schema, feed), source.paths, chain), tasks.BLOBS
+            )
+        how, rows = self._rows(work, schema, feed)
+        return map_in_arrow(rows, tasks.split_rows(how), tasks.BLOBS)
+
+    def _how(self, work: Work, schema: Schema, feed: Feed) -> Split:
+        """How the rows of a feed become blobs."""
+        source = feed.source
+        constant = source.frame is not None and all(s.keeps_time_and_diff for s in feed.chain)
+        return Split(
             work.layout,
             schema.names,
             work.buckets,
@@ -226,17 +267,12 @@ class SparkRunner:
             feed.ceiling(work.upper),
             work.diff_columns,
         )
-        if source.rest and all(stage.portable for stage in chain):
-            rest = self._shares(source.rest)
-            return self._range(len(rest)).mapInArrow(
-                tasks.split_rest(how, rest, chain), tasks.BLOBS
-            )
-        if source.frame is None and not source.rest and all(stage.portable for stage in chain):
-            return self._range(len(source.paths)).mapInArrow(
-                tasks.split_files(how, source.paths, chain), tasks.BLOBS
-            )
-        frame = self.frame(source)
-        for stage in chain:
+
+    def _rows(self, work: Work, schema: Schema, feed: Feed) -> tuple[Split, DataFrame]:
+        """The rows of a feed as a frame of what has to be moved of them, and how they become blobs.
+        """
+        how, frame = self._how(work, schema, feed), self.frame(feed.source)
+        for stage in feed.chain:
             frame = stage.on_frame(frame)
         # What all rows share is not moved: the fewer columns cross to Python, the faster.
         into_diff = work.diff_columns.columns if work.diff_columns else ()
@@ -246,7 +282,7 @@ class SparkRunner:
         frame = frame.select(*[column(name) for name in moved])
         if not moved:
             frame = frame.select(F.lit(True).alias(DIFF))
-        return map_in_arrow(frame, tasks.split_rows(how), tasks.BLOBS)
+        return how, frame
 
     def _at_rest(self, work: Work, feed: Feed, lent: list[str]) -> Feed:
         """The feed with its table in files: workers map them, where Spark would copy each row."""

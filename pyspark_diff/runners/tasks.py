@@ -1,7 +1,8 @@
 """Functions that run inside Spark's Python workers.
 
 An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated
-blob for each bucket, `run_buckets` does a bucket's work on its blobs. Errors of the library travel
+blob for each bucket, `run_buckets` does a bucket's work on its blobs. `work_in_place` is both at
+once, for rows that are in their buckets already. Errors of the library travel
 as data: a raise inside a task would be retried by Spark, and would reach the user as text. That is
 right for what the system says of files where it may pass, and for nothing else.
 """
@@ -40,6 +41,8 @@ RESULTS = "bucket int, result string, output binary, error string"
 CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
 #: Rows of one blob: large enough that Spark's cost per row vanishes, small enough for its buffers.
 BLOB_ROWS = 1 << 20
+#: The bucket of a result that says that rows were not in the task of their bucket.
+MISPLACED = -1
 #: Output of a bucket up to this many bytes goes to the driver with the result.
 INLINE_BYTES = 1 << 20
 
@@ -127,6 +130,35 @@ def run_buckets(work: Work) -> Callable[[Batches], Batches]:
                 bucket, part = (batch.column(name)[number].as_py() for name in ("bucket", "part"))
                 blob = batch.column("blob")[number].as_buffer()
                 intake.add(bucket, ipc.from_bytes(blob), part)
+        for bucket in intake.buckets():
+            yield _result(run_bucket(work, bucket, intake, Waiting(work.most)), work.directory)
+
+    def run(batches: Batches) -> Batches:
+        return _as_data(RESULTS, results(batches))
+
+    return run
+
+
+def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from update rows to the result of their bucket: partition i is to
+    have those of bucket i, and all of them.
+
+    Where a row is in another partition than that of its bucket, this says so and does no work.
+    """
+
+    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
+        here, number = _partition(), 0
+        intake = Intake(os.path.dirname(work.directory), work.most)
+        for table in _chunks(batches):
+            updates = how.updates(table)
+            if (how.layout.buckets(updates, how.buckets) != here).any():
+                yield MISPLACED, "", None
+                return
+            # Not consolidated before: nothing is moved from here to there.
+            for start in range(0, len(updates), BLOB_ROWS):
+                part = updates.between(start, min(start + BLOB_ROWS, len(updates)))
+                intake.add(here, part, number)
+                number += 1
         for bucket in intake.buckets():
             yield _result(run_bucket(work, bucket, intake, Waiting(work.most)), work.directory)
 

@@ -79,6 +79,13 @@ def delta(
     SourceError
         By `Dataflow.catch_up`, if there is such a gap, or the columns are not what they were.
 
+    Notes
+    -----
+    A table is known by its id and its version. One that was put back from a backup has the id of
+    the one before: while its version is smaller than the one that was read last, that is a gap. If
+    it has got to that version or beyond when it is read next, this is not noticed, and what is read
+    on belongs to another past. So after such a repair begin anew, with another store.
+
     Examples
     --------
     >>> orders = delta("shop.orders", key="id")

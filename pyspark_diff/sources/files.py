@@ -80,6 +80,17 @@ def files(
         By `Dataflow.catch_up`: if a file was changed that had been read, a row has an op that is
         none, or it cannot be told which change of a key is the last.
 
+    Notes
+    -----
+    Each reading lists the folder, and each commit holds the names of all files that are in it. So
+    move files away that were read by a commit, and both stay small. They are forgotten with the
+    next file that is read; one that is put back after that is read again.
+
+    JSON has to spell the names of fields exactly as the schema does, as another spelling is another
+    field, and one that is missing is null. CSV is read by position, whatever its header says: the
+    columns of the schema, then the op. In Parquet and ORC columns are found by their names, in
+    capital or small letters.
+
     Examples
     --------
     >>> import json, pathlib, tempfile

@@ -52,6 +52,13 @@ def inbox(
     time : str, optional
         That of the time, where updates bring it.
 
+    Notes
+    -----
+    Batches that were taken in stay in the store, and each reading lists them all, until they are
+    removed by ``pyspark_diff.trace.inbox.remove_batches(path, name, until)``. There ``until`` has
+    for each query the number of its last batch that may go; none may that a commit to which
+    somebody may yet go back has not taken in.
+
     Examples
     --------
     >>> import tempfile

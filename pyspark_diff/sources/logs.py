@@ -45,6 +45,13 @@ def updates(
     SourceError
         By `Dataflow.catch_up`: if rows were added whose order was read already, or taken away.
 
+    Notes
+    -----
+    Each reading scans the column of the order in the whole table, to count what was read before. So
+    it costs more as the table grows, also where little is new; and old rows cannot be taken away,
+    which is an error. A Delta table that records its changes is read by `delta` for what has
+    changed.
+
     Examples
     --------
     >>> from pyspark_diff import Dataflow
@@ -84,6 +91,10 @@ def upserts(
     ------
     SourceError
         By `Dataflow.catch_up`: as of `updates`, and if a key has two rows of one order.
+
+    Notes
+    -----
+    Each reading scans the column of the order in the whole table, as of `updates`.
 
     Examples
     --------

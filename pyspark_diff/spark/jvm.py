@@ -8,6 +8,7 @@ they ask `is_classic` first. What is said below to be of classic ones has no mea
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable
@@ -32,6 +33,10 @@ _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
 _MOST_CASES = 8
+
+#: Whether Spark gives up the buckets of tables. One thread at a time says that it does not.
+_GIVES_UP = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
+_planning = threading.Lock()
 
 #: What an operator of a classic frame asks its other side for.
 JVM_FRAME = "_jdf"
@@ -126,6 +131,56 @@ def needs_job(frame: DataFrame) -> bool:
     if not hasattr(frame, "_jdf"):
         return True
     return kind_of(frame._jdf.queryExecution().optimizedPlan()) != "LocalRelation"
+
+
+def reads_buckets(frame: DataFrame, buckets: int) -> bool:
+    """Whether a frame reads a table of so many buckets of Spark. Nothing is planned.
+
+    Over Connect, where nobody knows, it does not.
+    """
+    if not hasattr(frame, "_jdf"):
+        return False
+    for leaf in items_of(frame._jdf.queryExecution().analyzed().collectLeaves()):
+        if kind_of(leaf) == "LogicalRelation" and kind_of(leaf.relation()) == "HadoopFsRelation":
+            found = leaf.relation().bucketSpec()
+            if found.isDefined() and found.get().numBuckets() == buckets:
+                return True
+    return False
+
+
+def planned_by_bucket(mapped: DataFrame, key: int, buckets: int) -> bool:
+    """Plan a classic frame that `mapInArrow` gave, tables being read a bucket a task; gives whether
+    the function is given the rows by the hash of a key.
+
+    Spark gives up the buckets of a table where nothing in a plan asks for them, and a function
+    cannot ask. When it runs, the frame keeps the plan that it has from here.
+
+    Parameters
+    ----------
+    mapped : DataFrame
+    key : int
+        Columns of the key, the first of those that the function takes.
+    buckets : int
+    """
+    conf = mapped.sparkSession._jsparkSession.conf()  # type: ignore[attr-defined]
+    with _planning:
+        before = conf.get(_GIVES_UP) if conf.contains(_GIVES_UP) else None
+        conf.set(_GIVES_UP, "false")
+        try:
+            plan = mapped._jdf.queryExecution().executedPlan()  # type: ignore[operator]
+        finally:
+            if before is None:
+                conf.unset(_GIVES_UP)
+            else:
+                conf.set(_GIVES_UP, before)
+    found = plan.outputPartitioning()
+    if kind_of(plan) != "MapInArrowExec" or kind_of(found) != "HashPartitioning":
+        return False
+    by, columns = items_of(found.expressions()), items_of(plan.child().output())
+    return (
+        found.numPartitions() == buckets and len(by) == key <= len(columns)
+        and all(one.semanticEquals(given) for one, given in zip(by, columns))
+    )
 
 
 def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
