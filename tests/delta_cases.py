@@ -457,7 +457,7 @@ def test_all_types_by_files(spark, tmp_path, only_files):
         rows = flow.source("rows", delta(tmp_path / "s p"))
         rows.sink("out", delta_merge(tmp_path / "t é", key=["ts", "id"]))
         flow.source("keyed", delta(tmp_path / "s p", key=["i16", "id"])).sink(
-            "keyed", delta_merge(tmp_path / "k", key=["s", "m", "id"], properties={
+            "keyed", delta_merge(tmp_path / "k", key=["s", "dt", "id"], properties={
                 "delta.enableChangeDataFeed": "true"}))
 
     put(0, 40)

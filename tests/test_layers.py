@@ -80,7 +80,7 @@ REACHES: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "times", "kernels", "spark"}),
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
     "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
-    "sinks": frozenset({"errors", "spark", "dataflow"}),
+    "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),
     "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
 }
 
@@ -89,7 +89,8 @@ LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
     2: frozenset({
-        "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark", "tqdm", "typing_extensions",
+        "deltalake", "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark", "tqdm",
+        "typing_extensions",
     }),
 }
 

@@ -298,7 +298,10 @@ class _Merge(_Target):
         if table.last_number(owner) >= number:
             return True  # they were given before
         new = rows.filter(pc.equal(rows["__kind"], "insert"))
-        self._refuse(key, _rows(table.among(new, key).slice(0, 4)))
+        there = table.among(new, key)
+        if there is None:
+            return False
+        self._refuse(key, _rows(there.slice(0, 4)))
         return table.merge(rows, key, "__kind", owner, number)
 
     def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:

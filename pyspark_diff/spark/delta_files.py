@@ -10,9 +10,10 @@ what it is known to do as Spark does; of all else there is None, and Spark is as
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -24,11 +25,20 @@ from pyspark_diff.kernels.updates import concat
 from pyspark_diff.spark.jvm import folder_of
 from pyspark_diff.spark.schema import Schema, quoted
 
+_Found = TypeVar("_Found")
+
 #: How a row was changed, and by which version of the table.
 KIND, VERSION = "_change_type", "_commit_version"
 #: What tables may have: features for readers, and for writers.
 _READ = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _WRITTEN = _READ | {"appendOnly", "changeDataFeed", "invariants"}
+#: Properties of tables that change nothing in how they are merged into.
+_PROPERTIES = frozenset(
+    f"delta.{name}" for name in (
+        "checkpointInterval", "deletedFileRetentionDuration", "enableChangeDataFeed",
+        "enableDeletionVectors", "logRetentionDuration",
+    )
+)
 #: Types of which both write the same files, and of which a key is the same to both.
 _KEYS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType, T.StringType,
@@ -57,7 +67,8 @@ class DeltaFiles:
         self._is_whole = not metadata.partition_columns
         self._reader = frozenset(protocol.reader_features or ())
         self._writer = frozenset(protocol.writer_features or ())
-        self._writes = protocol.min_writer_version in (1, 2) or self._writer
+        # What these versions stand for shows in properties and columns.
+        self._writes = protocol.min_writer_version <= 4 or self._writer
 
     def changes(self, names: Sequence[str], first: int, most: int) -> pa.Table | None:
         """What the versions since one have changed: the columns, `KIND` and `VERSION`.
@@ -77,25 +88,27 @@ class DeltaFiles:
             None if Spark has to be asked: there are more rows, the changes of a version are not
             recorded, or something else happened to the table than that rows came and went.
         """
-        import deltalake
-
         if not (self._is_plain and self._reader <= _READ):
             return None
-        try:
+
+        def ask() -> pa.Table | None:
             if not all(map(self._is_told, range(first, self.version + 1))):
                 return None
+            # What is not quoted is taken for SQL.
+            wanted = [*map(quoted, names), KIND, VERSION]
             reader = pa.RecordBatchReader.from_stream(self._table.load_cdf(
-                starting_version=first, ending_version=self.version,
-                columns=[*names, KIND, VERSION],
+                starting_version=first, ending_version=self.version, columns=wanted,
             ))
             found = pa.Table.from_batches(_up_to(most + 1, reader), reader.schema)
-        except (OSError, ValueError, deltalake.exceptions.DeltaError):
-            return None  # Spark reads it, or tells what is wrong
-        if found.num_rows > most:
-            return None
-        kinds = [*Schema(self.struct).arrow(names).types, pa.string(), pa.int64()]
-        names = [*names, KIND, VERSION]
-        return pa.table([found[n].cast(kind) for n, kind in zip(names, kinds)], names=names)
+            if found.num_rows > most:
+                return None
+            columns = dict(zip(
+                [*names, KIND, VERSION],
+                [*Schema(self.struct).arrow(names).types, pa.string(), pa.int64()],
+            ))
+            return pa.table({name: found[name].cast(kind) for name, kind in columns.items()})
+
+        return _or_none(ask)
 
     def _is_told(self, version: int) -> bool:
         """Whether what a version changed is in files of changes, or in whole files of rows."""
@@ -104,7 +117,7 @@ class DeltaFiles:
             return False
         # What rows of a file are gone is told in another way, which is not always understood.
         return any("cdc" in action for action in actions) or not any(
-            file.get("deletionVector") and file.get("dataChange", True)
+            file and file.get("deletionVector") and file.get("dataChange", True)
             for action in actions for what, file in action.items() if what in ("add", "remove")
         )
 
@@ -124,12 +137,15 @@ class DeltaFiles:
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
         """Whether `merge` does what a merge by Spark does."""
         kinds = {field.name: field.dataType for field in self.struct.fields}
+        told = {name for name in self.properties if name.startswith("delta.")}
         return bool(
             self._is_plain and self._is_whole and self._writes and self._writer <= _WRITTEN
             and self._reader <= _READ
             and not any(field.metadata for field in self.struct.fields)
             and all(isinstance(kind, _VALUES) for kind in kinds.values())
-            and all(isinstance(kinds[name], _KEYS) for name in key)
+            and all(isinstance(kinds[name], _KEYS) and not _is_rounded(kinds[name])
+                    for name in key)
+            and told <= _PROPERTIES
         )
 
     def last_number(self, owner: str) -> int:
@@ -137,8 +153,8 @@ class DeltaFiles:
         found = self._table.transaction_version(owner)
         return -1 if found is None else int(found)
 
-    def among(self, rows: pa.Table, key: Sequence[str]) -> pa.Table:
-        """Those of some rows whose keys the table has."""
+    def among(self, rows: pa.Table, key: Sequence[str]) -> pa.Table | None:
+        """Those keys of some rows that the table has; None if Spark has to be asked."""
         layout = Schema(self.struct).layout(key)
         kinds = Schema(self.struct).arrow(key).types
 
@@ -147,7 +163,9 @@ class DeltaFiles:
                 [table[name].cast(kind) for name, kind in zip(key, kinds)], 0, diff
             )
 
-        there = pa.table(self._table.scan(columns=list(key)))
+        there = _or_none(lambda: pa.table(self._table.scan(columns=list(key))))
+        if there is None:
+            return None
         # More than a table has rows, so that of a sum both parts can be told.
         many = 1 << 40
         sums = consolidate(concat([keys(there, 1), keys(rows, -many)])).updates
@@ -158,7 +176,8 @@ class DeltaFiles:
     def merge(
         self, rows: pa.Table, key: Sequence[str], kind: str, owner: str, number: int
     ) -> bool:
-        """Merge rows by a key, in one commit that has a writer's name and number.
+        """Merge rows by a key, in one commit that has a writer's name and number; in none if they
+        change nothing.
 
         Parameters
         ----------
@@ -176,7 +195,7 @@ class DeltaFiles:
             Whether it was done. Where it was and the answer was lost, Spark does nothing after it,
             as the number tells.
         """
-        import deltalake
+        from deltalake import ColumnProperties, WriterProperties
         from deltalake.transaction import CommitProperties, Transaction
 
         names = [name for name in rows.column_names if name != kind]
@@ -191,19 +210,28 @@ class DeltaFiles:
             for name in key
         )
         values = {quoted(name): ours[name] for name in names if name not in key}
-        try:
+        # Bounds that are rounded, or leave NaN out, would let readers leave out files.
+        bounds = not any(_is_rounded(field.dataType) for field in self.struct.fields)
+        writer = WriterProperties(default_column_properties=ColumnProperties(
+            statistics_enabled="CHUNK" if bounds else "NONE"
+        ))
+        now = int(time.time() * 1000)
+
+        def ask() -> bool:
             merger = self._table.merge(
                 source, same, source_alias="s", target_alias="t", streamed_exec=False,
-                commit_properties=CommitProperties(app_transactions=[Transaction(owner, number)]),
+                writer_properties=writer, commit_properties=CommitProperties(
+                    app_transactions=[Transaction(owner, number, now)]
+                ),
             ).when_matched_delete("s.kind = 'delete'")
             if values:
                 merger = merger.when_matched_update(values, "s.kind <> 'delete'")
             merger.when_not_matched_insert(
                 {quoted(name): ours[name] for name in names}, "s.kind <> 'delete'"
             ).execute()
-        except (OSError, ValueError, deltalake.exceptions.DeltaError):
-            return False
-        return True
+            return True
+
+        return _or_none(ask) or False
 
 
 def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
@@ -221,11 +249,29 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
         import deltalake
     except ImportError:  # it is of an extra
         return None
-    folder = Path(unquote(location.path))
+    folder = unquote(location.path)
+    if "\\" in folder or "%2f" in folder.lower():
+        return None  # deltalake would look elsewhere
+    return _or_none(lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder)))
+
+
+def _or_none(ask: Callable[[], _Found | None]) -> _Found | None:
+    """What is asked for; None where that fails, so that Spark does it, or tells what is wrong."""
     try:
-        return DeltaFiles(folder, deltalake.DeltaTable(str(folder)))
-    except (OSError, ValueError, deltalake.exceptions.DeltaError):
-        return None  # it has what only Spark knows, or is no such table
+        return ask()
+    except Exception:
+        return None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Rust, of no class that can be imported
+            raise
+        return None
+
+
+def _is_rounded(kind: T.DataType) -> bool:
+    """Whether deltalake writes bounds of a column that are not those of its values."""
+    return isinstance(kind, (T.FloatType, T.DoubleType)) or (
+        isinstance(kind, T.DecimalType) and kind.precision > 15
+    )
 
 
 def _up_to(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

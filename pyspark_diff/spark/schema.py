@@ -270,8 +270,9 @@ def check_data_names(names: Sequence[str], time: str, diff: str, what: str) -> N
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC; with
-    everything in it nullable, so that values of two columns are of one type.
+    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC.
+
+    Everything in it is nullable, so that values of two columns are of one type.
 
     Raises
     ------
@@ -288,7 +289,7 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
         value = pa.field("value", arrow_type(kind.valueType))
         return pa.map_(pa.field("key", arrow_type(kind.keyType), nullable=False), value)
     if isinstance(kind, T.StructType):
-        return pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in kind])
+        return pa.struct([(f.name, arrow_type(f.dataType)) for f in kind])
     try:
         return to_arrow_type(kind)
     except PySparkTypeError as error:

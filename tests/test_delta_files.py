@@ -1,0 +1,186 @@
+"""Delta tables in local files, read and merged into by deltalake and not by Spark.
+
+    contents(v)  +  changes(v + 1 .. w)  =  contents(w)          or Spark is asked
+    contents, merged with rows           =  what a dictionary makes of them
+
+What Spark itself writes and reads is in tests/delta_cases.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pyspark_diff.spark.delta_files import KIND, DeltaFiles
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+D = decimal.Decimal
+
+
+def files_of(folder, version=None):
+    return DeltaFiles(Path(folder), DeltaTable(str(folder), version=version))
+
+
+def contents(folder, version=None):
+    table = pa.table(DeltaTable(str(folder), version=version).scan())
+    return Counter(tuple(row[name] for name in ("K", "p", "a.b")) for row in table.to_pylist())
+
+
+def rows_of(numbers, choose):
+    return pa.table({
+        "K": pa.array(numbers, pa.int64()),
+        "p": pa.array([choose.choice([None, "x", "y"]) for _ in numbers], pa.string()),
+        "a.b": pa.array([choose.randrange(5) for _ in numbers], pa.int32()),
+    })
+
+
+def changed(folder, choose):
+    """Do something to a table."""
+    table = DeltaTable(str(folder))
+    number = choose.randrange(9)
+    what = choose.choice(["append"] * 3 + ["delete", "update", "overwrite", "compact", "restore"])
+    if what == "append":
+        write_deltalake(table, rows_of([choose.randrange(9) for _ in range(4)], choose),
+                        mode="append")
+    elif what == "delete":
+        table.delete(f"`K` = {number}")
+    elif what == "update":
+        table.update({"`a.b`": "7"}, predicate=f"`K` > {number}")
+    elif what == "overwrite":
+        write_deltalake(table, rows_of(range(number), choose), mode="overwrite")
+    elif what == "compact":
+        table.optimize.compact()
+    elif table.version() > 1:
+        table.restore(table.version() - 1)
+
+
+@pytest.mark.parametrize("partitioned", [None, ["p"]])
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_add_up_to_what_is_there(tmp_path, seed, partitioned):
+    choose, folder = random.Random(seed), tmp_path / "t"
+    write_deltalake(folder, rows_of([1, 2, 2], choose), partition_by=partitioned,
+                    configuration=FEED)
+    for _ in range(10):
+        changed(folder, choose)
+    last, answered = DeltaTable(str(folder)).version(), 0
+    at = {version: contents(folder, version) for version in range(last + 1)}
+    for end in range(1, last + 1):
+        for begin in range(end):
+            found = files_of(folder, end).changes(["K", "p", "a.b"], begin + 1, 1000)
+            if found is None:
+                continue
+            answered += 1
+            total = Counter(at[begin])
+            for row in found.to_pylist():
+                comes = row[KIND] in ("insert", "update_postimage")
+                total[row["K"], row["p"], row["a.b"]] += 1 if comes else -1
+            assert {row: n for row, n in total.items() if n} == at[end], (begin, end)
+    assert answered > last
+    assert files_of(folder).changes(["K"], 1, 1) is None  # there is more
+
+
+KEYS = {
+    "boolean": (pa.bool_(), [None, True, False]),
+    "number": (pa.int64(), [None, 0, -1, 2**63 - 1]),
+    "money": (pa.decimal128(15, 2), [None, D("0.01"), D("-9999999999999.99"), D("1.00")]),
+    "text": (pa.string(), [None, "", "a", "\U0010ffff" * 30, "z" * 200]),
+    "bytes": (pa.binary(), [None, b"", b"\xff", b"a"]),
+    "day": (pa.date32(), [None, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "instant": (pa.timestamp("us", "UTC"), [
+        None, datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, datetime.timezone.utc),
+        datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.timezone.utc)]),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_merged_is_what_a_dictionary_makes_of_it(tmp_path, name):
+    kind, values = KEYS[name]
+    choose, folder = random.Random(name), tmp_path / "t é"
+    fields = pa.schema([("s", kind), ("Kind", pa.int32()), ("v `", pa.float64())])
+
+    def table(rows):
+        columns = zip(*rows) if rows else ([], [], [])
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, fields)], schema=fields)
+
+    write_deltalake(folder, table([]), configuration=FEED)
+    there, fresh = {}, iter(range(10**6))
+    for number in range(12):
+        rows, kinds = [], []
+        for value in choose.sample(values, choose.randrange(1, len(values) + 1)):
+            key = value, choose.choice([None, 1])
+            row = *key, choose.choice([float("nan"), -0.5, float(next(fresh))])
+            kinds.append(choose.choice(["update", "delete"]) if key in there else "insert")
+            rows.append(row)
+            there.pop(key, None)
+            if kinds[-1] != "delete":
+                there[key] = row
+        files, behind = files_of(folder), files_of(folder)
+        given = table(rows).append_column("__kind", pa.array(kinds, pa.string()))
+        assert files.can_be_merged_into(["s", "Kind"])
+        new = given.filter(pc.equal(given["__kind"], "insert"))
+        assert not files.among(new, ["s", "Kind"]).num_rows
+        assert files.among(given, ["s", "Kind"]).num_rows == len(kinds) - new.num_rows
+        assert files.merge(given, ["s", "Kind"], "__kind", "me", number)
+        found = pa.table(DeltaTable(str(folder)).scan()).cast(fields)
+        assert sorted(map(repr, found.to_pylist())) == sorted(
+            map(repr, table(list(there.values())).to_pylist()))
+        assert files_of(folder).last_number("me") == number
+        assert not behind.merge(given, ["s", "Kind"], "__kind", "me", number)
+    # NaN is above all bounds, which do not know it.
+    for file in sorted(folder.glob("_delta_log/*.json"))[1:]:
+        for action in map(json.loads, file.read_text().splitlines()):
+            if "add" in action:
+                assert not json.loads(action["add"]["stats"]).get("minValues")
+
+
+@pytest.mark.parametrize("properties", [
+    {"delta.isolationLevel": "Serializable"}, {"delta.appendOnly": "true"},
+    {"delta.setTransactionRetentionDuration": "interval 1 day"}, {"delta.dataSkippingStats": "x"},
+])
+def test_tables_with_other_rules_are_left_to_spark(tmp_path, properties):
+    rows = pa.table({"k": [1], "v": ["a"]})
+    write_deltalake(tmp_path / "t", rows)
+    folder = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in folder.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"].update(properties)
+    folder.write_text("\n".join(map(json.dumps, actions)))
+    assert not files_of(tmp_path / "t").can_be_merged_into(["k"])
+
+
+def test_keys_that_are_rounded_are_left_to_spark(tmp_path):
+    rows = pa.table({"m": pa.array([D("1.00")], pa.decimal128(18, 2)), "x": [1.0], "k": [1]})
+    write_deltalake(tmp_path / "t", rows)
+    files = files_of(tmp_path / "t")
+    assert files.can_be_merged_into(["k"])
+    assert not files.can_be_merged_into(["m"]) and not files.can_be_merged_into(["x"])
+    write_deltalake(tmp_path / "p", rows, partition_by=["k"])
+    assert not files_of(tmp_path / "p").can_be_merged_into(["k"])
+
+
+def test_what_fails_is_left_to_spark(tmp_path):
+    """Also where Rust panics, which is no Exception."""
+    write_deltalake(tmp_path / "made", pa.table({"k": [1]}), configuration=FEED)
+    write_deltalake(tmp_path / "made", pa.table({"k": [2]}), mode="append")
+    for name in "t", "a[b":
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "made", folder)
+        files = files_of(folder)
+        assert (files.changes(["k"], 1, 9) is None) == (name == "a[b")
+        for file in folder.glob("*.parquet"):
+            file.write_bytes(b"no such file")
+        assert files_of(folder).changes(["k"], 0, 9) is None
+        assert files_of(folder).among(pa.table({"k": [1]}), ["k"]) is None
+        (folder / "_delta_log" / f"{1:020d}.json").write_text("{")
+        assert files.changes(["k"], 1, 9) is None and files.mark(1) is None
