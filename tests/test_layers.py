@@ -67,7 +67,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "triangles".split()
     ),
     "sources": frozenset(
-        "delta files inbox logs snapshots streams tables versioned".split()
+        "delta files iceberg inbox logs snapshots streams tables versioned".split()
     ),
     "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
