@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 from collections import Counter
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 from pyspark.sql import functions as F
+from stores import environment
 
 import pyspark_diff
 from pyspark_diff import Dataflow
@@ -26,6 +28,7 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.sources import inbox
 from pyspark_diff.trace.read_holds import standing as standing_holds
 from pyspark_diff.trace.roots import objects_at
 
@@ -574,3 +577,32 @@ def test_sums_that_leave_64_bits_are_told():
     with pytest.raises(pyspark_diff.DiffOverflowError):
         list(standing([updates], 1))
     assert reduce(lambda a, b: a + len(b), standing([updates], 0), 0) == 1
+
+
+def test_a_store_in_a_bucket(another, tmp_path, monkeypatch):
+    """Credentials are in the environment of the processes that Spark starts, and nowhere else."""
+    pytest.importorskip("obstore")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(another.sparkContext.environment, name, value)
+    # So that Spark takes that environment, which a session of its own would have from the start.
+    another.dataSource.register(pyspark_diff.DefaultSource)
+    store = f"s3://bucket/{uuid.uuid4().hex}"
+
+    def with_inbox(flow):
+        program(flow)
+        flow.source("clicks", inbox(store, "clicks", schema="id long")).keep("clicks")
+
+    with Dataflow.open(store, with_inbox, spark=another, buckets=2) as flow:
+        fed(flow, 1, (1, "a", 10), (2, "b", 5))
+        fed(flow, 2, (-1, "a", 10), (3, "c", 7))
+        ran(streamed(another, tmp_path, store, shape="changes"))
+        there = {(2, "b", 5): 1, (3, "c", 7): 1}
+        assert net(collected(another, tmp_path)) == there == rows(read(another, store))
+        assert rows(read(another, store, "totals").where("region = 'c'")) == {("c", 7): 1}
+        written = another.readStream.format("diff").options(path=store, name="orders", start=1,
+                                                            shape="changes").load()
+        ran(written.select("id").writeStream.format("diff").options(path=store, name="clicks")
+            .option("checkpointLocation", f"{tmp_path}/clicks"))
+        flow.catch_up()
+        assert rows(flow["clicks"].at()) == {(1,): 1, (3,): 1}

@@ -66,7 +66,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "propagation reachability shortest_paths strongly_connected_components transitive_closure "
         "triangles".split()
     ),
-    "sources": frozenset("delta files inbox logs snapshots streams tables".split()),
+    "sources": frozenset(
+        "delta files iceberg inbox logs snapshots streams tables versioned".split()
+    ),
     "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "__init__": frozenset(),

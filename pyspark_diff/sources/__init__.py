@@ -23,6 +23,7 @@ from pyspark_diff.dataflow.source import (
 )
 from pyspark_diff.sources.delta import delta
 from pyspark_diff.sources.files import debezium, files
+from pyspark_diff.sources.iceberg import iceberg
 from pyspark_diff.sources.inbox import inbox
 from pyspark_diff.sources.logs import updates, upserts
 from pyspark_diff.sources.snapshots import snapshots
@@ -30,5 +31,5 @@ from pyspark_diff.sources.streams import Batches, batches
 
 __all__ = [
     "Batches", "Deletes", "Inserts", "Reading", "Removes", "Source", "Updates", "Upserts", "Whole",
-    "batches", "debezium", "delta", "files", "inbox", "snapshots", "updates", "upserts",
+    "batches", "debezium", "delta", "files", "iceberg", "inbox", "snapshots", "updates", "upserts",
 ]

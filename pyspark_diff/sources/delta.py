@@ -4,48 +4,30 @@
 
 An offset is the id of the table and the version up to which it was read, and where its log is at
 hand what tells that version from another one of its number. What is recorded of the versions since
-is read and nothing else, so it costs what has changed. Where that is not recorded, or is of another
-table, the sum above would be wrong; so it is an error, or the difference of whole tables where that
-is asked for.
+is read and nothing else, so it costs what has changed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.source import (
-    Change,
-    Deletes,
-    Inserts,
-    Offset,
-    Reading,
-    Removes,
-    Source,
-    Upserts,
-    Whole,
-)
+from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import as_keys
+from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
 from pyspark_diff.spark.delta_files import KIND, VERSION, DeltaFiles, delta_files
-from pyspark_diff.spark.frames import FEW_ROWS, column, few
-from pyspark_diff.spark.schema import Schema, without_nullability
+from pyspark_diff.spark.frames import FEW_ROWS, column
+from pyspark_diff.spark.schema import without_nullability
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
 _FEED, _ROWS = "delta.enableChangeDataFeed", "delta.enableRowTracking"
-_COMES = ("insert", "update_postimage")
 
 
 def delta(
@@ -83,8 +65,9 @@ def delta(
     -----
     A table is known by its id and its version. One that was put back from a backup has the id of
     the one before: while its version is smaller than the one that was read last, that is a gap. If
-    it has got to that version or beyond when it is read next, this is not noticed, and what is read
-    on belongs to another past. So after such a repair begin anew, with another store.
+    it has got to that version or beyond when it is read next, it is one too where ``deltalake`` can
+    look into the log; else this is not noticed, and what is read on belongs to another past. So
+    after such a repair begin anew, with another store.
 
     Examples
     --------
@@ -92,16 +75,12 @@ def delta(
     >>> orders
     delta('shop.orders', key=['id'])
     """
-    if on_gap not in ("refuse", "snapshot"):
-        raise ValueError(f"on_gap is 'refuse' or 'snapshot', not {on_gap!r}")
     return _Delta(identifier(table), as_keys(key), on_gap)
 
 
-class _Delta(Source):
-    def __init__(self, name: str, key: tuple[str, ...], on_gap: str):
-        self._name, self.key, self._on_gap = name, key, on_gap
-        self.is_whole = on_gap == "snapshot" and not key
-        self._columns: T.StructType | None = None
+class _Delta(VersionedSource):
+    kind, function = "Delta table", "delta"
+    comes = ("insert", "update_postimage")
 
     def columns(self, spark: SparkSession) -> T.StructType:
         self._table(spark)
@@ -114,9 +93,9 @@ class _Delta(Source):
             begun = self._table(spark)
             self._check_recorded(spark, begun)
             version = latest_version(spark, self._name)
-            rows = self._snapshot(spark, version)
-            first: Change = Upserts(rows) if self.key else Inserts(rows)
-            return Reading(_offset(begun.id, version, delta_files(spark, self._name)), [first])
+            return self._first(
+                spark, _offset(begun.id, version, delta_files(spark, self._name))
+            )
         begin = int(offset["version"])
         files = delta_files(spark, self._name)
         if files is not None:
@@ -144,16 +123,16 @@ class _Delta(Source):
             return None
         self._check_columns(columns)
         if files is not None and _is_on(table.properties.get(_FEED)):
-            assert self._columns is not None  # a source is asked for its columns first
-            held = files.changes(self._columns.names, begin + 1, FEW_ROWS)
+            held = files.changes(self._known().names, begin + 1, FEW_ROWS)
             if held is not None:
                 return Reading(now, self._changes_of(held))
         try:
             return Reading(now, self._changes(spark, table, begin + 1, version))
         except Exception as error:  # also what comes of moving rows, which is none of Spark's own
+            help = self._to_record() if condition(error) in _NOT_RECORDED else ""
             return self._gap(
                 spark, now, f"cannot tell what has changed in versions {begin + 1} to {version}",
-                error,
+                error, help,
             )
 
     def _changes(
@@ -164,63 +143,13 @@ class _Delta(Source):
             frame = reader.changes(self._name)
         else:
             frame = reader.option("readChangeFeed", "true").table(self._name)
-        assert self._columns is not None  # a source is asked for its columns first
-        rows = frame.select(*map(column, (*self._columns.names, KIND, VERSION)))
-        held = few(rows)
-        if held is not None:
-            return self._changes_of(held)
-        # Names that no collection may have.
-        comes = column(KIND).isin(*_COMES)
-        rows = rows.select("*", comes.alias("__comes")).drop(KIND)
-        if self.key and first < last:
-            # Of each key the last version stands, and in it what comes.
-            order = F.struct(column(VERSION), F.col("__comes"))
-            newest = F.max(order).over(Window.partitionBy(*map(column, self.key)))
-            rows = rows.withColumn("__last", newest).where(order == F.col("__last")).drop("__last")
-        rows = rows.drop(VERSION)
-        # Files that are gone are found now rather than by the step.
-        rows.count()
-        came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
-        return self._changed(came.drop("__comes"), went.drop("__comes"))
+        rows = frame.select(*map(column, (*self._known().names, KIND, VERSION)))
+        return self._changes_in(rows, versions=first < last)
 
-    def _changes_of(self, held: pa.Table) -> list[Change]:
-        """The changes that rows of a feed are, which are here."""
-        comes = pc.is_in(held[KIND], pa.array(_COMES))
-        if self.key and held.num_rows:
-            assert self._columns is not None  # they were selected
-            layout = Schema(self._columns).layout(self.key)
-            group, first = layout.groups([held[name] for name in self.key])
-            order = np.lexsort((comes.to_numpy(), held[VERSION].to_numpy()))
-            last = np.zeros(first.size, np.int64)
-            last[group[order]] = order  # of those of one group the last one stays
-            held, comes = held.take(last), comes.take(pa.array(last))
-        held = held.drop_columns([KIND, VERSION])
-        return self._changed(held.filter(comes), held.filter(pc.invert(comes)))
-
-    def _changed(
-        self, came: DataFrame | pa.Table, went: DataFrame | pa.Table
-    ) -> list[Change]:
-        if not self.key:
-            return [Removes(went), Inserts(came)]
-        return [Deletes(went.select(list(self.key))), Upserts(came)]
-
-    def _snapshot(self, spark: SparkSession, version: int) -> DataFrame:
-        rows = spark.read.option("versionAsOf", version).table(self._name)
+    def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
+        rows = spark.read.option("versionAsOf", offset["version"]).table(self._name)
         self._check_columns(rows.schema)
         return rows
-
-    def _gap(
-        self, spark: SparkSession, now: Offset, what: str, cause: Exception | None = None
-    ) -> Reading:
-        if self._on_gap == "snapshot":
-            return Reading(now, [Whole(self._snapshot(spark, now["version"]))])
-        told = "" if cause is None else f" ({_condition(cause)})"
-        help = f"{self._to_record()}; and " if _condition(cause) in _NOT_RECORDED else ""
-        raise SourceError(
-            f"Delta table {self._name} {what}{told}. Nothing of it was taken. {help}"
-            "delta(..., on_gap='snapshot') reads it as it is now, and compares it with what was "
-            "read before"
-        ) from cause
 
     def _table(self, spark: SparkSession) -> DeltaTable:
         try:
@@ -253,28 +182,6 @@ class _Delta(Source):
             "changes from then on"
         )
 
-    def _check_columns(self, now: T.StructType) -> None:
-        assert self._columns is not None  # a source is asked for its columns first
-        then = Schema(self._columns)
-        if then.same_types(Schema(without_nullability(now))):
-            return
-        old, new = ({field.name: field.dataType.simpleString() for field in schema.fields}
-                    for schema in (self._columns, without_nullability(now)))
-        told = [f"{name} came" for name in new if name not in old]
-        told += [f"{name} went" for name in old if name not in new]
-        told += [f"{name} was {old[name]} and is {new[name]}"
-                 for name in old if name in new and old[name] != new[name]]
-        raise SourceError(
-            f"the columns of Delta table {self._name} are not what they were: "
-            f"{', '.join(told) or 'they are in another order'}. Nothing of it was taken. Bring "
-            "them back; or open the dataflow anew, with on_change='rebuild' if it has a store, "
-            "and all is read again with the new columns"
-        )
-
-    def __repr__(self) -> str:
-        key = f", key={list(self.key)}" if self.key else ""
-        return f"delta({self._name!r}{key})"
-
 
 def _offset(table: str, version: int, files: DeltaFiles | None) -> Offset:
     mark = None if files is None or files.id != table else files.mark(version)
@@ -283,13 +190,6 @@ def _offset(table: str, version: int, files: DeltaFiles | None) -> Offset:
 
 def _is_on(value: str | None) -> bool:
     return (value or "").lower() == "true"
-
-
-def _condition(error: Exception | None) -> str:
-    """What went wrong, in a word where Spark has one."""
-    found = error.getCondition() if isinstance(error, PySparkException) else None
-    found = found or next(iter(re.findall(r"\[([A-Z_.]{5,})\]", str(error))), None)
-    return found or f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 _NOT_RECORDED = frozenset({"DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGELOG_REQUIRES_ROW_TRACKING"})

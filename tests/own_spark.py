@@ -1,0 +1,56 @@
+"""Test cases that need a Spark of their own: run by pytest in a process beside, and asked about.
+
+What makes a session know a format of tables is settled when its Spark starts, and changes how every
+query is planned. So the session that all other tests share does not have it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+#: Seconds after which they hang.
+HANGS = 900
+
+
+def names_of(cases: Path) -> list[object]:
+    """The tests of a file, as parameters; those that are slow there are slow here."""
+    return [
+        pytest.param(node.name, marks=pytest.mark.slow) if any(
+            ast.unparse(one) == "pytest.mark.slow" for one in node.decorator_list
+        ) else node.name
+        for node in ast.parse(cases.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def outcomes_of(
+    cases: Path, names: Iterable[str], folder: Path, environment: Mapping[str, str],
+    python: str = sys.executable,
+) -> dict[str, str]:
+    """What became of each: nothing if it is right, or what was said."""
+    report = folder / "report.xml"
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+         "-m", "slow or not slow", f"--junitxml={report}",
+         *(f"{cases}::{name}" for name in names)],
+        env={**inherited, **environment}, capture_output=True, text=True, timeout=HANGS,
+    )
+    assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]
+    found: dict[str, str] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = case.get("name", "").partition("[")[0]
+        found[name] = found.get(name, "") + "".join(
+            part.text or "" for part in case if part.tag in ("failure", "error")
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Iceberg tables as sources.
+
+Iceberg's runtime is made for one version of Spark, and there is none yet for that of these tests.
+So what a source makes of a table is tested here with a session that answers its statements from a
+list of snapshots; and with Iceberg by tests/iceberg_cases.py, where there is a jar:
+
+    ICEBERG_JAR=iceberg-spark-runtime-4.1_2.13-1.12.0.jar ICEBERG_PYTHON=<a Python with pyspark 4.1>
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from own_spark import names_of, outcomes_of
+
+from pyspark_diff import SourceError
+from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, iceberg
+
+CASES = Path(__file__).parent / "iceberg_cases.py"
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory, request):
+    if not os.environ.get("ICEBERG_JAR"):
+        pytest.skip("ICEBERG_JAR names no jar of Iceberg's runtime")
+    names = [item.callspec.params["name"] for item in request.session.items
+             if item.path == request.path and "callspec" in vars(item)
+             and "name" in item.callspec.params]
+    python = os.environ.get("ICEBERG_PYTHON") or sys.executable
+    return outcomes_of(
+        CASES, names, tmp_path_factory.mktemp("iceberg"),
+        {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}, python,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names_of(CASES))
+def test_case(outcomes, name):
+    assert outcomes[name] == "", outcomes[name]
+
+
+class Lake:
+    """A session that knows one table, ``lake.db.t``; beside that it is another session."""
+
+    def __init__(self, spark):
+        self._spark, self.asked = spark, []
+        self.columns = "id int, v string"
+        self.last, self.snapshots, self.deletes = None, {}, "0"
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def write(self, *rows):
+        """The table has these rows now."""
+        number = len(self.asked) * 1000 + len(self.snapshots) + 1
+        self.snapshots[number] = self.last, Counter(rows), self.columns
+        self.last = number
+
+    def table(self, name):
+        return self._frame([], self.columns) if name == "lake.db.t" else self._spark.table(name)
+
+    def sql(self, text):
+        self.asked.append(text)
+        if text == "REFRESH TABLE lake.db.t":
+            return None
+        if text == "SELECT snapshot_id FROM lake.db.t.refs WHERE name = 'main'":
+            return self._frame([] if self.last is None else [(self.last,)], "snapshot_id long")
+        if text.endswith("FROM lake.db.t.snapshots"):
+            rows = [(number, made[0], self.deletes) for number, made in self.snapshots.items()]
+            return self._frame(rows, "snapshot_id long, parent_id long, delete_files string")
+        if text == "SELECT * FROM lake.db.t WHERE false":
+            return self._frame([], self.columns)
+        if found := re.fullmatch(r"SELECT \* FROM lake.db.t VERSION AS OF (\d+)", text):
+            _, rows, columns = self.snapshots[int(found[1])]
+            return self._frame(list(rows.elements()), columns)
+        found = re.fullmatch(
+            r"CALL lake\.system\.create_changelog_view\(table => 'lake\.db\.t', "
+            r"changelog_view => '(\w+)', options => map\('start-snapshot-id', '(\d+)', "
+            r"'end-snapshot-id', '(\d+)'\)\)", text
+        )
+        assert found, text
+        view, begin, end = found[1], *map(int, found.groups()[1:])
+        if self.deletes != "0":
+            raise RuntimeError("delete files are not supported")
+        path = [end]
+        while path[-1] != begin:
+            path.append(self.snapshots[path[-1]][0])
+        path.reverse()
+        rows = [
+            (*row, kind, place, after)
+            for place, (before, after) in enumerate(zip(path, path[1:]))
+            for kind, one, other in (("DELETE", before, after), ("INSERT", after, before))
+            for row in (self._rows(one) - self._rows(other)).elements()
+        ]
+        random.Random(5).shuffle(rows)
+        self._frame(
+            rows, f"{self.columns}, _change_type string, _change_ordinal int, "
+            "_commit_snapshot_id long"
+        ).createTempView(view)
+
+    def _rows(self, number):
+        return self.snapshots[number][1] if number in self.snapshots else Counter()
+
+    def _frame(self, rows, columns):
+        return self._spark.createDataFrame(rows, columns)
+
+
+@pytest.fixture
+def lake(spark):
+    spark.conf.set("spark.sql.catalog.lake", "some.Catalog")
+    yield Lake(spark)
+    spark.conf.unset("spark.sql.catalog.lake")
+
+
+def applied(content, reading):
+    """The rows after a reading, which need not be in an order."""
+    content = Counter(content)
+    for change in reading.changes:
+        rows = change[0]
+        rows = [tuple(row.values()) for row in rows.to_pylist()] if hasattr(
+            rows, "to_pylist"
+        ) else list(map(tuple, rows.collect()))
+        if isinstance(change, (Upserts, Deletes)):
+            keys = {row[0] for row in rows}
+            content = Counter(row for row in content.elements() if row[0] not in keys)
+        elif isinstance(change, Whole):
+            content.clear()
+        if isinstance(change, Removes):
+            content.subtract(rows)
+        elif not isinstance(change, Deletes):
+            content.update(rows)
+    assert min(content.values(), default=0) >= 0
+    return +content
+
+
+@pytest.mark.parametrize("key", [(), "id"])
+def test_changes_add_up_to_the_table(lake, key):
+    source, chance = iceberg("lake.db.t", key=key), random.Random(7)
+    source.columns(lake)
+    reading = source.read(lake, None)
+    assert reading.offset == {"snapshot": None} and not applied({}, reading)
+    assert source.read(lake, reading.offset) is None
+    content = Counter()
+    for _ in range(6):
+        for _ in range(chance.randint(1, 3)):
+            rows = [(number, chance.choice("ab")) for number in range(9) if chance.random() < 0.6]
+            lake.write(*rows, *(() if key else rows[:3]))
+        reading = source.read(lake, reading.offset)
+        content = applied(content, reading)
+        assert content == lake.snapshots[lake.last][1]
+        assert reading.offset == {"snapshot": lake.last}
+        assert source.read(lake, reading.offset) is None
+    # Views that were made for that are gone.
+    assert not lake._spark.sql("SHOW VIEWS").where("viewName LIKE 'changes%'").count()
+
+
+def test_gaps_are_told_or_bridged(lake):
+    lake.write((1, "a"))
+    strict, lenient = iceberg("lake.db.t"), iceberg("lake.db.t", on_gap="snapshot")
+    assert not strict.is_whole and lenient.is_whole
+    assert not iceberg("lake.db.t", on_gap="snapshot", key="id").is_whole
+    for source in strict, lenient:
+        source.columns(lake)
+    first = lake.last
+    lake.write((1, "a"), (2, "b"))
+    offset = strict.read(lake, None).offset
+
+    def gap(match):
+        nonlocal offset
+        with pytest.raises(SourceError, match=f"{match}.*on_gap='snapshot'"):
+            strict.read(lake, offset)
+        reading = lenient.read(lake, offset)
+        assert [type(change) for change in reading.changes] == [Whole]
+        assert applied({(9, "z"): 1}, reading) == lake._rows(lake.last)
+        offset = reading.offset
+
+    lake.last = first
+    gap("set back")
+    lake.write((3, "c"))
+    offset = strict.read(lake, offset).offset
+    # The one that was read has expired, and all after it are there.
+    lake.write((4, "d"))
+    (_, came) = strict.read(lake, offset).changes
+    assert isinstance(came, Inserts) and came.rows.to_pylist() == [{"id": 4, "v": "d"}]
+    expired = [number for number in lake.snapshots if number != lake.last]
+    lake.write()
+    for number in [*expired, offset["snapshot"]]:
+        lake.snapshots.pop(number, None)
+    del lake.snapshots[lake.snapshots[lake.last][0]]
+    gap("have expired")
+    lake.last = None
+    gap("has no snapshot.*replaced")
+    lake.write((5, "e"))
+    assert applied({}, strict.read(lake, offset)) == {(5, "e"): 1}
+    offset = {"snapshot": 77}
+    gap("replaced")
+    lake.write((5, "f"))
+    lake.deletes = "3"
+    gap("delete files are not supported.*copy-on-write.*rewrite_data_files")
+
+
+def test_other_columns_are_refused(lake):
+    lake.write((1, "a"))
+    source = iceberg("lake.db.t", on_gap="snapshot")
+    source.columns(lake)
+    offset = source.read(lake, None).offset
+    lake.columns = "id int, w string"
+    anew = iceberg("lake.db.t")
+    anew.columns(lake)
+    with pytest.raises(SourceError, match="altered after its last snapshot .w came, v went"):
+        anew.read(lake, None)
+    lake.write((2, "b"))
+    assert applied({}, anew.read(lake, None)) == {(2, "b"): 1}
+    with pytest.raises(SourceError, match="w came, v went.*on_change='rebuild'"):
+        source.read(lake, offset)
+
+
+def test_what_is_no_table_is_told(spark):
+    spark.createDataFrame([(1,)], "a int").write.saveAsTable("plain")
+    try:
+        for name, told in (
+            ("nosuch", "no table `spark_catalog`.default.nosuch"),
+            ("plain", "`spark_catalog`.default.plain is no Iceberg table"),
+        ):
+            with pytest.raises(SourceError, match=f"{told}.*iceberg-spark-runtime"):
+                iceberg(name).columns(spark)
+    finally:
+        spark.sql("DROP TABLE plain")
+    with pytest.raises(ValueError, match="'refuse' or 'snapshot'"):
+        iceberg("t", on_gap="skip")
