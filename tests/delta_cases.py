@@ -440,6 +440,7 @@ VALUES = (
 )
 
 
+@pytest.mark.slow
 def test_all_types_by_files(spark, tmp_path, only_files):
     """A partitioned table of all types is followed, and a view of it kept, without Spark."""
     source, target = f"delta.`{tmp_path}/s p`", f"delta.`{tmp_path}/t é`"

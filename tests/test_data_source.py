@@ -87,7 +87,7 @@ def test_it_reads_what_a_reader_reads(spark, store, settings):
             assert rows(read(spark, store, name)) == rows(reader[name].at())
             assert rows(read(spark, store, name, shape="changes")) == rows(reader[name].to_df())
             assert read(spark, store, name).schema == reader[name].schema
-            for time in range(6) if settings else [5]:
+            for time in [0, 3, 5] if settings else [5]:
                 assert rows(read(spark, store, name, time=time)) == rows(reader[name].at(time))
             if settings:
                 assert rows(read(spark, store, name, since=1, until=4)) == rows(
@@ -372,7 +372,10 @@ print([name for name in sys.modules if name.startswith("pyspark_diff")])
 """
     folder = os.path.dirname(store)
     call = [sys.executable, "-c", program]
-    ran = subprocess.run(call, cwd=folder, capture_output=True, text=True)
+    # As it is in an environment: one that was installed to be edited is in no folder of Python's.
+    found = os.path.dirname(os.path.dirname(pyspark_diff.__file__))
+    ran = subprocess.run(call, cwd=folder, capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": found})
     shown = [(1, "north", 10), (2, "south", 5)]
     assert ran.stdout.splitlines() == [repr(shown), "[]"], ran.stderr
 
@@ -579,6 +582,7 @@ def test_sums_that_leave_64_bits_are_told():
     assert reduce(lambda a, b: a + len(b), standing([updates], 0), 0) == 1
 
 
+@pytest.mark.slow
 def test_a_store_in_a_bucket(another, tmp_path, monkeypatch):
     """Credentials are in the environment of the processes that Spark starts, and nowhere else."""
     pytest.importorskip("obstore")

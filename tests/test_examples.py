@@ -77,6 +77,7 @@ def test_degrees_shows_every_update_and_batches_change_nothing(example, tmp_path
     assert sum(int(degree) * int(count) for degree, count in rows) == 12
 
 
+@pytest.mark.slow
 def test_degrees_with_spark_submit_on_a_file(tmp_path, edge_list):
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     script = str(ROOT / "examples" / "degrees.py")

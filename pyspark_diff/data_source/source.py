@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):
     """What a dataflow keeps in a store, as ``spark.read.format("diff")`` reads it.
 
-    Spark finds it by itself where the package is installed; over Spark Connect the server does, if
-    it is installed there. ``spark.dataSource.register(pyspark_diff.DefaultSource)`` tells a session
-    of it, too.
+    Spark finds it by itself where the package is installed, but not where that was done to edit it
+    (``pip install -e``); over Spark Connect the server does, if it is installed there.
+    ``spark.dataSource.register(pyspark_diff.DefaultSource)`` tells a session of it, too.
 
     **A table**: ``spark.read.format("diff").option(...).load()`` is the collection at a time. Its
     options: ``path`` of the store; ``name`` by which it was kept; ``time``, the latest complete one
