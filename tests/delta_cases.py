@@ -550,6 +550,7 @@ def test_names_nulls_and_nothing(spark, table, reads_files):
     spark.sql(f"DROP TABLE {table}_0")
 
 
+@pytest.mark.slow
 def test_two_rows_of_a_key_are_refused(spark, table, reads_files):
     for first, then in (
         ([(1, "a"), (1, "b")], []), ([(1, "a")], [(2, "a"), (2, "b")]), ([(1, "a")], [(1, "c")]),

@@ -359,6 +359,7 @@ print(hasattr(pyspark_diff, "DefaultSource"))
     assert ran.stdout.splitlines() == ["[]", "False"], ran.stderr
 
 
+@pytest.mark.slow
 def test_a_session_that_knows_nothing_of_the_package_reads(spark, store):
     with opened(store, spark) as flow:
         fed(flow, 1, (1, "north", 10), (2, "south", 5))

@@ -209,6 +209,7 @@ def test_connected_components(graphx, case):
     check_labels(graphx.connected_components, case, result)
 
 
+@pytest.mark.slow
 def test_strongly_connected_components(graphx, case):
     result = graphs.strongly_connected_components(case.edges, case.alone)
     check_labels(graphx.strongly_connected_components, case, result)

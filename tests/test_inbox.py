@@ -117,6 +117,7 @@ def program(store, **settings):
     return write
 
 
+@pytest.mark.slow
 def test_a_stream_is_taken_in_once(spark, tmp_path):
     store = str(tmp_path / "store")
     spark.createDataFrame([(1,), (2,)], "n long").write.mode("append").parquet(f"{tmp_path}/in")
