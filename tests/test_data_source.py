@@ -409,6 +409,7 @@ def net(frame):
     return {record: n for record, n in total.items() if n}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep_history", "retain"), [(False, 1), (True, 100)])
 def test_a_stream_adds_up_to_what_is_there(spark, store, tmp_path, keep_history, retain):
     rng = np.random.default_rng(3)

@@ -91,6 +91,7 @@ def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows,
     cached.unpersist()
 
 
+@pytest.mark.slow
 def test_writing_moves_no_row_where_buckets_fit(spark, tables, monkeypatch):
     monkeypatch.setattr(arrangement, "DRIVER_ROWS", 0)
     from pyspark_diff.spark import tables as module
