@@ -12,31 +12,16 @@ so quote their ratios: absolute times depend on the machine.
 
 from __future__ import annotations
 
-import argparse
-import os
-import tempfile
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-import pyspark_diff
-from graph_data import size, write_graph
-from graph_rows import (
-    Program,
-    all_right,
-    complete,
-    load_seconds,
-    ratio,
-    run_graph,
-    run_graphx,
-    shapes,
-    show_rows,
-    verify,
-)
-from measure import save, table
-from plain_graphs import BASELINES, LIMIT, ROOT, GraphX
+from graph_benchmark import Benchmark
+from graph_rows import Program, complete, load_seconds
+from measure import ratio
+from plain_graphs import ROOT
 from pyspark_diff import DiffFrame, graphs
 
 
@@ -113,57 +98,10 @@ def _with_load(row: dict[str, Any] | None) -> float | None:
     return row["load_seconds"] + row["seconds"] if row else None
 
 
-def main() -> None:
-    """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", nargs="*", type=size, metavar="NODES:EDGES",
-                        default=[(1_000, 2_000), (1_000_000, 10_000_000)])
-    parser.add_argument("--changes", type=int, default=1_000_000, help="replacements in each row")
-    parser.add_argument("--rows", nargs="*", type=int, metavar="ROUNDS",
-                        default=[1_000, 10_000, 100_000, 1_000_000],
-                        help="replacements in a batch, one row each")
-    parser.add_argument("--singles", type=int, default=50,
-                        help="steps of the row with single replacements; 0 for none")
-    parser.add_argument("--limit", type=float, default=LIMIT,
-                        help="seconds after which a row, or a run of GraphX, is stopped")
-    parser.add_argument("--recompute", type=float, default=LIMIT, metavar="SECONDS",
-                        help="the same for a row of plain Spark or GraphX; 0 for none of these")
-    parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
-    parser.add_argument("--json", default="benchmarks/results/bfs.json")
-    parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
-    options = parser.parse_args()
-    baseline = BASELINES["bfs"]
-    spark = pyspark_diff.session("benchmark bfs")
-    spark.sparkContext.setLogLevel("ERROR")
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        graphx = GraphX(folder, options.limit) if options.graphx else None
-        for runner in ("local", "spark"):
-            verify(spark, Distances, folder, runner)  # warms the Python workers as well
-        warm = write_graph(os.path.join(folder, "warm"), 100, 300, 200)
-        run_graph(spark, Distances, baseline, warm, shapes(200, [20, 200], 20), options.limit)
-        for nodes, edges in options.sizes:
-            graph = write_graph(folder, nodes, edges, max(options.changes, options.singles))
-            print(f"{nodes:,} nodes, {edges:,} edges", flush=True)
-            wanted = shapes(options.changes, options.rows, options.singles)
-            result = run_graph(
-                spark, Distances, baseline, graph, wanted, options.limit, options.recompute
-            )
-            if graphx is not None:
-                result["graphx"] = run_graphx(
-                    graphx, baseline, graph, warm, result, wanted, options.recompute
-                )
-            result["ratios"] = ratios(result, options.changes)
-            results.append(result)
-            save(options.json, {"changes": options.changes, "runs": results})
-    for result in results:
-        print(f"\n{result['nodes']:,} nodes, {result['edges']:,} edges")
-        print(f"plain Spark {result['plain_seconds']} s\n")
-        show_rows(result)
-        print(table(result["ratios"]))
-    if not all_right(results):
-        raise SystemExit("a row differs from plain Spark's answer")
+BENCHMARK = Benchmark(
+    "bfs", Distances, [(1_000, 2_000), (1_000_000, 10_000_000)], (100, 300), ratios
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main(__doc__)

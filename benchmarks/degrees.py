@@ -24,7 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_diff
 from measure import Memory, save, seconds, table
+from plain_graphs import Digest
 from pyspark_diff import Dataflow, DiffFrame
+from rust_original import Original, add_options, beside, ratios
 
 #: Rounds in one physical step, and how many such steps are measured.
 BATCHES = {1: 200, 10: 100, 100: 50, 1_000: 30, 10_000: 10, 100_000: 5}
@@ -42,6 +44,13 @@ def write_graph(folder: str, nodes: int, edges: int) -> str:
         pq.write_table(
             pa.table(columns), f"{path}/{number}.parquet", use_dictionary=False, compression="none"
         )
+    return path
+
+
+def write_changes(path: str, updates: pa.Table) -> str:
+    """What was changed, as a Parquet file; returns its folder."""
+    os.makedirs(path)
+    pq.write_table(updates, f"{path}/0.parquet", use_dictionary=False, compression="none")
     return path
 
 
@@ -95,8 +104,18 @@ def _edges(path: str) -> Iterator[pa.Table]:
         yield pa.table({"src": np.zeros(200_000, np.int64), "dst": np.zeros(200_000, np.int64)})
 
 
-def run(spark: SparkSession, path: str, nodes: int, edges: int, total: bool) -> dict[str, Any]:
-    """Load and all batch sizes for one operator."""
+def digest(found: dict[int, int]) -> Digest:
+    """The digest of a distribution."""
+    degrees = [degree for degree, nodes in found.items() if nodes]
+    columns = [degrees, [found[degree] for degree in degrees], [0] * len(degrees)]
+    updates = [pa.array(column, pa.int64()) for column in [*columns, [1] * len(degrees)]]
+    return Digest.of_updates(pa.table(updates, ["degree", "nodes", "time", "diff"]))
+
+
+def run(
+    spark: SparkSession, original: Original, path: str, nodes: int, edges: int, total: bool
+) -> dict[str, Any]:
+    """Load and all batch sizes for one operator, and then the same for the original."""
     frame = spark.read.parquet(path)
     found: dict[int, int] = {}
 
@@ -124,14 +143,14 @@ def run(spark: SparkSession, path: str, nodes: int, edges: int, total: bool) -> 
         after, _ = seconds(lambda: plain(frame))
         plain_seconds = statistics.median([before, after])
         changes = Changes(path, nodes)
-        rows = []
-        for rounds, repeats in BATCHES.items():
-            if rounds * 2 > edges:
-                continue
+        rows, handed = [], []
+        shapes = [(rounds, steps) for rounds, steps in BATCHES.items() if rounds * 2 <= edges]
+        for rounds, repeats in shapes:
             times, read = [], []
             for _ in range(repeats):
                 def step() -> None:
-                    session.update(changes.take(rounds))
+                    handed.append(changes.take(rounds))
+                    session.update(handed[-1])
                     session.advance_to(changes.time)
                     session.flush()
                     flow.step_while(lambda: probe.less_than(session.time()))
@@ -151,6 +170,11 @@ def run(spark: SparkSession, path: str, nodes: int, edges: int, total: bool) -> 
                 }
             )
             print(f"  {rounds:>7} rounds: {middle * 1e3:9.2f} ms", flush=True)
+    theirs = beside(
+        original, "degrees_total" if total else "degrees", path,
+        write_changes(f"{path}-changes-{total}", pa.concat_tables(handed)), shapes,
+        (digest(expected), digest(found)),
+    )
     return {
         "operator": "count_total" if total else "count",
         "nodes": nodes,
@@ -163,6 +187,8 @@ def run(spark: SparkSession, path: str, nodes: int, edges: int, total: bool) -> 
         "state_over_raw_columns": round(state / (16 * edges), 3),
         "peak_gib": memory.gigabytes(),
         "rounds": rows,
+        "original": theirs,
+        "ratios": ratios(load_seconds, {row["rounds"]: row["median_ms"] for row in rows}, theirs),
     }
 
 
@@ -170,22 +196,24 @@ def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="*", default=["10000:50000", "10000000:50000000"])
+    add_options(parser)
     parser.add_argument("--json", default="benchmarks/results/degrees.json")
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
+    original = Original.built(options.original)
     spark = pyspark_diff.session("benchmark degrees")
     spark.sparkContext.setLogLevel("ERROR")
     results = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         warm = write_graph(folder, 100, 1000)
-        run(spark, warm, 100, 1000, total=False)  # compiles kernels and warms the JVM
+        run(spark, Original(), warm, 100, 1000, total=False)  # compiles kernels and warms the JVM
         for size in options.sizes:
             nodes, edges = (int(part) for part in size.split(":"))
             path = write_graph(folder, nodes, edges)
             for total in (False, True):
                 name = "count_total" if total else "count"
                 print(f"{name}, {nodes:,} nodes, {edges:,} edges", flush=True)
-                result = run(spark, path, nodes, edges, total)
+                result = run(spark, original, path, nodes, edges, total)
                 results.append(result)
                 print(
                     f"  load {result['load_seconds']} s = {result['load_over_plain']} x plain "
@@ -197,8 +225,10 @@ def main() -> None:
                     raise SystemExit("the distribution differs from plain Spark's")
     for result in results:
         print(f"\n{result['operator']}, {result['nodes']:,} nodes, {result['edges']:,} edges")
-        print(table(result["rounds"]))
+        print(f"{table(result['rounds'])}\n\n{table(result['ratios'])}")
     save(options.json, {"runs": results})
+    if any(row.get("agrees_with_ours") is False for run in results for row in run["original"]):
+        raise SystemExit("the distribution differs from the original's")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,14 @@ class Graph:
         first = max(rounds - self.edges, 0)
         return pa.concat_tables([old, self.come.slice(first, rounds - first)])
 
+    def write_changes(self, rounds: int) -> str:
+        """The update rows of the first rounds as Parquet files; returns their folder."""
+        path = f"{self.path}-changes-{rounds}"
+        if not os.path.exists(path):
+            os.makedirs(path)
+            _write(path, self.updates(0, rounds))
+        return path
+
     def write_after(self, rounds: int) -> str:
         """The same as Parquet files; returns their folder."""
         if rounds == 0:

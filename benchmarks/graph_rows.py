@@ -21,8 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tqdm.auto import tqdm
 
 from graph_data import Graph, write_graph
-from measure import Memory, seconds, table
+from measure import Memory, ratio, seconds, table
 from plain_graphs import Baseline, Digest, Failed, GraphX, recomputed, sums
+from rust_original import WORKERS, NoOriginal, Original, original_named
 from pyspark_diff import Dataflow, DiffFrame, InputSession
 
 #: In a small graph the answers are compared one by one, at every time, cut into steps at these
@@ -314,6 +315,55 @@ def run_graphx(
     return found
 
 
+def run_original(
+    original: Original, program: str, graph: Graph, result: dict[str, Any],
+    shapes: list[tuple[int, int]], limit: float,
+) -> list[dict[str, Any]]:
+    """The same rows for the original, with one worker and with two, compared with ours."""
+    rows = []
+    for (batch, changes), ours in zip(shapes, result["rows"]):
+        for workers in WORKERS:
+            row: dict[str, Any] = {"workers": workers, "rounds_per_batch": batch}
+            steps = [(batch, -(-changes // batch))]
+            try:
+                found = original.run(
+                    program, graph.path, workers, graph.write_changes(changes), steps, limit
+                )
+            except NoOriginal as failed:
+                rows.append({**row, "failed": str(failed)})
+                print(f"  original, {workers} workers: {failed}", flush=True)
+                continue
+            step = found["steps"][0]
+            same = ours["digest"] == str(found["hashes"]) and ours["records"] == found["records"]
+            row |= {name: found[name] for name in ("rounds", "read_seconds", "load_seconds")}
+            row |= {name: step[name] for name in ("seconds", "median_ms", "max_ms")}
+            row["us_per_round"] = round(step["seconds"] / changes * 1e6, 2)
+            row["peak_gib"] = found["peak_gib"]
+            row["agrees_with_ours"] = same if ours["rounds"] == found["rounds"] else None
+            print(f"  original, {workers} workers: {row}", flush=True)
+            rows.append(row)
+    return rows
+
+
+def original_ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ours over the original's, for each number of its workers: the load, and each batch size."""
+    rows = []
+    measured = [row for row in result["original"] if "failed" not in row]
+    for workers in WORKERS:
+        theirs = [row for row in measured if row["workers"] == workers]
+        loads = [row["load_seconds"] for row in theirs]
+        name = original_named(workers)
+        rows.append(
+            ratio(f"load / {name}", load_seconds(result), statistics.median(loads or [0]))
+        )
+        batches = {row["rounds_per_batch"]: row["us_per_round"] for row in theirs}
+        for ours in result["rows"]:
+            batch = ours["rounds_per_batch"]
+            what = f"batches of {batch:,} / {name}"
+            rows.append(ratio(what, ours["us_per_round"], batches.get(batch)))
+    return rows
+
+
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """The columns of a row that are printed as a table."""
     names = ("rounds_per_batch", "batches", "load_seconds", "seconds", "median_ms", "max_ms",
@@ -327,6 +377,7 @@ def show_rows(result: dict[str, Any]) -> None:
     tables = {
         "": ours, "plain Spark": result["plain_rows"],
         "GraphX": result.get("graphx", {}).get("rows"),
+        "original": result["original"],
     }
     for name, rows in tables.items():
         if rows:
@@ -345,17 +396,30 @@ def complete(result: dict[str, Any], batch: int) -> dict[str, Any] | None:
     return rows[0] if rows and rows[0]["rounds"] else None
 
 
-def ratio(what: str, value: float | None, base: float | None) -> dict[str, Any]:
-    """A line of the table of ratios."""
-    measured = None if value is None or not base else float(f"{value / base:.4g}")
-    return {"ratio": what, "measured": "not measured" if measured is None else measured}
+def load_and_batches(result: dict[str, Any], changes: int) -> list[dict[str, Any]]:
+    """What the runs over one graph are judged by, if nothing else is asked of it."""
+    plain, load = result["plain_mean_seconds"], load_seconds(result)
+    rows = [ratio("load / plain", load, plain)]
+    for row in result["rows"]:
+        if row["median_ms"] is None:
+            continue
+        batch = row["rounds_per_batch"]
+        if batch > 1:
+            rows.append(ratio(f"a batch of {batch:,} / load", row["median_ms"] / 1e3, load))
+    one = complete(result, 1)
+    if one is not None:
+        rows.append(ratio("plain / one replacement", plain, one["median_ms"] / 1e3))
+    graphx = result.get("graphx", {}).get("seconds")
+    if graphx:
+        rows.append(ratio("load / GraphX", load, graphx))
+    return rows
 
 
 def all_right(results: list[dict[str, Any]]) -> bool:
     """Whether every row that has an answer has the right one."""
-    return all(
-        row["agrees_with_plain"] is not False for result in results for row in result["rows"]
-    )
+    rows = [row for result in results for row in result["rows"] + result["original"]]
+    compared = ("agrees_with_plain", "agrees_with_ours")
+    return all(row.get(name) is not False for row in rows for name in compared)
 
 
 def verify(spark: SparkSession, make: type[Program], folder: str, runner: str) -> None:

@@ -124,7 +124,13 @@ def save(path: str, results: dict[str, Any]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows as a Markdown table."""
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in rows]
+    lines += ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def ratio(what: str, value: float | None, base: float | None) -> dict[str, Any]:
+    """A line of the table of ratios."""
+    measured = None if value is None or not base else float(f"{value / base:.4g}")
+    return {"ratio": what, "measured": "not measured" if measured is None else measured}

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+import numpy as np
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +35,7 @@ from pyspark.sql import functions as F
 import pyspark_diff
 from graph_data import Graph, size, write_graph
 from measure import Memory, machine, seconds, table
+from pyspark_diff.kernels.hashing import spark_xxhash64
 
 ROOT = 0
 K = 5
@@ -87,6 +90,26 @@ def k_core(edges: DataFrame, k: int = K) -> DataFrame:
     return core
 
 
+def components(arcs: DataFrame) -> DataFrame:
+    """The smallest node of each node's component: columns ``node`` and ``component``."""
+    labels = arcs.select(F.col("src").alias("node")).distinct()
+    labels = labels.withColumn("component", F.col("node")).localCheckpoint()
+    smaller = F.col("sent") < F.col("component")
+    while True:
+        near = labels.join(arcs, F.col("node") == F.col("src"))
+        sent = near.groupBy(F.col("dst").alias("node")).agg(F.min("component").alias("sent"))
+        now = labels.join(sent, "node").select("node", F.least("component", "sent"), smaller)
+        now = now.toDF("node", "component", "moved").localCheckpoint()
+        labels = now.select("node", "component")
+        if now.where("moved").isEmpty():
+            return labels
+
+
+def both_ways(edges: DataFrame) -> DataFrame:
+    """Each edge and its reverse."""
+    return edges.union(edges.select("dst", "src"))
+
+
 @dataclass(frozen=True)
 class Digest:
     """What a collection holds, whatever the order: its number of records, and a sum of hashes."""
@@ -103,6 +126,18 @@ class Digest:
         ).first()
         assert row is not None  # an aggregate without keys has one row
         return cls(row.records, int(row.hashes or 0))
+
+    @classmethod
+    def of_updates(cls, updates: pa.Table) -> "Digest":
+        """The digest of what update rows add up to: columns of longs, then time and diff."""
+        *values, _, diffs = updates.columns
+        hashes, diff = spark_xxhash64(values), diffs.to_numpy()
+        # In two halves, as the sum does not fit into 64 bits.
+        high, low = (int(np.dot(half, diff)) for half in (hashes >> 32, hashes & 0xFFFFFFFF))
+        return cls(int(diff.sum()), (high << 32) + low)
+
+    def __add__(self, other: "Digest") -> "Digest":
+        return Digest(self.records + other.records, self.hashes + other.hashes)
 
 
 @dataclass(frozen=True)
@@ -143,6 +178,7 @@ class Baseline:
 
 BASELINES = {
     "bfs": Baseline(bfs, lambda edges: edges, "bfs", ROOT),
+    "components": Baseline(components, both_ways, "components", 0),
     "k_core": Baseline(k_core, simple, "kCore", K),
 }
 
@@ -315,7 +351,8 @@ def recomputed(
 
 def sums(answer: DataFrame) -> dict[str, int]:
     """What GraphX gives of an answer: number of records, and sum of the columns that count."""
-    total = "sum(distance)" if "distance" in answer.columns else "sum(src + dst)"
+    counted = {"distance": "distance", "component": "component", "dst": "src + dst"}
+    total = f"sum({counted[answer.columns[1]]})"
     row = answer.selectExpr("count(*) records", f"{total} total").first()
     assert row is not None  # an aggregate without keys has one row
     return {"records": row.records, "sum": row.total or 0}

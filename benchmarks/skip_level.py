@@ -27,7 +27,9 @@ from pyspark.sql import functions as F
 
 import pyspark_diff
 from measure import Memory, save, seconds, table
+from plain_graphs import Digest
 from pyspark_diff import Dataflow, DiffFrame
+from rust_original import Original, add_options, beside, ratios
 
 #: Changes in one physical step, and how many such steps are measured.
 BATCHES = {1: 200, 10: 100, 100: 50, 1_000: 30, 10_000: 10, 100_000: 5}
@@ -90,24 +92,19 @@ class Company:
     The count is over a constant that Spark evaluates in each step (``"lit"``), which takes small
     steps some 20 ms, or it is the sum of the diffs of all pairs as they come to the driver
     (``"pairs"``), which takes large steps memory. A count of records without columns would not do:
-    columns that nobody wants are not carried, and most changes would cancel before the join.
+    columns that nobody wants are not carried, and most changes would cancel before the join. The
+    original is always handed the pairs, so ``"pairs"`` is what it compares with.
     """
 
     def __init__(self, flow: Dataflow, count: str):
         self.flow = flow
         self._kept: list[pa.Table] = []
-        self._sum = 0
+        self._sum = Digest(0, 0)
+        self._counted = count == "lit"
         manages, self.session = flow.input("manages", "manager long, person long")
         skip = skip_levels(manages)
-        if count == "lit":
-            answer = skip.select(F.lit(1).alias("one")).count()
-            answer = answer.inspect(self._kept.append, by_table=True)
-        else:
-            answer = skip.inspect(self._add, by_table=True)
-        self.probe = answer.probe()
-
-    def _add(self, pairs: pa.Table) -> None:
-        self._sum += int(np.sum(pairs["diff"].to_numpy()))
+        answer = skip.select(F.lit(1).alias("one")).count() if self._counted else skip
+        self.probe = answer.inspect(self._kept.append, by_table=True).probe()
 
     def load(self, frame: DataFrame) -> None:
         """Take everyone in at time 0."""
@@ -125,16 +122,31 @@ class Company:
         self.session.flush()
         self.flow.step_while(lambda: self.probe.less_than(then))
 
+    def add(self) -> None:
+        """Add up what the last step gave, which is not a part of its time."""
+        for updates in self._kept:
+            if self._counted:
+                counts = updates["count"].to_numpy() * updates["diff"].to_numpy()
+                self._sum += Digest(int(np.sum(counts)), 0)
+            else:
+                self._sum += Digest.of_updates(updates)
+        self._kept.clear()
+
     def pairs(self) -> int:
         """The number of pairs by now."""
-        total = self._sum
-        for updates in self._kept:
-            total += int(np.sum(updates["count"].to_numpy() * updates["diff"].to_numpy()))
-        return total
+        self.add()
+        return self._sum.records
+
+    def digest(self) -> Digest | None:
+        """That of the pairs, if they are seen."""
+        self.add()
+        return None if self._counted else self._sum
 
 
-def run(spark: SparkSession, paths: tuple[str, str], people: int, count: str) -> dict[str, Any]:
-    """Load and all batch sizes, then all changes at once in a fresh dataflow."""
+def run(
+    spark: SparkSession, original: Original, paths: tuple[str, str], people: int, count: str
+) -> dict[str, Any]:
+    """Load and all batch sizes, then all changes at once in a fresh dataflow; and the original."""
     frame, all_changes = (spark.read.parquet(path) for path in paths)
     with Memory() as memory:
         before, expected = seconds(lambda: plain(frame))
@@ -142,18 +154,26 @@ def run(spark: SparkSession, paths: tuple[str, str], people: int, count: str) ->
             company = Company(flow, count)
             load_seconds, _ = seconds(lambda: company.load(frame))
             right = company.pairs() == expected
+            loaded = company.digest()
             state = sum(trace.size for trace in flow._state.traces.values())
             later, _ = seconds(lambda: plain(frame))
             plain_seconds = statistics.median([before, later])
             rows, moved = batches(company, people, plain_seconds)
             right = right and company.pairs() == plain(after(frame, moved))
+            changed = company.digest()
         with Dataflow(spark) as flow:
             company = Company(flow, count)
             again, _ = seconds(lambda: company.load(frame))
+            company.add()
             all_seconds, _ = seconds(lambda: company.change(all_changes, people))
             right = right and company.pairs() == plain(after(frame, people))
+            finished = company.digest()
     load_median = statistics.median([load_seconds, again])
     print(f"  {people - 1:>7} changes: {all_seconds * 1e3:9.2f} ms", flush=True)
+    shapes = [(row["changes"], row["steps"]) for row in rows]
+    theirs = beside(original, "skip_level", *paths, shapes, (loaded, changed))
+    whole = beside(original, "skip_level", *paths, [(people - 1, 1)], (loaded, finished))
+    medians = {row["changes"]: row["median_ms"] for row in rows}
     return {
         "people": people,
         "count": count,
@@ -167,6 +187,9 @@ def run(spark: SparkSession, paths: tuple[str, str], people: int, count: str) ->
         "state_over_raw_columns": round(state / (16 * people), 3),
         "peak_gib": memory.gigabytes(),
         "changes": rows,
+        "original": theirs + whole,
+        "ratios": ratios(load_median, medians, theirs)
+        + ratios(load_median, {people - 1: all_seconds * 1e3}, whole),
     }
 
 
@@ -181,6 +204,7 @@ def batches(
         for _ in range(min(repeats, (people - next_person) // changes)):
             end = next_person + changes
             took, _ = seconds(lambda: company.change(moves(next_person, end), end))
+            company.add()
             next_person = end
             times.append(took)
             read.append(company.flow.report.rows_in + company.flow.report.rows_read)
@@ -276,21 +300,23 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=[10_000, 10_000_000])
     parser.add_argument("--count", choices=("lit", "pairs"), default="lit",
                         help="count a constant for each pair, or pairs as they come to the driver")
+    add_options(parser)
     parser.add_argument("--json", default="benchmarks/results/skip_level.json")
     parser.add_argument("--folder", help="where generated data goes; a temporary one if not given")
     options = parser.parse_args()
+    original = Original.built(options.original)
     spark = pyspark_diff.session("benchmark skip level")
     spark.sparkContext.setLogLevel("ERROR")
     results = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         warm = write_people(os.path.join(folder, "warm"), 1000)
-        run(spark, warm, 1000, options.count)  # compiles kernels and warms the JVM
+        run(spark, Original(), warm, 1000, options.count)  # compiles kernels and warms the JVM
         for runner in ("local", "spark"):
             verify(spark, runner)  # warms the Python workers as well
         for people in options.sizes:
             paths = write_people(folder, people)
             print(f"{people:,} people", flush=True)
-            result = run(spark, paths, people, options.count)
+            result = run(spark, original, paths, people, options.count)
             results.append(result)
             print(
                 f"  load {result['load_seconds']} s = {result['load_over_plain']} x plain Spark "
@@ -302,11 +328,13 @@ def main() -> None:
                 raise SystemExit("the number of pairs differs from plain Spark's")
     for result in results:
         print(f"\n{result['people']:,} people")
-        print(table(result["changes"]))
+        print(f"{table(result['changes'])}\n\n{table(result['ratios'])}")
     print()
     held = limits(results)
     print(table(held))
     save(options.json, {"runs": results, "limits": held})
+    if any(row.get("agrees_with_ours") is False for run in results for row in run["original"]):
+        raise SystemExit("the pairs differ from the original's")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,17 @@ object GraphXBaseline {
     Array(build, run, sums._1.toDouble, sums._2.toDouble)
   }
 
+  /** Smallest nodes of components; the sums are the number of nodes, and of what each has. */
+  def components(path: String, unused: Int): Array[Double] = {
+    val (build, graph) = timed(read(edges(path)))
+    val (run, sums) = timed {
+      graph.connectedComponents().vertices.values
+        .aggregate((0L, 0L))((sum, component) => (sum._1 + 1, sum._2 + component), add)
+    }
+    graph.unpersist()
+    Array(build, run, sums._1.toDouble, sums._2.toDouble)
+  }
+
   private def edges(path: String): DataFrame =
     SparkSession.active.read.parquet(path).select("src", "dst")
 

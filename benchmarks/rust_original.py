@@ -1,0 +1,200 @@
+"""The original, differential-dataflow itself, which works on the same files as our benchmarks.
+
+    python benchmarks/rust_original.py bfs 1000:2000 1000000:10000000 --changes 1000000
+    python benchmarks/rust_original.py degrees 10000000:50000000 --changes 0
+
+It is built by cargo (`benchmarks/original`); where there is none, its rows say so. Its workers do
+not sleep while they wait for each other: nothing else may run beside them, so it comes after ours.
+Its load has the reading of the Parquet files, as ours has; the changes it has read before, as ours
+are in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterable
+
+from graph_data import size, write_graph
+from measure import ratio, table
+from plain_graphs import LIMIT, Digest
+
+PROJECT = Path(__file__).parent / "original"
+WORKERS = (1, 2)
+PROGRAMS = ("bfs", "components", "degrees", "degrees_total", "k_core", "skip_level")
+
+
+class NoOriginal(Exception):
+    """The original gave no answer; the message says why."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """The original, ready to run, or the reason why it is not.
+
+    Parameters
+    ----------
+    binary : str
+        Empty if there is none.
+    reason : str
+        Why.
+    """
+
+    binary: str = ""
+    reason: str = "not asked for"
+
+    @classmethod
+    def built(cls, wanted: bool = True) -> "Original":
+        """Build it, which takes a minute at first."""
+        if not wanted:
+            return cls()
+        cargo = shutil.which("cargo")
+        if cargo is None:
+            return cls(reason="cargo is not there")
+        print("building the original", flush=True)
+        manifest = str(PROJECT / "Cargo.toml")
+        build = [cargo, "build", "--release", "--locked", "--manifest-path", manifest]
+        done = subprocess.run(build, capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
+            return cls(reason=f"cargo build failed: {(errors or ['no message'])[0]}")
+        return cls(str(PROJECT / "target" / "release" / "original"))
+
+    def run(
+        self,
+        program: str,
+        edges: str,
+        workers: int,
+        changes: str | None = None,
+        shapes: Iterable[tuple[int, int]] = (),
+        limit: float | None = None,
+    ) -> dict[str, Any]:
+        """Load, and then make changes.
+
+        Parameters
+        ----------
+        program : str
+            One of `PROGRAMS`.
+        edges : str
+            Folder of Parquet files with two columns.
+        workers : int
+        changes : str, optional
+            Folder of Parquet files with update rows, at times from 1 on.
+        shapes : iterable of (int, int)
+            How many times are processed in a step, and how many such steps there are at most.
+        limit : float, optional
+            Seconds after which it is stopped.
+
+        Raises
+        ------
+        NoOriginal
+            If it is not there, takes too long, or fails.
+        """
+        if not self.binary:
+            raise NoOriginal(self.reason)
+        command = [self.binary, program, edges, "--workers", str(workers)]
+        if changes is not None:
+            command += ["--changes", changes]
+            command += ["--rounds", ",".join(f"{rounds}x{steps}" for rounds, steps in shapes)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise NoOriginal(f"stopped after {limit:g} s") from None
+        if done.returncode:
+            raise NoOriginal((done.stderr.strip().splitlines() or ["no message"])[0])
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def beside(
+    original: Original, program: str, edges: str, changes: str, shapes: list[tuple[int, int]],
+    answers: tuple[Digest | None, Digest | None],
+) -> list[dict[str, Any]]:
+    """What it takes with one worker and with two, or why it has nothing to say.
+
+    Parameters
+    ----------
+    original, program, edges, changes, shapes
+        As for `Original.run`.
+    answers : (Digest or None, Digest or None)
+        Ours after the load and at the end, if they are known.
+    """
+    rows = []
+    for workers in WORKERS:
+        try:
+            row = original.run(program, edges, workers, changes, shapes, LIMIT)
+        except NoOriginal as failed:
+            row = {"workers": workers, "failed": str(failed)}
+        else:
+            names = (("loaded_records", "loaded_hashes"), ("records", "hashes"))
+            compared = [
+                ours == Digest(row[records], row[hashes])
+                for ours, (records, hashes) in zip(answers, names)
+                if ours is not None
+            ]
+            row["agrees_with_ours"] = all(compared) if compared else None
+        print(f"  {original_named(workers)}: {row}", flush=True)
+        rows.append(row)
+    return rows
+
+
+def ratios(
+    load: float, medians: dict[int, float], theirs: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Ours over each row of the original: the load, and the median step of each size."""
+    rows = []
+    for found in theirs:
+        name = original_named(found["workers"])
+        rows.append(ratio(f"load / {name}", load, found.get("load_seconds")))
+        steps = {step["rounds"]: step["median_ms"] for step in found.get("steps", [])}
+        for rounds, median in medians.items():
+            rows.append(ratio(f"step of {rounds:,} / {name}", median, steps.get(rounds)))
+    return rows
+
+
+def original_named(workers: int) -> str:
+    """What it is called in a table."""
+    return f"original ({workers} {'worker' if workers == 1 else 'workers'})"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The switch of a benchmark's command line."""
+    parser.add_argument("--original", action=argparse.BooleanOptionalAction, default=True,
+                        help="run differential-dataflow itself as well, if cargo is there")
+
+
+def main() -> None:
+    """Run the original alone from the command line, in steps of 1, 10, 100, ... rounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program", choices=[name for name in PROGRAMS if name != "skip_level"])
+    parser.add_argument("sizes", nargs="+", type=size, metavar="NODES:EDGES")
+    parser.add_argument("--changes", type=int, default=100_000, help="replacements in each row")
+    parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
+    options = parser.parse_args()
+    original = Original.built()
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for nodes, edges in options.sizes:
+            graph = write_graph(folder, nodes, edges, options.changes)
+            changes = graph.write_changes(options.changes) if options.changes else None
+            batches = [10**power for power in range(3, 7) if 10**power <= options.changes] or [0]
+            for batch in batches:
+                for workers in WORKERS:
+                    shapes = [(batch, options.changes // batch)] if batch else []
+                    found = original.run(options.program, graph.path, workers, changes, shapes)
+                    step = found["steps"][0] if batch else {}
+                    row = {"nodes": nodes, "edges": edges, "workers": workers, "batch": batch}
+                    row |= {name: found[name] for name in ("read_seconds", "load_seconds")}
+                    row |= {name: step.get(name) for name in ("steps", "seconds", "median_ms")}
+                    rows.append({**row, "peak_gib": found["peak_gib"]})
+                    print(rows[-1], flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
