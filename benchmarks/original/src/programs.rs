@@ -64,9 +64,7 @@ fn skip_level(manages: Pairs) -> Pairs {
 
 /// Distances from the root, while the number of nodes at each is followed.
 fn distances<'scope>(scope: Scope<'scope, Time>, edges: Pairs<'scope>) -> Pairs<'scope> {
-    let (mut root, roots) = scope.new_collection();
-    root.insert(ROOT);
-    root.close();
+    let (_, roots) = scope.new_collection_from([ROOT]);
     let distances = bfs::bfs(edges, roots).map(|(node, distance)| (node, distance as Id));
     let nodes = distances.clone().map(|(_, distance)| distance).count();
     // Nothing is added to the answer: it is complete once the numbers are.
