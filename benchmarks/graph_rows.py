@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from graph_data import Graph, write_graph
 from measure import Memory, ratio, seconds, table
 from plain_graphs import Baseline, Digest, Failed, GraphX, recomputed, sums
-from rust_original import WORKERS, NoOriginal, Original, original_named
+from rust_original import WORKERS, NoOriginal, Original, named, ratios
 from pyspark_diff import Dataflow, DiffFrame, InputSession
 
 #: In a small graph the answers are compared one by one, at every time, cut into steps at these
@@ -331,7 +331,7 @@ def run_original(
                 )
             except NoOriginal as failed:
                 rows.append({**row, "failed": str(failed)})
-                print(f"  original, {workers} workers: {failed}", flush=True)
+                print(f"  original, {named(workers)}: {failed}", flush=True)
                 continue
             step = found["steps"][0]
             same = ours["digest"] == str(found["hashes"]) and ours["records"] == found["records"]
@@ -340,28 +340,19 @@ def run_original(
             row["us_per_round"] = round(step["seconds"] / changes * 1e6, 2)
             row["peak_gib"] = found["peak_gib"]
             row["agrees_with_ours"] = same if ours["rounds"] == found["rounds"] else None
-            print(f"  original, {workers} workers: {row}", flush=True)
+            print(f"  original, {named(workers)}: {row}", flush=True)
             rows.append(row)
     return rows
 
 
 def original_ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ours over the original's, for each number of its workers: the load, and each batch size."""
-    rows = []
-    measured = [row for row in result["original"] if "failed" not in row]
-    for workers in WORKERS:
-        theirs = [row for row in measured if row["workers"] == workers]
-        loads = [row["load_seconds"] for row in theirs]
-        name = original_named(workers)
-        rows.append(
-            ratio(f"load / {name}", load_seconds(result), statistics.median(loads or [0]))
-        )
-        batches = {row["rounds_per_batch"]: row["us_per_round"] for row in theirs}
-        for ours in result["rows"]:
-            batch = ours["rounds_per_batch"]
-            what = f"batches of {batch:,} / {name}"
-            rows.append(ratio(what, ours["us_per_round"], batches.get(batch)))
-    return rows
+    """Ours over the original's: the load, and a round in batches of each size."""
+    rounds = {row["rounds_per_batch"]: row["us_per_round"] for row in result["rows"]}
+    theirs = [
+        (row["workers"], row["load_seconds"], {row["rounds_per_batch"]: row["us_per_round"]})
+        for row in result["original"] if "failed" not in row
+    ]
+    return ratios(load_seconds(result), rounds, theirs)
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

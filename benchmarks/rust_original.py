@@ -12,13 +12,15 @@ are in memory.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
+import statistics
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 from graph_data import size, write_graph
 from measure import ratio, table
@@ -138,28 +140,53 @@ def beside(
                 if ours is not None
             ]
             row["agrees_with_ours"] = all(compared) if compared else None
-        print(f"  {original_named(workers)}: {row}", flush=True)
+        print(f"  original, {named(workers)}: {row}", flush=True)
         rows.append(row)
     return rows
 
 
 def ratios(
-    load: float, medians: dict[int, float], theirs: list[dict[str, Any]]
+    load: float | None, steps: dict[int, float | None],
+    theirs: Iterable[tuple[int, float, dict[int, float]]],
 ) -> list[dict[str, Any]]:
-    """Ours over each row of the original: the load, and the median step of each size."""
+    """Ours over the original's, for each number of its workers: the load, and steps of each size.
+
+    Parameters
+    ----------
+    load : float, optional
+    steps : dict
+        By the number of rounds in a step what one takes, or a round of it.
+    theirs : iterable of (int, float, dict)
+        The same of each run of the original, after the number of its workers.
+    """
     rows = []
-    for found in theirs:
-        name = original_named(found["workers"])
-        rows.append(ratio(f"load / {name}", load, found.get("load_seconds")))
-        steps = {step["rounds"]: step["median_ms"] for step in found.get("steps", [])}
-        for rounds, median in medians.items():
-            rows.append(ratio(f"step of {rounds:,} / {name}", median, steps.get(rounds)))
+    for workers, runs in itertools.groupby(sorted(theirs, key=_workers), key=_workers):
+        loads, found = [], {}
+        for _, seconds, taken in runs:
+            loads.append(seconds)
+            found.update(taken)
+        name = f"original ({named(workers)})"
+        rows.append(ratio(f"load / {name}", load, statistics.median(loads)))
+        for rounds, took in steps.items():
+            rows.append(ratio(f"step of {rounds:,} / {name}", took, found.get(rounds)))
     return rows
 
 
-def original_named(workers: int) -> str:
-    """What it is called in a table."""
-    return f"original ({workers} {'worker' if workers == 1 else 'workers'})"
+def timings(rows: list[dict[str, Any]]) -> Iterator[tuple[int, float, dict[int, float]]]:
+    """What `ratios` takes, of the rows of `beside`: steps by their median."""
+    for row in rows:
+        if "failed" not in row:
+            steps = {step["rounds"]: step["median_ms"] for step in row["steps"]}
+            yield row["workers"], row["load_seconds"], steps
+
+
+def _workers(run: tuple[int, float, dict[int, float]]) -> int:
+    return run[0]
+
+
+def named(workers: int) -> str:
+    """A number of workers in words."""
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -172,7 +172,7 @@ fn steps(rounds: usize, took: &[Duration]) -> String {
     let median = (middle(sorted.len().saturating_sub(1) / 2) + middle(sorted.len() / 2)) / 2.0;
     let max = sorted.last().map_or(0.0, |took| took * 1e3);
     format!(
-        "{{\"rounds\": {rounds}, \"steps\": {}, \"seconds\": {all:.4}, \"median_ms\": {median:.4}, \
+        "{{\"rounds\": {rounds}, \"steps\": {}, \"seconds\": {all:.6}, \"median_ms\": {median:.4}, \
          \"max_ms\": {max:.4}}}",
         took.len()
     )
@@ -216,7 +216,7 @@ fn main() {
         .collect();
     println!(
         "{{\"program\": \"{}\", \"workers\": {}, \"edges\": {}, \"read_seconds\": {:.3}, \
-         \"load_seconds\": {:.3}, \"rounds\": {}, \"steps\": [{}], \"loaded_records\": {}, \
+         \"load_seconds\": {:.4}, \"rounds\": {}, \"steps\": [{}], \"loaded_records\": {}, \
          \"loaded_hashes\": {}, \"records\": {}, \"hashes\": {}, \"peak_gib\": {:.2}}}",
         options.program,
         seen.len(),
