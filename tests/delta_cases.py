@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from own_spark import spark_of
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SinkError, SourceError
@@ -24,7 +25,6 @@ from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, delta
 from pyspark_diff.spark.delta import delta_table
 from pyspark_diff.spark.delta_files import delta_files
-from pyspark_diff.spark.session import session
 
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
 MODULES = [importlib.import_module(f"pyspark_diff.{room}.delta") for room in ("sources", "sinks")]
@@ -36,7 +36,7 @@ ALL = f"{FEED}, delta.enableRowTracking=true, delta.enableDeletionVectors=true"
 def spark(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spark")
     jars = sorted(map(str, Path(os.environ["DELTA_JARS"]).glob("*.jar")))
-    spark = session("delta tests", master="local[2]", memory="2g", conf={
+    yield from spark_of("delta tests", folder, {
         "spark.jars": ",".join(jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -45,16 +45,7 @@ def spark(tmp_path_factory):
         "spark.databricks.delta.snapshotPartitions": 1,
         # And as many tasks list the files of a table.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": 2,
-        "spark.sql.shuffle.partitions": 2,
-        # What runs on five rows is not worth compiling.
-        "spark.sql.codegen.wholeStage": False,
-        "spark.ui.enabled": False,
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     })
-    spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

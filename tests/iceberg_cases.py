@@ -10,11 +10,11 @@ import random
 
 import pytest
 from delta_cases import applied, rows_of
+from own_spark import spark_of
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SourceError
 from pyspark_diff.sources import Whole, iceberg, versioned
-from pyspark_diff.spark.session import session
 
 MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 
@@ -22,23 +22,14 @@ MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spark")
-    spark = session("iceberg tests", master="local[2]", memory="2g", conf={
+    yield from spark_of("iceberg tests", folder, {
         "spark.jars": os.environ["ICEBERG_JAR"],
         "spark.sql.extensions":
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": str(folder / "lake"),
-        "spark.sql.shuffle.partitions": 2,
-        # What runs on five rows is not worth compiling.
-        "spark.sql.codegen.wholeStage": False,
-        "spark.ui.enabled": False,
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     })
-    spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

@@ -11,10 +11,13 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_diff.spark.session import session
 
 #: Seconds after which they hang.
 HANGS = 900
@@ -29,6 +32,24 @@ def names_of(cases: Path) -> list[object]:
         for node in ast.parse(cases.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     ]
+
+
+def spark_of(
+    name: str, folder: Path, conf: Mapping[str, object]
+) -> Iterator[SparkSession]:
+    """The session of such a process, which ends with it."""
+    spark = session(name, master="local[2]", memory="2g", conf={
+        **conf,
+        "spark.sql.shuffle.partitions": 2,
+        # What runs on five rows is not worth compiling.
+        "spark.sql.codegen.wholeStage": False,
+        "spark.ui.enabled": False,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    })
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
 
 
 def outcomes_of(

@@ -31,7 +31,7 @@ from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import Schema, quoted
+from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The property of a table that tells which sink writes it.
 OWNER = "pyspark_diff.sink"
@@ -102,7 +102,7 @@ def delta_merge(
     >>> delta_merge("shop.revenue", key="region")
     delta_merge('shop.revenue', key=['region'])
     """
-    return _Merge(table, (key,) if isinstance(key, str) else tuple(key), replace, properties)
+    return _Merge(table, as_keys(key), replace, properties)
 
 
 def delta_snapshot(

@@ -18,12 +18,11 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
-from pyspark_diff.sources.tables import as_keys
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
 from pyspark_diff.spark.delta_files import KIND, VERSION, DeltaFiles, delta_files
 from pyspark_diff.spark.frames import FEW_ROWS, column
-from pyspark_diff.spark.schema import without_nullability
+from pyspark_diff.spark.schema import as_keys, without_nullability
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"

@@ -29,9 +29,9 @@ from pyspark_diff.dataflow.source import (
 )
 from pyspark_diff.errors import SchemaError, SourceError
 from pyspark_diff.sources.logs import latest
-from pyspark_diff.sources.tables import as_keys, at_hand
+from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import parse_schema
+from pyspark_diff.spark.schema import as_keys, parse_schema
 
 #: What the values of an op column mean, in small letters.
 INSERTS = ("i", "insert", "c", "create", "r", "read", "+i")

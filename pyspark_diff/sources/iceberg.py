@@ -23,11 +23,10 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
-from pyspark_diff.sources.tables import as_keys
 from pyspark_diff.sources.versioned import VersionedSource, condition, differences
 from pyspark_diff.spark.delta_files import KIND, VERSION
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import quoted, without_nullability
+from pyspark_diff.spark.schema import as_keys, quoted, without_nullability
 
 #: Which of the snapshots between two have changed a row: the first of them is 0.
 ORDINAL = "_change_ordinal"

@@ -24,8 +24,7 @@ from pyspark_diff.dataflow.source import (
     Upserts,
 )
 from pyspark_diff.errors import NotReadableError, SchemaError, errors_to_text
-from pyspark_diff.sources.tables import as_keys
-from pyspark_diff.spark.schema import parse_schema
+from pyspark_diff.spark.schema import as_keys, parse_schema
 from pyspark_diff.trace.inbox import InboxBatch, inbox_batches, offset_after, read_file
 
 

@@ -17,8 +17,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Deletes, Offset, Reading, Source, Updates, Upserts
 from pyspark_diff.errors import SchemaError, SourceError
-from pyspark_diff.sources.tables import Table, as_keys, at_hand, frame_of, named, told
+from pyspark_diff.sources.tables import Table, at_hand, frame_of, named, told
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import as_keys
 
 
 def updates(

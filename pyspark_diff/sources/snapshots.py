@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Offset, Reading, Source, Whole
-from pyspark_diff.sources.tables import Table, as_keys, frame_of, told
+from pyspark_diff.sources.tables import Table, frame_of, told
+from pyspark_diff.spark.schema import as_keys
 
 
 def snapshots(table: Table, *, key: str | Sequence[str] = ()) -> Source:

@@ -20,9 +20,9 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.source import Offset, Reading, Source
 from pyspark_diff.errors import NotReadableError, SourceError
 from pyspark_diff.sources.files import OP, ORDER, changes_of
-from pyspark_diff.sources.tables import as_keys, at_hand
+from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import parse_schema
+from pyspark_diff.spark.schema import as_keys, parse_schema
 
 _logger = logging.getLogger("pyspark_diff")
 

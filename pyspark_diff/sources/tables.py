@@ -28,11 +28,6 @@ def told(table: Table) -> str:
     return repr(table) if isinstance(table, str) else "the frame"
 
 
-def as_keys(key: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns of a key."""
-    return (key,) if isinstance(key, str) else tuple(key)
-
-
 def named(
     fields: Sequence[T.StructField], names: Iterable[str], table: Table, spark: SparkSession
 ) -> list[str]:

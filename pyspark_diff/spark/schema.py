@@ -239,6 +239,17 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def as_keys(key: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns of a key that a user names, one alone or several.
+
+    Examples
+    --------
+    >>> as_keys("src"), as_keys(["src", "dst"])
+    (('src',), ('src', 'dst'))
+    """
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
 def check_names(names: Sequence[str]) -> None:
     """Refuse names the library keeps for itself, and names that differ in nothing but case."""
     odd = [name for name in names if not isinstance(name, str)]
