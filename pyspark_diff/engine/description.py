@@ -382,7 +382,7 @@ def _text(value: object) -> str | None:
         return None
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # it is a user's object, whose `__repr__` may raise anything
         return None
     return None if _ADDRESS.search(text) else text
 

@@ -179,6 +179,7 @@ class _Watcher:
     def _look(self) -> None:
         idle = time.monotonic()
         while True:
+            # Not woken by a step's beginning or end: steps of a millisecond must not pay for that.
             time.sleep(EVERY)
             with self._lock:
                 now = time.monotonic()

@@ -45,6 +45,9 @@ _KEYS = (
     T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
 )
 _VALUES = (*_KEYS, T.FloatType, T.DoubleType)
+#: Python's own errors that stand for files that are gone or are not what they should be, columns
+#: that are not there, and what the library does not know yet.
+_FAILURES = (OSError, ValueError, KeyError, RuntimeError)
 
 
 class DeltaFiles:
@@ -259,12 +262,24 @@ def _or_none(ask: Callable[[], _Found | None]) -> _Found | None:
     """What is asked for; None where that fails, so that Spark does it, or tells what is wrong."""
     try:
         return ask()
-    except Exception:
-        return None
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust, of no class that can be imported
+        if not _is_of_library(error):
             raise
         return None
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether deltalake or Arrow raises such an error, or reading what is in a log.
+
+    What else is raised is a mistake in what asks them, which Spark's answer would only hide.
+    """
+    from deltalake.exceptions import DeltaError
+
+    # Rust's own kinds of errors have no class in Python: they are plain ones of `Exception`, and a
+    # panic is of a class that cannot be imported.
+    return isinstance(error, (DeltaError, pa.ArrowException, *_FAILURES)) or (
+        type(error) is Exception or type(error).__name__ == "PanicException"
+    )
 
 
 def _is_rounded(kind: T.DataType) -> bool:
