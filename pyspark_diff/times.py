@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from operator import index
 from typing import SupportsIndex, TypeAlias, TypeVar, cast
 
@@ -214,7 +213,10 @@ class Antichain:
         """
         if self is other:
             return True
-        for g in other.elements:
+        mine, others = self.elements, other.elements
+        if len(mine) == len(others) == 1 and type(mine[0]) is type(others[0]) is int:
+            return mine[0] <= others[0]
+        for g in others:
             if not self.less_equal(g):
                 return False
         return True
@@ -266,7 +268,11 @@ def meet_all(frontiers: Iterable[Antichain]) -> Antichain:
     >>> meet_all([Antichain([5]), Antichain(), Antichain([3])]), meet_all([])
     (Antichain([3]), Antichain([]))
     """
-    return reduce(Antichain.meet, frontiers, Antichain())
+    found = Antichain()
+    for frontier in frontiers:
+        if frontier is not found:
+            found = found.meet(frontier)
+    return found
 
 
 class OutstandingTimes:

@@ -22,6 +22,7 @@ from pyspark_diff import (
     NotReadableError,
     TimeRegressionError,
 )
+from pyspark_diff.engine.step import Step
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 
@@ -344,3 +345,37 @@ def test_workers_that_run_steps_have_been_taken_out_of_the_collector(spark):
             flow.step()
     found = [row.n for row in spark.range(0, 8, 1, 8).mapInArrow(frozen, "n long").collect()]
     assert max(found) > 10_000
+
+
+def test_what_nothing_comes_to_is_not_visited(spark, monkeypatch):
+    """Of operators that have nothing to do with each other only those run that something reaches;
+    the others are where they would be, had they run."""
+    visited = []
+    visit = Step._visit
+    monkeypatch.setattr(
+        Step, "_visit", lambda self, node, before: visited.append(node) or visit(self, node, before)
+    )
+    with Dataflow(spark, runner="local") as flow:
+        given = [flow.input(f"i{number}", "k long, v long") for number in range(5)]
+        sums = [rows.groupBy("k").agg(F.sum("v").alias("v")).keep() for rows, _ in given]
+        for _, session in given:
+            session.insert([(1, 1), (2, 2)])
+        flow.advance_to(1)
+        every, before = len(visited), flow._state
+        visited.clear()
+        given[0][1].insert([(1, 5)])
+        given[0][1].advance_to(2)
+        flow.step()
+        assert len(visited) == every // 5
+        same = [node for node, trace in flow._state.traces.items() if trace is before.traces[node]]
+        assert len(same) == len(before.traces) * 4 // 5
+        visited.clear()
+        given[1][1].insert([(2, 7)])
+        flow.advance_to(9)  # all inputs go on, and rows come to one
+        assert len(visited) == every // 5
+        assert {trace.upper.bound for trace in flow._state.traces.values()} == {9}
+        found = [sorted((row.k, row.v) for row in one.at(8).collect()) for one in sums]
+        assert found == [[(1, 6), (2, 2)], [(1, 1), (2, 9)]] + [[(1, 1), (2, 2)]] * 3
+        # They are compacted as those that run are.
+        sinces = {trace.since.bound for trace in flow._state.traces.values()}
+        assert sinces == {8}, sinces

@@ -140,7 +140,7 @@ class Blame:
                 storage.remove_directories(trial.directories)
             return None
 
-        given = {n: (*before.waiting.get(n, ()), *arrivals[n]) for n in self._names}
+        given = {n: (*before.waiting.get(n, ()), *arrivals.get(n, ())) for n in self._names}
         return Suspects(given, self._names, self._time_type).told(fails)
 
 

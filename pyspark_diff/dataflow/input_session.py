@@ -58,6 +58,10 @@ class _Content(NamedTuple):
     flushed: tuple[Arrival, ...] = ()
     first: int = 0
 
+    def beyond(self, taken: int) -> tuple[Arrival, ...]:
+        """What was flushed beyond so many arrivals."""
+        return self.flushed[taken - self.first:]
+
 
 class _Span(NamedTuple):
     """The times of some updates, and how many they are."""
@@ -208,12 +212,11 @@ class BaseSession:
         """The session's time; None when closed."""
         return self._content.capability.bound
 
-    def _advance_at_least(self, to: int) -> None:
+    def _advance_at_least(self, to: Antichain) -> None:
         """Move the session's time forward, if it is open and not there yet."""
         with self._lock:
-            now = self._at()
-            if now is not None and now < to:
-                self._content = self._content._replace(capability=Antichain([to]))
+            if self._content.capability.precedes(to):
+                self._content = self._content._replace(capability=to)
 
     def _is_ahead(self, taken: int) -> bool:
         """Whether it was given more than so many arrivals, or advanced since they were flushed."""
@@ -223,10 +226,13 @@ class BaseSession:
     def _has_more(self, taken: int) -> bool:
         """Whether it was given more than so many arrivals."""
         held = self._content
-        return bool(held.waiting or held.rows or held.flushed[taken - held.first:])
+        return bool(held.waiting or held.rows or held.beyond(taken))
 
     def _hand_over(self) -> None:
         """Flush, if it is open."""
+        held = self._content
+        if held.capability is held.frontier and not held.waiting and not held.rows:
+            return  # of many inputs most have nothing
         with self._lock:
             if not self._content.capability.is_empty:
                 self._flush(self._content.capability)
@@ -240,25 +246,19 @@ class BaseSession:
         flushed = (*held.flushed, *held.waiting, *self._gathered(held.rows))
         return held._replace(waiting=[], rows=[], flushed=flushed)
 
-    def _beyond(self, taken: int) -> tuple[tuple[Arrival, ...], Antichain]:
-        """What was flushed beyond so many arrivals, and the frontier that goes with it."""
-        held = self._content
-        return held.flushed[taken - held.first:], held.frontier
-
     def _entered(self, taken: int) -> tuple[Arrival, ...]:
         """What has entered beyond so many arrivals, flushed or not."""
         with self._lock:
             # What was not flushed is numbered, too. It lies beyond the frontier, so nobody sees it.
             self._content = self._all_flushed()
-        return self._beyond(taken)[0]
+            return self._content.beyond(taken)
 
     def _drop(self, taken: int) -> None:
         """Let go of what was taken in, so many arrivals. A second call does nothing."""
         if taken > self._content.first:
             with self._lock:
                 held = self._content
-                flushed = held.flushed[taken - held.first:]
-                self._content = held._replace(flushed=flushed, first=taken)
+                self._content = held._replace(flushed=held.beyond(taken), first=taken)
 
     def _open(self) -> int:
         if self._flow_closed:

@@ -148,8 +148,9 @@ class Inputs:
             raise TimeRegressionError(
                 f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
             )
+        frontier = Antichain([to])
         for session in self.sessions():
-            session._advance_at_least(to)
+            session._advance_at_least(frontier)
 
     def latest(self) -> int | None:
         """The time of the one that is furthest of those that are open; None if none is."""
@@ -173,19 +174,23 @@ class Inputs:
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
         for node, session in self._sessions.items():
-            arrivals[node], upper[node] = session._beyond(state.taken.get(node, 0))
-        for node in graph.nodes:
-            if isinstance(node, Constant):
-                upper[node] = Antichain()
-                start = state.frontiers[node].bound
-                # Its rows, as long as they have not been taken in.
-                arrivals[node] = () if start is None else (constant_arrival(node, start),)
+            held = session._content  # once: it is replaced when more is flushed
+            upper[node] = held.frontier
+            if held.flushed:
+                arrivals[node] = held.beyond(state.taken.get(node, 0))
+        for node in graph.constants:
+            upper[node] = Antichain()
+            start = state.frontiers[node].bound
+            # Its rows, as long as they have not been taken in.
+            if start is not None:
+                arrivals[node] = (constant_arrival(node, start),)
         return arrivals, upper
 
     def drop(self, state: State) -> None:
         """Let go of what a state has taken in."""
         for node, session in self._sessions.items():
-            session._drop(state.taken.get(node, 0))
+            if session._content.flushed:
+                session._drop(state.taken.get(node, 0))
 
     def numbers(self) -> dict[str, int]:
         """By their names how far inputs of changes have numbered them."""

@@ -237,6 +237,6 @@ class Sinks:
 
 def _settled(node: Node, graph: Graph, state: State) -> Antichain:
     """Up to where a collection is complete and nothing of it can be taken back."""
-    (part,) = (part for part in graph.connected if node in part)
+    (part,) = (part.nodes for part in graph.connected if node in part.nodes)
     floors = [state.floors[n] for n in part if isinstance(n, Input) and n in state.floors]
     return meet_all([state.frontiers[node], *floors])

@@ -26,6 +26,7 @@ from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, Source
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
 
 #: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
 Offset: TypeAlias = Any
@@ -276,7 +277,7 @@ class Sources:
                 return None
             offset = json.loads(json.dumps(reading.offset))
             for session in sessions:
-                session._advance_at_least(now)
+                session._advance_at_least(Antichain([now]))
             for change in reading.changes:
                 self._put(feed, change)
             for session in sessions:

@@ -438,8 +438,9 @@ class SteppingMethods(Parts):
 
     def _give(self) -> None:
         """Give sinks what they have not been given."""
-        state, start = self._state, self._inputs.start()
+        state = self._state
         if not state.handed_over:
+            start = self._inputs.start()
             self._given.give(
                 state, self._identity if self._store is None else self._store.identity,
                 lambda node: self._outputs.arrangement(node, state, start, handed_out=False),
@@ -457,7 +458,8 @@ class SteppingMethods(Parts):
         elif begun is not None:
             old |= begun.superseded | set(begun.written)
         if old:
-            gone = old - self._state.paths() - self._outputs.pinned
+            touched = None if begun is None or self._superseded else begun.touched
+            gone = old - self._state.paths(touched) - self._outputs.pinned
             if self._store is not None:
                 # Older commits need what they name; when none does, a vacuum takes it away. What
                 # was written and is not in the state was in none.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
-from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.graph import Graph, Part
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
@@ -98,8 +98,10 @@ class StepContext:
             self.graph, self.settings, self.spark_runner, self._local, self._directory,
             self.written,
         )
+        #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
+        self.touched: list[Node] | None = None
         #: Files that stood before, and those of them that nobody needs then go.
-        self.superseded = self.state.paths()
+        self.superseded: set[str] = set()
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
@@ -109,18 +111,56 @@ class StepContext:
         #: What was shown and is taken back.
         self.unshown: list[Shown] = []
 
-    def begin(self, upper: Mapping[Node, Antichain]) -> None:
+    def begin(
+        self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
+    ) -> None:
         """Begin a step that goes up to some frontiers of the inputs: with what is to be processed
         again taken back."""
         before = self.state
+        self.parts = self._parts(arrivals, upper)
+        others = len(self.parts) < len(self.graph.connected)
+        if others:
+            self.touched = [node for part in self.parts for node in part.nodes]
+        self.superseded = before.paths(self.touched)
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
             self.unshown = taken_back(before)
-        self.kept = kept(self.graph, self.state, upper)
+        self.kept = kept(self.parts, self.state, upper, others)
         self.compaction = Compaction(self.graph, self.settings, self.kept)
         self.frontiers = dict(self.state.frontiers)
         self.traces = dict(self.state.traces)
         self.pending = dict(self.state.pending)
+
+    def _parts(
+        self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
+    ) -> Sequence[Part]:
+        """The parts of the graph in which the step changes anything."""
+        before, graph = self.state, self.graph
+        known = before.graph is graph and before.lagging is not None
+        if not known or before.rewinds or self.growth.late:
+            return graph.connected
+        at = before.frontiers
+        moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
+        if len(moved) == len(upper):
+            return graph.connected
+        moved += [node for node, new in arrivals.items() if new]
+        return list({id(part): part for part in map(graph.part_of.__getitem__, moved)}.values())
+
+    def rests(
+        self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]],
+        upper: Mapping[Node, Antichain],
+    ) -> bool:
+        """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
+        before = self.state
+        if not part.plain or self.growth.late or self.unshown or before.graph is not self.graph:
+            return False
+        first = before.frontiers[part.inputs[0]]
+        for node in part.inputs:
+            if arrivals.get(node) or before.waiting.get(node) or before.recent.get(node) or (
+                node in self.kept.nodes or before.frontiers[node] != first
+            ):
+                return False
+        return not any(map(before.pending.get, part.nodes))
 
     def cut(self, file: BatchFile, node: Node, bucket: int, at: int) -> BatchFile | None:
         """The updates of a file before a time, as another file."""

@@ -24,6 +24,39 @@ _SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, Leave)
 
 
 @dataclass(frozen=True)
+class Part:
+    """Nodes of a graph that have nothing to do with all others.
+
+    Parameters
+    ----------
+    items : tuple of (int, Item)
+        What runs, and its place among all that runs.
+    nodes : tuple of Node
+        All of them.
+    """
+
+    items: tuple[tuple[int, Item], ...]
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs among them, constants too."""
+        return tuple(node for node in self.nodes if isinstance(node, Input))
+
+    @cached_property
+    def arranged(self) -> tuple[Arranged, ...]:
+        """Those that may keep an arrangement."""
+        return tuple(node for node in self.nodes if isinstance(node, Arranged))
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether there is neither a loop among them nor a constant."""
+        return not any(isinstance(item, Subgraph) for _, item in self.items) and not any(
+            isinstance(node, Constant) for node in self.inputs
+        )
+
+
+@dataclass(frozen=True)
 class Graph:
     """The part of a dataflow that is run.
 
@@ -60,9 +93,10 @@ class Graph:
     origins: Mapping[Node, tuple[Node, ...]]
 
     @cached_property
-    def connected(self) -> tuple[tuple[Node, ...], ...]:
+    def connected(self) -> tuple[Part, ...]:
         """The nodes in parts that have nothing to do with each other."""
         parts: dict[Node, list[Node]] = {}
+        items: dict[int, list[tuple[int, Item]]] = {}
 
         def together(nodes: Iterable[Node]) -> None:
             found: dict[int, list[Node]] = {}
@@ -77,7 +111,21 @@ class Graph:
                 together((*item.nodes(), *item.outside))
             else:
                 together((item, *item.inputs))
-        return tuple(tuple(part) for part in {id(part): part for part in parts.values()}.values())
+        for place, item in enumerate(self.order):
+            node = item if isinstance(item, Node) else item.nodes()[0]
+            items.setdefault(id(parts[node]), []).append((place, item))
+        found = {id(part): part for part in parts.values()}
+        return tuple(Part(tuple(items[number]), tuple(part)) for number, part in found.items())
+
+    @cached_property
+    def part_of(self) -> dict[Node, Part]:
+        """For each input the part that it is in."""
+        return {node: part for part in self.connected for node in part.inputs}
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        """The constants among its nodes."""
+        return tuple(node for node in self.nodes if isinstance(node, Constant))
 
     def arrangement(self, sink: Node) -> Arranged:
         """The arrangement that a sink became."""

@@ -14,13 +14,13 @@ updates, and what was shown of them, are kept. Where they are all at one time th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Iterable, Mapping
+from typing import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.graph import Graph, Part
 from pyspark_diff.engine.oscillation import added_up
 from pyspark_diff.engine.state import Arrival, Shown, State
 from pyspark_diff.kernels.layout import as_int64
@@ -95,21 +95,28 @@ class Kept:
         return found
 
 
-def kept(graph: Graph, state: State, upper: Mapping[Node, Antichain]) -> Kept:
+def kept(
+    parts: Sequence[Part], state: State, upper: Mapping[Node, Antichain], others: bool
+) -> Kept:
     """What can be taken back when a step has gone up to some frontiers of inputs.
 
     Parameters
     ----------
-    graph : Graph
+    parts : sequence of Part
     state : State
         Before the step.
     upper : mapping of Node to Antichain
+    others : bool
+        Whether there are other parts, which stay as they are.
     """
-    floors: dict[Node, Antichain] = {}
-    nodes: dict[Node, Antichain] = {}
-    still: set[Node] = set()
-    for part in graph.connected:
-        inputs = [node for node in part if isinstance(node, Input)]
+    floors: dict[Node, Antichain] = dict(state.floors) if others else {}
+    nodes: dict[Node, Antichain] = dict(state.lagging or {}) if others else {}
+    for part in parts if nodes else ():
+        for node in part.nodes:
+            nodes.pop(node, None)
+    still = set(nodes)
+    for part in parts:
+        inputs = part.inputs
         fed = [upper[node] for node in inputs if not isinstance(node, Constant)]
         floor = least = meet_all(fed)
         lags = any(frontier != least for frontier in fed)
@@ -127,9 +134,9 @@ def kept(graph: Graph, state: State, upper: Mapping[Node, Antichain]) -> Kept:
                     floor = floor.join(state.floors.get(node, state.frontiers[node]))
         floors.update(dict.fromkeys(inputs, floor))
         if lags and not floor.is_empty:
-            nodes.update(dict.fromkeys(part, floor))
+            nodes.update(dict.fromkeys(part.nodes, floor))
             if all(state.floors.get(node) == floor for node in inputs):
-                still.update(part)
+                still.update(part.nodes)
     return Kept(floors, nodes, frozenset(still))
 
 
@@ -148,9 +155,9 @@ def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:
     frontiers, traces = dict(state.frontiers), dict(state.traces)
     pending, waiting, recent = dict(state.pending), dict(state.waiting), dict(state.recent)
     for part in state.graph.connected:
-        if nodes.isdisjoint(part):
+        if nodes.isdisjoint(part.nodes):
             continue
-        inputs = [node for node in part if isinstance(node, Input)]
+        inputs = part.inputs
         floor = state.floors[inputs[0]]
         at = floor.bound
         if at is None:
@@ -165,7 +172,7 @@ def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:
             frontiers[node] = floor
             if node in traces:
                 traces[node] = _cut(traces[node], node, at, cut)
-        for node in part:
+        for node in part.nodes:
             feeds = (_before(feed, floor) for feed in pending.get(node, ()))
             pending[node] = tuple(feed for feed in feeds if feed is not None)
     return replace(
@@ -252,9 +259,8 @@ def _start(state: State, node: Node) -> int | None:
     """From when on what is made at a node is taken back, or None."""
     graph = state.graph
     for part in graph.connected if graph is not None and state.rewinds else ():
-        if node in part and not state.rewinds.isdisjoint(part):
-            source = next(one for one in part if isinstance(one, Input))
-            return state.floors[source].bound
+        if node in part.nodes and not state.rewinds.isdisjoint(part.nodes):
+            return state.floors[part.inputs[0]].bound
     return None
 
 

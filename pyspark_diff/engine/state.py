@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace.spine import Trace
+
+_Held = TypeVar("_Held")
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,9 @@ class State:
         From when on the updates of each input can be taken back: see `pyspark_diff.engine.rewind`.
     recent : mapping of Node to tuple of Arrival
         Those that were released, and wait somewhere for another input.
+    lagging : mapping of Node to Antichain, or None
+        The same of each node that has to do with inputs that lag behind each other; None where that
+        is not known.
     shown : tuple of Shown
         What was made of them and shown.
     rewinds : frozenset of Node
@@ -181,13 +186,18 @@ class State:
     rewinds: frozenset[Node] = frozenset()
     offsets: Mapping[str, Any] = field(default_factory=dict)
     given_to: Mapping[str, Given] = field(default_factory=dict)
+    lagging: Mapping[Node, Antichain] | None = None
 
-    def paths(self) -> set[str]:
-        """Files that the state needs."""
-        found = {path for trace in self.traces.values() for path in trace.paths()}
-        for feeds in self.pending.values():
+    def paths(self, nodes: Iterable[Node] | None = None) -> set[str]:
+        """Files that the state needs, or that some nodes need."""
+
+        def of(held: Mapping[Node, _Held]) -> Iterable[_Held]:
+            return held.values() if nodes is None else [held[n] for n in nodes if n in held]
+
+        found = {path for trace in of(self.traces) for path in trace.paths()}
+        for feeds in of(self.pending):
             found.update(path for feed in feeds for path in feed.source.paths)
-        for arrivals in (*self.waiting.values(), *self.recent.values()):
+        for arrivals in (*of(self.waiting), *of(self.recent)):
             found.update(path for arrival in arrivals for path in arrival.source.paths)
         return found
 

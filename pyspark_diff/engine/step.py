@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from operator import itemgetter
 from typing import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.graph import Part
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
-from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.engine.subgraph import Item, Subgraph
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
@@ -72,17 +74,19 @@ class Step:
         outbox = [delivery for delivery in context.state.outbox if not delivery.done]
         with progress(context, bars=self._on_iteration is None):
             outbox.extend(self.process(arrivals, upper))
-        for node in list(context.traces):
-            if isinstance(node, Arranged):
-                context.traces[node] = self._compacted(node, context.traces[node])
+        for part in context.parts:
+            for node in part.arranged:
+                if node in context.traces:
+                    context.traces[node] = self._compacted(node, context.traces[node])
         old = context.state
-        taken = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
+        new = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
+        taken = {**old.taken, **new}
         context.report.seconds = time.perf_counter() - started
         return State(
             context.frontiers, context.traces, context.pending, self._waiting, taken,
             tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
             context.graph, context.kept.floors, self._recent,
-            context.kept.shown(self._before, self._shown),
+            context.kept.shown(self._before, self._shown), lagging=context.kept.nodes,
         )
 
     def process(
@@ -90,11 +94,17 @@ class Step:
     ) -> list[Delivery]:
         """What `run` does, but for the compaction: returns what consumers are to be given."""
         context = self._context
-        context.begin(upper)
+        context.begin(arrivals, upper)
         context.settle()
         self._waiting = dict(context.state.waiting)
         self._recent = dict(context.state.recent)
-        for done, item in enumerate(context.graph.order):
+        work: list[tuple[int, Item]] = []
+        for part in context.parts:
+            if context.rests(part, arrivals, upper):
+                self._pass_on(part, upper)
+            else:
+                work += part.items
+        for done, item in sorted(work, key=itemgetter(0)):
             context.stop.check()
             context.doing, context.inside, context.done = item, None, done
             if isinstance(item, Subgraph):
@@ -107,6 +117,21 @@ class Step:
                 self._visit(item, before)
         context.inside, context.done = None, len(context.graph.order)
         return self._deliveries()
+
+    def _pass_on(self, part: Part, upper: Mapping[Node, Antichain]) -> None:
+        """Move the frontiers of a part in which nothing else happens."""
+        context = self._context
+        for _, node in part.items:
+            if isinstance(node, Subgraph):
+                raise TypeError("a loop does more than pass frontiers on")
+            lower = context.frontiers[node]
+            context.frontiers[node] = at = (
+                upper[node] if isinstance(node, Input)
+                else meet_all(context.frontiers[source] for source in node.inputs)
+            )
+            if isinstance(node, (Keyed, Reader)) and node.keeps:
+                trace = context.trace(node, lower)
+                context.traces[node] = Trace(trace.lower, at, trace.since, trace.batches)
 
     def _deliveries(self) -> list[Delivery]:
         """What consumers are to be given."""
