@@ -55,10 +55,10 @@ class Compaction:
                 new.append(batch)
             else:
                 both.append(batch)
-        wanted = self.graph.wanted[node]
+        form = self.graph.form(node)
         return View(
-            node.layout(wanted),
-            node.stored(wanted),
+            form.layout,
+            form.stored,
             _files(old),
             _files(new),
             _files(both),

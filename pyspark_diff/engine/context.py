@@ -20,7 +20,6 @@ from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
@@ -30,7 +29,7 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Output, Work, write_file
+from pyspark_diff.runners.work import BucketResult, Work, write_file
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -263,7 +262,7 @@ class StepContext:
         """What a reader does with some views of its arrangements."""
         names = node.schema.names
         trace = self.trace(node, lower)
-        own = None
+        own, form = None, self.graph.form(node)
         stored: tuple[int, ...] = ()
         if node.keeps:
             # What it gave in this step itself, at other coordinates of a loop, has been processed.
@@ -274,7 +273,7 @@ class StepContext:
             node.kernel,
             views,
             own,
-            self._output(node) if self.graph.readings[node] or node in self.graph.sinks else None,
+            form.output if self.graph.readings[node] or node in self.graph.sinks else None,
             stored,
             self._directory(self.graph.program.name(node)),
             self.compaction.needed(node, self.frontiers, upper),
@@ -309,32 +308,20 @@ class StepContext:
             _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
         return found
 
-    def _output(self, node: Keyed | Reader) -> Output:
-        """The form in which an operator gives its updates: the columns that somebody reads."""
-        wanted = self.graph.wanted[node]
-        positions = tuple(i for i, name in enumerate(node.schema.names) if name in wanted)
-        names = [node.schema.names[i] for i in positions]
-        # Pairs of a join are many, and what takes them in adds up equal ones anyway.
-        pruned = len(names) < len(node.schema.names) and not isinstance(node.kernel, BilinearKernel)
-        return Output(node.schema.arrow(names), positions, node.time_type.arrow, pruned=pruned)
-
     def run_node(
         self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
         coordinate: int = 0,
     ) -> list[BucketResult]:
         """Take updates into a keyed operator."""
-        wanted = self.graph.wanted[node]
-        layout = node.layout(wanted)
-        schema = node.inputs[0].schema
-        if node.kernel is None:
-            schema = schema.only(node.stored(wanted))
-        output = None if node.kernel is None else self._output(node)
+        form = self.graph.form(node)
+        schema = form.taken
+        output = None if node.kernel is None else form.output
         # A complete collection is never looked up again, unless somebody reads it or takes it back.
         used = not upper.is_empty or node.kernel is None or node in self.kept.nodes
         keeps = node.keeps and used
         work = Work(
             self.graph.program.name(node),
-            layout,
+            form.layout,
             schema.names,
             self.settings.buckets,
             node.kernel,
@@ -397,8 +384,9 @@ class StepContext:
         self, node: Arranged, outputs: Sequence[Given], upper: Antichain, rest: Sequence[Rest] = ()
     ) -> tuple[Feed, ...]:
         """What a node gave, and what it leaves to be made, as feeds."""
-        wanted = self.graph.wanted[node]
-        schema = node.schema.only(n for n in node.schema.names if n in wanted)
+        if not outputs and not rest:
+            return ()
+        schema = self.graph.form(node).gives
         sources = []
         tables = [o.table for o in outputs if o.table is not None and o.table.num_rows]
         held = sum(table.num_rows for table in tables)

@@ -94,8 +94,9 @@ class Evaluation:
 
     def tables(self, node: Node, feeds: Sequence[Feed]) -> list[pa.Table]:
         """The rows of feeds, all in one schema: Spark and Arrow differ in nullability."""
-        fields = [*node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())]
-        schema = pa.schema(fields)
+        if not feeds:
+            return []
+        schema = self._graph.form(node).table
         tables: list[pa.Table] = []
         for feed in feeds:
             if feed.source.frame is not None:

@@ -9,14 +9,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Iterable, Mapping
 
+import pyarrow as pa
+
 from pyspark_diff.engine.demand import readings_of, wanted_of
 from pyspark_diff.engine.lowering import Standing, lowered
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.operators.contract import BilinearKernel
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.node import Arranged, Constant, Input, Linear, Node, Reader, Shared
+from pyspark_diff.operators.node import (
+    Arranged,
+    Constant,
+    Input,
+    Keyed,
+    Linear,
+    Node,
+    Reader,
+    Shared,
+)
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.work import Output
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 
 #: Nodes that give what they have emitted, and nothing else.
@@ -54,6 +69,71 @@ class Part:
         return not any(isinstance(item, Subgraph) for _, item in self.items) and not any(
             isinstance(node, Constant) for node in self.inputs
         )
+
+
+@dataclass(frozen=True)
+class Form:
+    """What follows from a node, and from the columns of it that somebody reads.
+
+    Parameters
+    ----------
+    node : Node
+    wanted : frozenset of str
+    """
+
+    node: Node
+    wanted: frozenset[str]
+
+    @cached_property
+    def gives(self) -> Schema:
+        """The wanted columns."""
+        names = self.node.schema.names
+        if self.wanted.issuperset(names):
+            return self.node.schema
+        return self.node.schema.only(name for name in names if name in self.wanted)
+
+    @cached_property
+    def output(self) -> Output:
+        """The form in which an operator gives its updates: the columns that somebody reads."""
+        node, names = self.node, self.node.schema.names
+        positions = tuple(i for i, name in enumerate(names) if name in self.wanted)
+        # Pairs of a join are many, and what takes them in adds up equal ones anyway.
+        pruned = len(positions) < len(names) and not (
+            isinstance(node, Reader) and isinstance(node.kernel, BilinearKernel)
+        )
+        wanted = [names[i] for i in positions]
+        return Output(node.schema.arrow(wanted), positions, node.time_type.arrow, pruned=pruned)
+
+    @cached_property
+    def table(self) -> pa.Schema:
+        """Update rows with all columns."""
+        return pa.schema([
+            *self.node.schema.arrow(), (TIME, self.node.time_type.arrow), (DIFF, pa.int64())
+        ])
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the records of an arrangement are held."""
+        return self._arranged.layout(self.wanted)
+
+    @cached_property
+    def stored(self) -> tuple[str, ...]:
+        """The columns of an arrangement, in order."""
+        return self._arranged.stored(self.wanted)
+
+    @cached_property
+    def taken(self) -> Schema:
+        """The columns of its input that a node takes in by key."""
+        schema = self.node.inputs[0].schema
+        if isinstance(self.node, Keyed) and self.node.kernel is not None:
+            return schema
+        return schema.only(self.stored)
+
+    @property
+    def _arranged(self) -> Arranged:
+        if not isinstance(self.node, Arranged):
+            raise TypeError(f"{self.node!r} keeps nothing")
+        return self.node
 
 
 @dataclass(frozen=True)
@@ -116,6 +196,17 @@ class Graph:
             items.setdefault(id(parts[node]), []).append((place, item))
         found = {id(part): part for part in parts.values()}
         return tuple(Part(tuple(items[number]), tuple(part)) for number, part in found.items())
+
+    @cached_property
+    def _forms(self) -> dict[Node, Form]:
+        return {}
+
+    def form(self, node: Node) -> Form:
+        """How a node's records are held and given: made once, and asked for in each step."""
+        found = self._forms.get(node)
+        if found is None:
+            found = self._forms[node] = Form(node, self.wanted[node])
+        return found
 
     @cached_property
     def part_of(self) -> dict[Node, Part]:

@@ -64,12 +64,12 @@ class Schema:
     def __post_init__(self) -> None:
         check_names(self.names)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(self.struct.names)
 
-    @property
+    @cached_property
     def types(self) -> tuple[T.DataType, ...]:
         """Spark types in order."""
         return tuple(field.dataType for field in self.struct.fields)

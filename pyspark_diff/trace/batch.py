@@ -10,6 +10,7 @@ for every ``t`` beyond ``since``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Mapping
 
 from pyspark_diff.times import Description
@@ -50,7 +51,7 @@ class Batch:
     description: Description
     files: Mapping[int, tuple[BatchFile, ...]]
 
-    @property
+    @cached_property  # asked for in each step
     def rows(self) -> int:
         """Number of update rows."""
         return sum(file.rows for files in self.files.values() for file in files)
