@@ -593,6 +593,56 @@ def test_workers_keep_their_memory():
     assert keep_memory() is keep_memory()
 
 
+def test_large_work_leaves_the_process_as_it_was(monkeypatch):
+    """Also after an error, with other work inside of it, and where the user has set it up."""
+    import gc
+
+    from pyspark_diff.kernels import memory
+
+    class Library:
+        def __init__(self):
+            self.settings, self.trimmed = dict(memory._USUAL), 0
+
+        def mallopt(self, name, value):
+            self.settings[name] = value
+            return 1
+
+        def malloc_trim(self, pad):
+            self.trimmed += 1
+
+    library = Library()
+    monkeypatch.setattr(memory, "_malloc", lambda: library)
+    for name in memory._SET_UP:
+        monkeypatch.delenv(name, raising=False)
+    kept = {**dict(memory._USUAL), **dict(memory._KEPT)}
+    with pytest.raises(ZeroDivisionError):
+        with memory.large_work():
+            with memory.large_work():
+                assert library.settings == kept and gc.get_freeze_count()
+            assert library.settings == kept and gc.get_freeze_count() and not library.trimmed
+            1 / 0
+    assert library.settings == dict(memory._USUAL)
+    assert library.trimmed == 1 and not gc.get_freeze_count()
+    # What the user has chosen stays.
+    gc.freeze()
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    library.settings.clear()
+    try:
+        frozen = gc.get_freeze_count()
+        with memory.large_work():
+            assert not library.settings
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+    gc.disable()
+    try:
+        with memory.large_work():
+            assert not gc.get_freeze_count() and not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_workers_do_not_search_what_is_loaded_for_garbage(monkeypatch):
     from pyspark_diff.kernels import memory
 

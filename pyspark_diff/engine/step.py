@@ -7,6 +7,7 @@ state stays what it was, and the step can be run again. Which files it wrote is 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from operator import itemgetter
 from typing import Mapping, Sequence
@@ -22,6 +23,7 @@ from pyspark_diff.engine.rewind import difference
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
 from pyspark_diff.engine.subgraph import Item, Subgraph
 from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.memory import large_work
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
@@ -30,6 +32,9 @@ from pyspark_diff.runners.feed import Feed
 from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.spine import Trace
+
+#: A step that is given so many rows keeps memory from one kernel to the next: see `large_work`.
+LARGE = 50_000
 
 
 class Step:
@@ -72,7 +77,9 @@ class Step:
         context = self._context
         started = time.perf_counter()
         outbox = [delivery for delivery in context.state.outbox if not delivery.done]
-        with progress(context, bars=self._on_iteration is None):
+        rows = sum(one.source.rows or 0 for new in arrivals.values() for one in new)
+        large = large_work() if rows >= LARGE else nullcontext()
+        with progress(context, bars=self._on_iteration is None), large:
             outbox.extend(self.process(arrivals, upper))
         for part in context.parts:
             for node in part.arranged:

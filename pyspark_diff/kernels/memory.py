@@ -1,5 +1,8 @@
-"""Memory of worker processes: kept for the next task instead of returned to the system, and not
-searched for garbage again and again.
+"""Memory of processes that run kernels: kept for the next kernel instead of returned to the system,
+and not searched for garbage again and again. Workers do so for good, a user's process while a large
+step runs::
+
+    before a large step  =  after it:  what malloc keeps, whether garbage is looked for
 
 Kernels allocate arrays of tens of megabytes and drop them again. The C library gives such blocks
 back at once, and the next task pays for touching fresh pages: on virtual machines that can cost
@@ -14,9 +17,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 #: Numbers of the parameters in glibc's ``malloc.h``.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+#: By which memory is kept, and glibc's own as they are once a process has freed a large block: it
+#: adapts two of them to that, and no more once any has been set.
+_KEPT = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 1 << 26))
+_USUAL = (
+    (_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 26),
+    (_TOP_PAD, 1 << 17),
+)
 
 
 @functools.cache
@@ -28,16 +42,82 @@ def keep_memory() -> bool:
     bool
         Whether the C library knows such settings (glibc does).
     """
+    library = _malloc()
+    return library is not None and all([library.mallopt(*one) for one in _KEPT])
+
+
+@functools.cache
+def _malloc() -> ctypes.CDLL | None:
+    """The C library, if it knows such settings."""
     try:
-        set_parameter = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        library.mallopt, library.malloc_trim
     except (OSError, AttributeError, TypeError):
-        return False
-    done = [
-        set_parameter(_MMAP_MAX, 0),
-        set_parameter(_TRIM_THRESHOLD, 2**31 - 1),
-        set_parameter(_TOP_PAD, 1 << 26),
-    ]
-    return all(done)
+        return None
+    return library
+
+
+class _Large:
+    """Large work that is under way in this process, in any of its threads. It holds state."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._undo: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth > 1:
+                return
+            library = _malloc()
+            # Whoever has set up malloc by the environment knows why.
+            if library is not None and not any(map(os.environ.get, _SET_UP)):
+                for one in _KEPT:
+                    library.mallopt(*one)
+                self._undo.append(functools.partial(_give_back, library))
+            # What was frozen by the user himself would be thawed with the rest.
+            if gc.isenabled() and not gc.get_freeze_count():
+                gc.freeze()
+                self._undo.append(gc.unfreeze)
+
+    def end(self) -> None:
+        with self._lock:
+            self._depth -= 1
+            while not self._depth and self._undo:
+                self._undo.pop()()
+
+
+_large = _Large()
+#: Variables by which a user sets up malloc.
+_SET_UP = ("GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
+           "MALLOC_TOP_PAD_")
+
+
+@contextmanager
+def large_work() -> Iterator[None]:
+    """Around work on many rows in a user's process: memory that kernels free is kept for the next,
+    and given back at the end; and what was there before is not searched for garbage.
+
+    Examples
+    --------
+    >>> with large_work():
+    ...     gc.get_freeze_count() > 0
+    True
+    >>> gc.get_freeze_count()
+    0
+    """
+    _large.begin()
+    try:
+        yield
+    finally:
+        _large.end()
+
+
+def _give_back(library: ctypes.CDLL) -> None:
+    for one in _USUAL:
+        library.mallopt(*one)
+    library.malloc_trim(0)
 
 
 #: Tasks that this process has begun.
