@@ -81,6 +81,8 @@ def consolidate(updates: Updates) -> Grouped:
     """
     if not len(updates):
         return Grouped(empty(), np.empty(0, np.int64))
+    if len(updates) == 1:
+        return _single(updates)
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
     key, key_first = codes_of(updates.key64, updates.columns, None)
@@ -104,6 +106,20 @@ def consolidate(updates: Updates) -> Grouped:
         rows.key64, rows.columns, time, diff, val64, values, updates.ordering, updates.coordinate
     )
     return Grouped(rows, starts_of(code), starts_of(key))
+
+
+def _single(updates: Updates) -> Grouped:
+    """As `consolidate`, of one row: what a small step has in each bucket."""
+    diff = updates.diff if isinstance(updates.diff, DiffVectors) else updates.diffs()
+    if not (diff.nonzero() if isinstance(diff, DiffVectors) else diff)[0]:
+        return Grouped(empty(), np.empty(0, np.int64))
+    time, coordinate = (
+        int(value[0]) if isinstance(value, np.ndarray) else value
+        for value in (updates.time, updates.coordinate)
+    )
+    starts = np.zeros(1, np.int64)
+    rows = updates.at(time, diff).placed(coordinate)
+    return Grouped(rows, starts, None if updates.val64 is None else starts)
 
 
 def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
@@ -139,6 +155,9 @@ def runs_of(updates: Updates) -> Grouped:
     """Where records and keys start among rows that are consolidated and in order already."""
     if not len(updates):
         return Grouped(updates, np.empty(0, np.int64))
+    if len(updates) == 1:
+        starts = np.zeros(1, np.int64)
+        return Grouped(updates, starts, None if updates.val64 is None else starts)
     new_key = _changes(updates.key64, updates.columns)
     if updates.val64 is None:
         return Grouped(updates, np.flatnonzero(new_key))

@@ -14,6 +14,7 @@ range of doubles: see `pyspark_diff.kernels.double_word`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Sequence
 
 import numpy as np
@@ -83,10 +84,15 @@ class DiffVectors:
 
     def roles(self) -> np.ndarray:
         """What each component is, for the compiled kernels."""
-        role = np.full(self.width, _COUNTER, np.int64)
-        for pair in self.pairs:
-            role[pair], role[pair + 1] = _HIGH, _LOW
-        return role
+        return _roles(self.width, self.pairs)
+
+
+@lru_cache(maxsize=256)
+def _roles(width: int, pairs: tuple[int, ...]) -> np.ndarray:
+    role = np.full(width, _COUNTER, np.int64)
+    for pair in pairs:
+        role[pair], role[pair + 1] = _HIGH, _LOW
+    return role
 
 
 def concat_vectors(parts: Sequence[DiffVectors]) -> DiffVectors:

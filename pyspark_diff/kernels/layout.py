@@ -10,6 +10,7 @@ it::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Sequence
 
 import numpy as np
@@ -56,12 +57,12 @@ class Layout:
     value: "Layout | None" = None
     ordering: Ordering | None = None
 
-    @property
+    @cached_property
     def all_types(self) -> tuple[pa.DataType, ...]:
         """Types of all columns: those of the key, then of the value."""
         return self.types if self.value is None else self.types + self.value.types
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether ``key64`` is the record."""
         if len(self.types) != 1:
@@ -72,7 +73,7 @@ class Layout:
             return self.ordering == ((False, False),) and any(is_(self.types[0]) for is_ in kinds)
         return any(is_(self.types[0]) for is_ in _NARROW + _WIDE)
 
-    @property
+    @cached_property
     def narrow(self) -> bool:
         """Whether Spark hashes the one integral column as a 32-bit integer."""
         return any(is_(self.types[0]) for is_ in _NARROW)

@@ -131,10 +131,7 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
 
     Where records are pairs of a key and a value, only the keys are compared.
     """
-    low, high = _ranges(np.ascontiguousarray(records.key64), batch.key64)
-    counts = high - low
-    group = np.repeat(np.arange(len(records)), counts)
-    row = np.arange(group.size) - np.repeat(np.cumsum(counts) - counts, counts) + low[group]
+    group, row = _matches(np.ascontiguousarray(records.key64), batch.key64)
     if group.size and (records.columns is not None or batch.columns is not None):
         # Real equality behind the hash; each side's columns are laid behind the other's to compare.
         found = batch.keys().take(row).with_columns()
@@ -145,8 +142,8 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
 
 
 @kernel("int64[:]-, int64[:]-")
-def _ranges(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
+def _matches(needles, hay):  # type: ignore[no-untyped-def]
+    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it: pairs of their numbers.
 
     Galloping from the last find: a few needles cost a binary search each, many cost one pass.
     """
@@ -178,7 +175,18 @@ def _ranges(needles, hay):  # type: ignore[no-untyped-def]
         while at < hay.size and hay[at] == x:
             at += 1
         high[i] = at
-    return low, high
+    total = 0
+    for i in range(needles.size):
+        total += high[i] - low[i]
+    group = np.empty(total, np.int64)
+    row = np.empty(total, np.int64)
+    n = 0
+    for i in range(needles.size):
+        for j in range(low[i], high[i]):
+            group[n] = i
+            row[n] = j
+            n += 1
+    return group, row
 
 
 @kernel("int64[:], int64[:], int64[:]")

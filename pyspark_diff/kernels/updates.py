@@ -74,6 +74,13 @@ class Updates:
         """Bytes of the columns; those of 64 bits beside them are left out."""
         return sum(column.nbytes for column in (*(self.columns or ()), *(self.values or ())))
 
+    @property
+    def size(self) -> int:
+        """Bytes of all that is held, as those of a batch of it."""
+        diff = self.diff.values if isinstance(self.diff, DiffVectors) else self.diff
+        held = (self.key64, self.val64, self.time, self.coordinate, diff)
+        return self.nbytes + sum(part.nbytes for part in held if isinstance(part, np.ndarray))
+
     def times(self) -> Int64:
         """Times as one array, whether or not they are all the same."""
         return spread(self.time, len(self))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.accumulators import Accumulator, Rows, layout_of
-from pyspark_diff.kernels.diff_vectors import DiffVectors, running
+from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors, running
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.lookup import accumulated_vectors
 from pyspark_diff.kernels.results import Result, Sums
@@ -66,21 +66,21 @@ class AggregateKernel(ReplayKernel):
         before, after = running(vectors, side.new.starts, base)
         chosen = [i - self.width for i in wanted if i >= self.width]
         there, now = self._present(before), self._present(after)
-        old, come = self._results(before, chosen), self._results(after, chosen)
+        # The results of all vectors that make a row, first those of before: one call for all.
+        made = self._results(concat_vectors([_only(before, there), _only(after, now)]), chosen)
+        earlier, later = np.cumsum(there) - 1, np.cumsum(now) - 1 + np.count_nonzero(there)
         changed = there != now
         both = np.flatnonzero(there & now)
         if chosen and both.size:
-            columns = [pa.concat_arrays([a, b]) for a, b in zip(old, come)]
-            changed[both] = ~rows_equal(columns, both, both + len(vectors))
+            changed[both] = ~rows_equal(made, earlier[both], later[both])
         gone, rises = np.flatnonzero(changed & there), np.flatnonzero(changed & now)
         rows = np.concatenate((gone, rises))
-        found = []
-        for i in wanted:
-            if i < self.width:
-                found.append(layout.column(new, i, rows))
-            else:
-                a, b = old[chosen.index(i - self.width)], come[chosen.index(i - self.width)]
-                found.append(pa.concat_arrays([a.take(pa.array(gone)), b.take(pa.array(rises))]))
+        places = pa.array(np.concatenate((earlier[gone], later[rises])))
+        results = iter(made)
+        found = [
+            layout.column(new, i, rows) if i < self.width else next(results).take(places)
+            for i in wanted
+        ]
         diff = np.concatenate((np.full(gone.size, -1), np.ones(rises.size, np.int64)))
         return (found, new.times()[rows], diff), read
 
@@ -91,6 +91,10 @@ class AggregateKernel(ReplayKernel):
         offsets, _, _ = layout_of(self.accumulators)
         sums = Sums(vectors, dict(zip(self.accumulators, offsets)))
         return [self.results[i].of(sums) for i in chosen]
+
+
+def _only(vectors: DiffVectors, present: np.ndarray) -> DiffVectors:
+    return vectors if present.all() else vectors.take(present)
 
 
 def arrange_sums(

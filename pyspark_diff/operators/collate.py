@@ -93,7 +93,9 @@ class _Part:
         self._rows = new if old is None else concat([old, new])
         come = diffs > 0
         # Where one record goes and none comes, there is none from then on.
-        gone = np.setdiff1d(codes[~come], codes[come])
+        gone = codes[~come]
+        if gone.size:
+            gone = np.setdiff1d(gone, codes[come])
         self.codes = np.concatenate((codes[come], gone))
         every = np.concatenate((old_group * width, self.codes))
         found = np.concatenate((

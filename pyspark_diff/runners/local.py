@@ -165,7 +165,8 @@ def _threads(buckets: Sequence[int], rows: float) -> int:
 
 def _fitting(table: pa.Table, most: int) -> int:
     """How many of its rows are taken at once."""
-    if table.nbytes <= MOST_BYTES:
+    # What all of its buffers hold is known at once; of a slice it is more than its rows are.
+    if table.get_total_buffer_size() <= MOST_BYTES or table.nbytes <= MOST_BYTES:
         return most
     return max(1, min(most, MOST_BYTES * table.num_rows // table.nbytes))
 

@@ -244,7 +244,7 @@ def write_file(
     path = os.path.join(directory, f"{name}.arrow")
     if in_memory and len(updates) <= IN_MEMORY_ROWS:
         storage.put_in_memory(path, updates)
-        return [BatchFile(path, len(updates), ipc.to_batch(updates).nbytes)]
+        return [BatchFile(path, len(updates), updates.size)]
     if directory.endswith(storage.LASTING):
         path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)
         return [BatchFile(path, len(updates), size, sum_of(updates))]
