@@ -106,9 +106,9 @@ class Table:
         self._replaced = 0
         self.time = 1
         collection, self.session = flow.input("rows", SCHEMA)
+        self.answer = answer(collection)
         # Shown to nobody, so that it is run and not kept.
-        self.answer = answer(collection).inspect(lambda updates: None, by_table=True)
-        self.probe = self.answer.probe()
+        self.probe = self.answer.inspect(lambda updates: None, by_table=True).probe()
 
     def load(self, frame: DataFrame) -> None:
         """Take all rows in at time 0."""
