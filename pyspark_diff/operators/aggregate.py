@@ -67,7 +67,8 @@ class AggregateKernel(ReplayKernel):
         chosen = [i - self.width for i in wanted if i >= self.width]
         there, now = self._present(before), self._present(after)
         # The results of all vectors that make a row, first those of before: one call for all.
-        made = self._results(concat_vectors([_only(before, there), _only(after, now)]), chosen)
+        stand = [_only(before, there), _only(after, now)]
+        made = self._results(concat_vectors([v for v in stand if len(v)] or stand[:1]), chosen)
         earlier, later = np.cumsum(there) - 1, np.cumsum(now) - 1 + np.count_nonzero(there)
         changed = there != now
         both = np.flatnonzero(there & now)
