@@ -91,7 +91,8 @@ def consolidate(updates: Updates) -> Grouped:
     if updates.val64 is None:
         code, time, diff = sum_by_code_and_time(*span_of(key), updates.time, updates.diff)
         rows = rows_of(updates, code, time, diff, key_first).placed(updates.coordinate)
-        return Grouped(rows, starts_of(code))
+        alone = not isinstance(time, np.ndarray)
+        return Grouped(rows, np.arange(code.size) if alone else starts_of(code))
     value, value_first = codes_of(updates.val64, updates.values, updates.ordering)
     pairs = PairCodes(key, value)
     code, time, diff = sum_by_code_and_time(pairs.code, 0, pairs.span, updates.time, updates.diff)

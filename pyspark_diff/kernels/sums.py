@@ -73,7 +73,8 @@ def _sum_partitioned(
         return None
     key_bits, time_bits = span.bit_length(), reach.bit_length()
     diff_bits = (high_diff - low_diff).bit_length()
-    upper = max(key_bits + time_bits + diff_bits - 62, key.size.bit_length() - 13, 0)
+    wanted = min(_upper_bits(key.size), key_bits)
+    upper = max(key_bits + time_bits + diff_bits - 62, wanted)
     if upper > 16 or upper > key_bits:
         return None
     rows, stops = _partition(
@@ -119,9 +120,8 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
         if span < DENSE * rows:
             table = np.zeros(span + 1, dtype=np.int32)
             _tally(code, low, table)
-            found = np.flatnonzero(table)
-            return found + low, table[found] * np.int64(diff)
-        ordered = np.sort(code)
+            return _standing(table, low, diff)
+        ordered = _sorted(code, low, span)
         starts = starts_of(ordered)
         return ordered[starts], np.diff(starts, append=rows) * diff
     low_diff, high_diff = int(diff.min()), int(diff.max())
@@ -130,12 +130,12 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     if span < DENSE * rows:
         sums = np.zeros(span + 1, dtype=np.int64)
         _tally_diffs(code, low, diff, sums)
-        found = np.flatnonzero(sums)
-        return found + low, sums[found]
+        return _standing(sums, low, 1)
     bits = (high_diff - low_diff).bit_length()
     if span.bit_length() + bits <= 62:
         # With the diff in the low bits one plain sort does all: no index, no second read.
-        packed = np.sort(((code - low) << bits) | (diff - low_diff))
+        packed = ((code - low) << bits) | (diff - low_diff)
+        packed = _sorted(packed, 0, (span << bits) | ((1 << bits) - 1))
         ordered, weights = (packed >> bits) + low, (packed & ((1 << bits) - 1)) + low_diff
     else:
         order = np.argsort(code)
@@ -147,6 +147,29 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
         totals, codes = np.add.reduceat(weights, starts), ordered[starts]
     kept = totals != 0
     return (codes, totals) if kept.all() else (codes[kept], totals[kept])
+
+
+def _sorted(code: Int64, low: int, span: int) -> Int64:
+    """Codes in ``[low, low + span]`` in order: by their upper bits first, then each of these parts.
+
+    Parts of some hundred rows are sorted within the cache of a processor (measured, 8 million rows:
+    20 ns a row, where one sort takes 65).
+    """
+    upper = min(_upper_bits(code.size), span.bit_length())
+    if upper < 3:
+        return np.sort(code)
+    shift = span.bit_length() - upper
+    rows, stops = _scattered(code, low, shift, (span >> shift) + 1)
+    begin = 0
+    for stop in stops:
+        rows[begin:stop].sort()
+        begin = stop
+    return rows
+
+
+def _upper_bits(rows: int) -> int:
+    """By how many bits so many rows are best partitioned before they are sorted."""
+    return max(0, min(rows.bit_length() - 9, 13))
 
 
 def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
@@ -176,6 +199,42 @@ def _tally(code, low, table):  # type: ignore[no-untyped-def]
 def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
     for i in range(code.size):
         table[code[i] - low] += diff[i]
+
+
+@kernel("int64[:]-, int64, int64, int64")
+def _scattered(code, low, shift, parts):  # type: ignore[no-untyped-def]
+    at = np.zeros(parts, np.int64)
+    # As in `_partition`: codes may lie farther apart than a signed difference tells.
+    number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
+    for i in range(code.size):
+        at[((code[i] - low) >> shift) & number] += 1
+    total = 0
+    for p in range(parts):
+        count = at[p]
+        at[p] = total
+        total += count
+    rows = np.empty(code.size, np.int64)
+    for i in range(code.size):
+        p = ((code[i] - low) >> shift) & number
+        rows[at[p]] = code[i]
+        at[p] += 1
+    return rows, at
+
+
+@kernel("int32[:]-, int64, int64", "int64[:]-, int64, int64")
+def _standing(table, low, times):  # type: ignore[no-untyped-def]
+    """The codes of what is not zero in a table, and so many times that."""
+    count = 0
+    for i in range(table.size):
+        count += table[i] != 0
+    codes, sums = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    n = 0
+    # Written in any case: whether there is anything is as good as random, and a branch costs more.
+    for i in range(table.size):
+        codes[n] = low + i
+        sums[n] = table[i] * times
+        n += table[i] != 0
+    return codes[:count], sums[:count]
 
 
 @kernel("int64[:]-, int64, int64, int64[:]-, int64, int64, int64[:]-, int64, int64, int64")
