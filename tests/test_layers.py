@@ -31,8 +31,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "split standing sums tallies top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls delta delta_files expression_parts frames jobs jvm replaced schema session "
-        "stored_schema tables taken values version".split()
+        "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "
+        "schema session stored_schema tables taken values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
@@ -46,7 +46,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
-    "runners": frozenset("feed local pieces read spark stop tasks work".split()),
+    "runners": frozenset("feed local parquet pieces read spark stop tasks threads work".split()),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
         "graph growth live loop lowering oscillation plan program progress rewind state step "

@@ -392,7 +392,7 @@ def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
     path = str(tmp_path / "batch.arrow")
     storage.write_batch(path, ipc.to_batch(Updates(np.array([1]), None, 0, 1)))
     rest = [Opens(None, 0, 0, 0, 1)]
-    assert not list(tasks.make_rest(rest)(iter([pa.record_batch([pa.array([0])], ["id"])])))
+    assert not list(tasks.read_parts(rest)(iter([pa.record_batch([pa.array([0])], ["id"])])))
     assert path not in storage._opened
 
 

@@ -7,6 +7,7 @@ For a session whose time is ``now``: every update that it still accepts has a ti
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import UpdateRows
+from pyspark_diff.runners.parquet import ParquetScan, parquet_scan
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain
@@ -290,8 +292,8 @@ class BaseSession:
             self._check_times(first, self._open())
             self._content.waiting.append(Arrival(entered, last))
 
-    def _span(self, frame: DataFrame) -> _Span | None:
-        """The times of a Spark frame of updates; None where it has no rows."""
+    def _span(self, frame: DataFrame) -> _Span:
+        """The times of a Spark frame of updates; any where it has no rows."""
         counted = [F.count_if(column(name).isNull()) for name in (TIME, DIFF)]
         row = frame.agg(
             F.min(column(TIME)).alias("first"),
@@ -306,7 +308,7 @@ class BaseSession:
         if row.no_diff:
             raise InvalidDiffError(nulls(row.no_diff, "diff", self.name))
         if not row.rows:
-            return None
+            return _Span(0, 0, 0)
         encode = self._node.time_type.encode
         return _Span(encode(row["first"]), encode(row["last"]), row["rows"])
 
@@ -389,7 +391,8 @@ class InputSession(BaseSession):
     def update(self, data: Data) -> None:
         """Add update rows that bring their own time and diff columns.
 
-        A Spark frame is read once here, to check its times and diffs.
+        A Spark frame is read once here, to check its times and diffs, if it is not of Parquet files
+        that tell them.
 
         Parameters
         ----------
@@ -436,18 +439,36 @@ class InputSession(BaseSession):
         found = coerce(data, self._node.schema.struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
+            scan = parquet_scan(found)
             with self._lock:
                 now = self._open()
-                entered = UpdateRows(self._node.schema, frame=found, time=now, diff=diff)
+                entered = UpdateRows.of_frame(
+                    self._node.schema, found, scan, self._node.time_type.arrow, now, diff
+                )
                 self._content.waiting.append(Arrival(entered, now))
         elif found.num_rows:
             with self._lock:
                 self._content.rows.append((found, self._open(), diff))
 
     def _update_frame(self, frame: DataFrame) -> None:
-        span = self._span(frame)
-        if span is not None:
-            self._enter(UpdateRows(self._node.schema, frame=frame, rows=span.rows), *span[:2])
+        scan = parquet_scan(frame)
+        span = None if scan is None else self._span_told(scan)
+        span = self._span(frame) if span is None else span
+        if span.rows:
+            entered = UpdateRows.of_frame(
+                self._node.schema, frame, scan, self._node.time_type.arrow
+            )
+            self._enter(replace(entered, rows=span.rows), *span[:2])
+
+    def _span_told(self, scan: ParquetScan) -> _Span | None:
+        """The times of some updates, if the files that they are in tell; with a null among times or
+        diffs they do not."""
+        if not scan.rows:
+            return _Span(0, 0, 0)
+        time, diff = scan.bounds_of(TIME), scan.bounds_of(DIFF)
+        if scan.condition is not None or time is None or diff is None or time.nulls or diff.nulls:
+            return None
+        return _Span(time.first, time.last, scan.rows)
 
 
 def check_name(name: object, what: str, example: str) -> None:

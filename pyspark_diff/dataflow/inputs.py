@@ -24,6 +24,7 @@ from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.operators.upsert import changes_input
 from pyspark_diff.runners.feed import UpdateRows
+from pyspark_diff.runners.parquet import parquet_scan
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
@@ -244,7 +245,9 @@ def constant_arrival(node: Constant, start: int) -> Arrival:
     """The rows of a constant, at the time at which everything begins."""
     rows = node.rows
     if isinstance(rows, DataFrame):
-        return Arrival(UpdateRows(node.schema, frame=rows, time=start, diff=1), last=start)
+        kind = node.time_type.arrow
+        entered = UpdateRows.of_frame(node.schema, rows, parquet_scan(rows), kind, start, 1)
+        return Arrival(entered, last=start)
     times = from_int64(pa.array(np.full(rows.num_rows, start)), node.time_type.arrow)
     diffs = pa.array(np.ones(rows.num_rows, np.int64))
     table = pa.table([*rows.columns, times, diffs], names=[*node.schema.names, TIME, DIFF])

@@ -220,7 +220,7 @@ class KeyedSession(BaseSession):
                 self._content.waiting.append(Arrival(entered, now))
             return
         span = self._span(frame)
-        if span is not None:
+        if span.rows:
             entered = UpdateRows(self._node.schema, frame=frame, rows=span.rows)
             self._enter(entered, *span[:2])
 

@@ -18,6 +18,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.runners.feed import UpdateRows
+from pyspark_diff.runners.parquet import parquet_scan
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import TIME, TimeType
 from pyspark_diff.times import Antichain
@@ -48,11 +49,14 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
     for node in inputs:
         if isinstance(node, Constant):
             continue
-        rows = UpdateRows(node.schema, frame=node.frame)
+        rows = UpdateRows(node.schema)
         if node.frame is not None and node.local:
             # Rows that are on the driver already need no job to get there.
             table = node.frame.toArrow()
             rows = UpdateRows(node.schema, table=table, rows=table.num_rows)
+        elif node.frame is not None:
+            scan = parquet_scan(node.frame)
+            rows = UpdateRows.of_frame(node.schema, node.frame, scan, time_type.arrow)
         arrivals[node] = (Arrival(rows, last=END),)
     constants = [node for node in inputs if isinstance(node, Constant)]
     if constants:
@@ -66,6 +70,9 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
 def _first(rows: UpdateRows, time_type: TimeType) -> int:
     """The first time of some updates; where there are none, that at which inputs begin."""
     first = None
+    told = None if rows.scan is None else rows.scan.bounds_of(TIME)
+    if told is not None:
+        return told.first
     if rows.table is not None:
         first = pc.min(rows.table[TIME]).as_py() if rows.table.num_rows else None
     elif rows.frame is not None:

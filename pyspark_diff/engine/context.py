@@ -209,7 +209,7 @@ class StepContext:
         found: list[Feed] = []
         for past in self.growth.pasts.get(node, ()):
             if isinstance(past.node, Constant):
-                feeds = [Feed(a.source, until=Antichain([a.last + 1])) for a in
+                feeds = [Feed(a.source.as_listed(), until=Antichain([a.last + 1])) for a in
                          self.constants[past.node]]
             else:
                 feeds = [self._held(past.node), *self.state.pending.get(past.node, ())]
@@ -360,13 +360,16 @@ class StepContext:
         mode = self.settings.runner
         if mode == "auto":
             small = rows_of(feeds) <= self.settings.local_rows
-            local = small and all(feed.source.frame is None for feed in feeds)
+            local = small and all(
+                feed.source.frame is None or feed.source.scan is not None and feed.portable
+                for feed in feeds
+            )
             return (self._local if local else self.spark_runner), feeds
         if mode == "spark":
             return self.spark_runner, feeds
         fetched = []
         for feed in feeds:
-            if feed.source.frame is not None:
+            if feed.source.frame is not None and feed.source.scan is None:
                 table = self.spark_runner.fetch(feed.source)
                 source = UpdateRows(feed.source.schema, table=table, rows=table.num_rows)
                 feed = replace(feed, source=source)

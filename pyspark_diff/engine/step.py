@@ -172,19 +172,22 @@ class Step:
         floor = context.kept.nodes.get(node)
         ahead = floor is not None and not upper.precedes(floor)
         for arrival in (*self._waiting.get(node, ()), *arrivals):
-            source = arrival.source
+            source = arrival.source.as_listed()
             whole = not upper.less_equal(arrival.last)
             if not whole and source.time is not None:
                 if context.settings.lasting:
                     source = context.evaluation.materialised(source)
                 rest.append(replace(arrival, source=source))  # one time, not complete yet
                 continue
-            again = context.graph.readings[node] > 1 or not whole or ahead
+            again = not whole or ahead
+            # The files of a scan stay what they are, or the step fails.
+            again |= context.graph.readings[node] > 1 and source.scan is None
             if source.frame is not None and again:
                 # Read more than once, so evaluated once: two evaluations may differ.
                 source = context.evaluation.materialised(source)
             bound = arrival.until if whole else upper.bound
-            feeds.append(Feed(source, (), arrival.taken, bound, until=upper))
+            read = source.only(context.graph.wanted[node])
+            feeds.append(Feed(read, (), arrival.taken, bound, until=upper))
             last = arrival.last if whole or bound is None else bound - 1
             released.append(Arrival(source, last, arrival.taken, bound))
             if not whole:

@@ -10,7 +10,7 @@ import datetime
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Iterator, Union
+from typing import Any, Callable, Iterator, Union
 
 from pyspark.sql import Column
 from pyspark.sql import types as T
@@ -161,13 +161,39 @@ def tree_of(column: Column) -> Tree | None:
         return None
 
 
-def _classic_tree(nodes: Iterator[dict[str, Any]], depth: int = 0) -> Tree:
+def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
+    """The tree of an expression of a plan, from Spark's own JSON of it.
+
+    Parameters
+    ----------
+    text : str
+    named : callable
+        The column that is meant by a name: a plan has it as the user has written it, perhaps in
+        another case. None if there is none.
+    """
+    try:
+        return _classic_tree(iter(json.loads(text)), named=named)
+    except _Unknown:
+        return None
+
+
+def _classic_tree(
+    nodes: Iterator[dict[str, Any]], depth: int = 0, *,
+    named: Callable[[str], str | None] | None = None,
+) -> Tree:
     """The tree of the node that comes next; it takes the node's children too."""
     node = next(nodes)
     kind = node["class"].rpartition(".")[2]
     if depth > _DEEPEST:
         raise _Unknown
-    children = tuple(_classic_tree(nodes, depth + 1) for _ in range(node["num-children"]))
+    children = tuple(
+        _classic_tree(nodes, depth + 1, named=named) for _ in range(node["num-children"])
+    )
+    if named is not None and kind == "AttributeReference":
+        name = named(node["name"])
+        if name is None:
+            raise _Unknown
+        return Attribute(name)
     if kind == "UnresolvedAttribute":
         return _attribute(node["nameParts"])
     if kind == "Literal":

@@ -7,7 +7,6 @@ before it would have been planned.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +16,15 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.parquet import ROWS
 from pyspark_diff.runners.pieces import Intake, Waiting, share
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.threads import side_by_side
+from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -52,23 +54,8 @@ class LocalRunner:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
         intake = Intake(os.path.dirname(work.directory), work.most)
         for feed in feeds:
-            how = Split(
-                work.layout,
-                schema.names,
-                work.buckets,
-                None,
-                None,
-                feed.lower,
-                feed.upper,
-                feed.floor(work.lower),
-                feed.ceiling(work.upper),
-                work.diff_columns,
-            )
-            for table in self.tables(feed, work.most):
-                updates = how.updates(table)
-                # Not consolidated before: nothing is moved from here to there.
-                for bucket, part in partition(updates, work.layout, work.buckets):
-                    intake.add(bucket, part)
+            for bucket, part in self._parts(work, schema, feed):
+                intake.add(bucket, part)
         buckets, waiting = intake.buckets(), Waiting(work.most)
         threads = _threads(buckets, sum(intake.rows.values()))
         if threads > 1:
@@ -104,13 +91,38 @@ class LocalRunner:
             )
         return merged
 
+    def _parts(
+        self, work: Work, schema: Schema, feed: Feed
+    ) -> Iterator[tuple[int, Updates]]:
+        """The updates of a feed, by bucket. They are not consolidated: nothing is moved from here
+        to there."""
+        how, feed = feed.split(work, schema), feed.bare()
+
+        def split(feed: Feed) -> Iterator[tuple[int, Updates]]:
+            for table in self.tables(feed, work.most):
+                yield from partition(how.updates(table), work.layout, work.buckets)
+
+        scan, cores = feed.source.scan, os.cpu_count() or 1
+        # A function of the user, which changes times and diffs as it likes, has one thread.
+        if scan is None or scan.rows < THREADED or not (feed.portable and feed.is_constant):
+            yield from split(feed)
+            return
+        parts = scan.pieces()
+        size = max(part.size for part in parts)
+        threads = min(cores, len(parts), max(1, work.most // ROWS), max(1, MOST_BYTES // size))
+        feeds = (replace(feed, source=replace(feed.source, scan=part)) for part in parts)
+        for found in side_by_side(lambda part: list(split(part)), feeds, threads):
+            yield from found
+
     def tables(self, feed: Feed, most: int | None = None) -> Iterator[pa.Table]:
         """The update rows of a feed, its chain applied; up to so many at once."""
         source = feed.source
-        if source.frame is not None:
+        if source.scan is not None:
+            tables: Iterable[pa.Table] = source.scan.tables()
+        elif source.frame is not None:
             raise ValueError("a user's frame is evaluated by Spark, not on the driver")
-        if source.table is not None:
-            tables: Iterable[pa.Table] = [source.table]
+        elif source.table is not None:
+            tables = [source.table]
         elif source.rest:
             tables = chain.from_iterable(rest.tables() for rest in source.rest)
         else:
@@ -134,14 +146,7 @@ class LocalRunner:
             with self._stop.obeyed():
                 return do(bucket)
 
-        if threads < 2:
-            return list(map(done, buckets))
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                results = pool.map(done, buckets)
-            except RuntimeError:  # the program ends, and waits for a step: no thread can be had
-                results = map(done, buckets)
-            return list(results)
+        return list(side_by_side(done, buckets, threads))
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []

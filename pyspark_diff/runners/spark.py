@@ -97,6 +97,8 @@ class SparkRunner:
                 results = self._job(work, schema, [self._at_rest(work, f, lent) for f in feeds])
             finally:
                 storage.remove_files(lent)
+            for feed in feeds:
+                feed.source.check()
             with suppress(OSError):  # what is not removed now goes with the dataflow
                 storage.remove_others(work.directory, (p for r in results for p in r.paths()))
             return results
@@ -173,17 +175,24 @@ class SparkRunner:
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> UpdateRows:
         """Evaluate a feed once, into files of update rows with some columns."""
-        frame = self.frame(feed.source)
-        for stage in feed.chain:
-            frame = stage.on_frame(frame)
-        frame = frame.select(*map(column, schema.names), TIME, DIFF)
-        written = map_in_arrow(frame, tasks.write_rows(directory), "path string, rows long")
+        parts, kinds = self._parts(feed), "path string, rows long"
+        if parts is not None:
+            names = [*schema.names, TIME, DIFF]
+            write = tasks.write_parts(parts, feed.chain, names, directory)
+            written = self._range(len(parts)).mapInArrow(write, kinds)
+        else:
+            frame = self.frame(feed.source)
+            for stage in feed.chain:
+                frame = stage.on_frame(frame)
+            frame = frame.select(*map(column, schema.names), TIME, DIFF)
+            written = map_in_arrow(frame, tasks.write_rows(directory), kinds)
         with errors_from_text(), storage.made(directory):
             rows = self._run(written.collect)
+        feed.source.check()
         return UpdateRows(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))
 
     def fetch(self, source: UpdateRows) -> pa.Table:
-        """The rows of a user's frame, on the driver."""
+        """The rows of a user's frame that Spark has to read, on the driver."""
         with errors_from_text():
             return self._run(self.frame(source).toArrow)
 
@@ -211,7 +220,7 @@ class SparkRunner:
         if source.rest:
             rest = self._shares(source.rest)
             return self._range(len(rest)).mapInArrow(
-                tasks.make_rest(rest), update_struct(source.schema, self._time_type)
+                tasks.read_parts(rest), update_struct(source.schema, self._time_type)
             )
         if source.frame is None:
             if source.table is not None:
@@ -219,7 +228,7 @@ class SparkRunner:
                 struct = without_nullability(update_struct(source.schema, self._time_type))
                 return self.session.createDataFrame(source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
-                tasks.read_files(source.paths), update_struct(source.schema, self._time_type)
+                tasks.read_parts(source.paths), update_struct(source.schema, self._time_type)
             )
         frame = source.frame
         if source.time is not None:
@@ -238,40 +247,28 @@ class SparkRunner:
         return frame
 
     def _blobs(self, work: Work, schema: Schema, feed: Feed) -> DataFrame:
-        source, chain = feed.source, list(feed.chain)
-        if source.rest and all(stage.portable for stage in chain):
-            rest = self._shares(source.rest)
-            return self._range(len(rest)).mapInArrow(
-                tasks.split_rest(self._how(work, schema, feed), rest, chain), tasks.BLOBS
-            )
-        if source.frame is None and not source.rest and all(stage.portable for stage in chain):
-            return self._range(len(source.paths)).mapInArrow(
-                tasks.split_files(self._how(work, schema, feed), source.paths, chain), tasks.BLOBS
-            )
-        how, rows = self._rows(work, schema, feed)
-        return map_in_arrow(rows, tasks.split_rows(how), tasks.BLOBS)
+        parts = self._parts(feed.bare())
+        if parts is None:
+            how, rows = self._rows(work, schema, feed)
+            return map_in_arrow(rows, tasks.split_rows(how), tasks.BLOBS)
+        split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
+        return self._range(len(parts)).mapInArrow(split, tasks.BLOBS)
 
-    def _how(self, work: Work, schema: Schema, feed: Feed) -> Split:
-        """How the rows of a feed become blobs."""
+    def _parts(self, feed: Feed) -> Sequence[tasks.Part] | None:
+        """The rows of a feed before its chain in parts that tasks read or make, one each; None if
+        Spark has to be asked for them, or for the chain."""
         source = feed.source
-        constant = source.frame is not None and all(s.keeps_time_and_diff for s in feed.chain)
-        return Split(
-            work.layout,
-            schema.names,
-            work.buckets,
-            source.time if constant else None,
-            source.diff if constant else None,
-            feed.lower,
-            feed.upper,
-            feed.floor(work.lower),
-            feed.ceiling(work.upper),
-            work.diff_columns,
-        )
+        if source.table is not None or not feed.portable:
+            return None
+        if source.frame is not None:
+            scan = source.scan
+            return None if scan is None else scan.shared(parallelism(self.session))
+        return self._shares(source.rest) if source.rest else source.paths
 
     def _rows(self, work: Work, schema: Schema, feed: Feed) -> tuple[Split, DataFrame]:
         """The rows of a feed as a frame of what has to be moved of them, and how they become blobs.
         """
-        how, frame = self._how(work, schema, feed), self.frame(feed.source)
+        how, frame = feed.split(work, schema), self.frame(feed.source)
         for stage in feed.chain:
             frame = stage.on_frame(frame)
         # What all rows share is not moved: the fewer columns cross to Python, the faster.

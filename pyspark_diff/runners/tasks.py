@@ -28,6 +28,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory, spare_collector
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, Rest, read_bucket
 from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
@@ -47,6 +48,8 @@ MISPLACED = -1
 INLINE_BYTES = 1 << 20
 
 Batches = Iterator[pa.RecordBatch]
+#: Update rows that a task reads or makes: a file of them, or what knows how.
+Part = str | Rest | ParquetScan
 
 
 def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], Batches]:
@@ -58,45 +61,23 @@ def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], B
     return run
 
 
-def split_files(
-    how: Split, paths: Sequence[str], chain: Sequence[Stage]
+def split_parts(
+    how: Split, parts: Sequence[Part], chain: Sequence[Stage]
 ) -> Callable[[Batches], Batches]:
-    """As `split_rows` for files of update rows: partition i of a range reads file i."""
+    """As `split_rows` for rows that are read or made here: partition i of a range has part i."""
 
     def run(batches: Batches) -> Batches:
-        return _as_data(BLOBS, _blobs(how, _staged(_files(batches, paths), chain)))
+        return _as_data(BLOBS, _blobs(how, _chunks(_staged(_read(batches, parts), chain))))
 
     return run
 
 
-def read_files(paths: Sequence[str]) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from a range over files to the update rows in them."""
-
-    def run(batches: Batches) -> Batches:
-        with errors_to_text():
-            for table in _files(batches, paths):
-                yield from table.to_batches(max_chunksize=1 << 16)
-
-    return run
-
-
-def split_rest(
-    how: Split, rest: Sequence[Rest], chain: Sequence[Stage]
-) -> Callable[[Batches], Batches]:
-    """As `split_rows` for rows that are made here: partition i of a range makes the i-th rest."""
-
-    def run(batches: Batches) -> Batches:
-        return _as_data(BLOBS, _blobs(how, _staged(_made(batches, rest), chain)))
-
-    return run
-
-
-def make_rest(rest: Sequence[Rest]) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from a range to the update rows that are made."""
+def read_parts(parts: Sequence[Part]) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from a range over parts to the update rows that they are."""
 
     def run(batches: Batches) -> Batches:
         with errors_to_text(), storage.opened_for_task():
-            for table in _made(batches, rest):
+            for table in _read(batches, parts):
                 yield from table.to_batches(max_chunksize=1 << 16)
 
     return run
@@ -106,13 +87,20 @@ def write_rows(directory: str) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function that writes rows to files: yields path and number of rows."""
 
     def run(batches: Batches) -> Batches:
-        for number, table in enumerate(_chunks(batches)):
-            if table.num_rows:
-                name = f"rows-{_partition():05d}-{number:03d}.arrow"
-                path = os.path.join(directory, name)
-                with errors_to_text():
-                    storage.write_batch(path, table.combine_chunks(), make=False)
-                yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
+        return _written(_chunks(batches), directory)
+
+    return run
+
+
+def write_parts(
+    parts: Sequence[Part], chain: Sequence[Stage], names: Sequence[str], directory: str
+) -> Callable[[Batches], Batches]:
+    """As `write_rows` for rows that are read or made here: partition i of a range has part i."""
+
+    def run(batches: Batches) -> Batches:
+        with errors_to_text(), storage.opened_for_task():
+            tables = _staged(_read(batches, parts), chain)
+            yield from _written(_chunks(table.select(names) for table in tables), directory)
 
     return run
 
@@ -258,30 +246,36 @@ def _blobs(how: Split, tables: Iterable[pa.Table]) -> Iterator[tuple[int, int, b
                 number += 1
 
 
-def _chunks(batches: Batches) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+def _chunks(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
+        held.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield pa.Table.from_batches(held)
+            yield pa.concat_tables(held)
             held, rows, size = [], 0, 0
     if held:
-        yield pa.Table.from_batches(held)
+        yield pa.concat_tables(held)
 
 
-def _files(batches: Batches, paths: Sequence[str]) -> Iterator[pa.Table]:
+def _written(tables: Iterable[pa.Table], directory: str) -> Batches:
+    for number, table in enumerate(tables):
+        if table.num_rows:
+            name = f"rows-{_partition():05d}-{number:03d}.arrow"
+            path = os.path.join(directory, name)
+            with errors_to_text():
+                storage.write_batch(path, table.combine_chunks(), make=False)
+            yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
+
+
+def _read(batches: Batches, parts: Sequence[Part]) -> Iterator[pa.Table]:
+    """The rows of those parts whose numbers come."""
     for batch in batches:
         for number in batch.column(0).to_numpy():
-            yield storage.read_table(paths[number])
-
-
-def _made(batches: Batches, rest: Sequence[Rest]) -> Iterator[pa.Table]:
-    for batch in batches:
-        for number in batch.column(0).to_numpy():
-            yield from rest[number].tables()
+            part = parts[number]
+            yield from [storage.read_table(part)] if isinstance(part, str) else part.tables()
 
 
 def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.Table]:

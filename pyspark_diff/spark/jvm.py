@@ -133,14 +133,30 @@ def needs_job(frame: DataFrame) -> bool:
     return kind_of(frame._jdf.queryExecution().optimizedPlan()) != "LocalRelation"
 
 
+def leaves_of(frame: DataFrame) -> list[Any]:
+    """What an analysed plan reads. Nothing is planned; over Connect nobody knows."""
+    if not hasattr(frame, "_jdf"):
+        return []
+    return items_of(frame._jdf.queryExecution().analyzed().collectLeaves())
+
+
+def optimised_plan(frame: DataFrame) -> Any:
+    """What Spark makes of a classic frame before it chooses how to run it; nothing is run.
+
+    None for a frame that Spark will fail on.
+    """
+    try:
+        return frame._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
+    except (Py4JError, PySparkException):
+        return None
+
+
 def reads_buckets(frame: DataFrame, buckets: int) -> bool:
     """Whether a frame reads a table of so many buckets of Spark. Nothing is planned.
 
     Over Connect, where nobody knows, it does not.
     """
-    if not hasattr(frame, "_jdf"):
-        return False
-    for leaf in items_of(frame._jdf.queryExecution().analyzed().collectLeaves()):
+    for leaf in leaves_of(frame):
         if kind_of(leaf) == "LogicalRelation" and kind_of(leaf.relation()) == "HadoopFsRelation":
             found = leaf.relation().bucketSpec()
             if found.isDefined() and found.get().numBuckets() == buckets:
