@@ -81,7 +81,7 @@ class StepContext:
 
     def __post_init__(self) -> None:
         self.spark_runner.around = lambda: self.live.job(self._label)
-        self._local = LocalRunner(self.spark_runner.evaluate, self.stop)
+        self.local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
         #: What is being done, for errors and for who looks on, and how many are done. In a loop
@@ -94,7 +94,7 @@ class StepContext:
         self.jobs = self.live.step
         self.directories: list[str] = []
         self.evaluation = Evaluation(
-            self.graph, self.settings, self.spark_runner, self._local, self._directory,
+            self.graph, self.settings, self.spark_runner, self.local, self._directory,
             self.written,
         )
         #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
@@ -275,7 +275,7 @@ class StepContext:
             own,
             form.output if self.graph.readings[node] or node in self.graph.sinks else None,
             stored,
-            self._directory(self.graph.program.name(node)),
+            self.directory_of(node),
             self.compaction.needed(node, self.frontiers, upper),
             self._settled(node, trace, lower),
             lower.bound,
@@ -290,7 +290,7 @@ class StepContext:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Run a reader's kernel, where so many rows are best read."""
-        runner = self._local if self.settings.few(rows) else self.spark_runner
+        runner = self.local if self.settings.few(rows) else self.spark_runner
         results = runner.read(read, rows)
         self._count(runner, results)
         return results
@@ -327,7 +327,7 @@ class StepContext:
             node.kernel,
             output,
             {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
-            self._directory(self.graph.program.name(node)),
+            self.directory_of(node),
             keeps,
             self._settled(node, trace, upper),
             lower.bound,
@@ -350,7 +350,7 @@ class StepContext:
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
             self.report.rows_out += result.output.rows
-        if runner is self._local:
+        if runner is self.local:
             self.report.local_runs += 1
         else:
             self.report.spark_runs += 1
@@ -364,7 +364,7 @@ class StepContext:
                 feed.source.frame is None or feed.source.scan is not None and feed.portable
                 for feed in feeds
             )
-            return (self._local if local else self.spark_runner), feeds
+            return (self.local if local else self.spark_runner), feeds
         if mode == "spark":
             return self.spark_runner, feeds
         fetched = []
@@ -374,7 +374,7 @@ class StepContext:
                 source = UpdateRows(feed.source.schema, table=table, rows=table.num_rows)
                 feed = replace(feed, source=source)
             fetched.append(feed)
-        return self._local, fetched
+        return self.local, fetched
 
     def emit(
         self, node: Arranged, results: Sequence[BucketResult], upper: Antichain,
@@ -436,15 +436,19 @@ class StepContext:
         rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
         if several:
-            runner = self._local if self.settings.few(rows) else self.spark_runner
+            runner = self.local if self.settings.few(rows) else self.spark_runner
             paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
             made = runner.merge(
-                paths, self._directory(self.graph.program.name(node)), since,
+                paths, self.directory_of(node), since,
                 self.settings.piece_rows,
             )
             self.written.extend(file.path for files in made.values() for file in files)
             merged.update(made)
         return {bucket: files for bucket, files in merged.items() if files}
+
+    def directory_of(self, node: Node) -> str:
+        """A new directory for a node's files."""
+        return self._directory(self.graph.program.name(node))
 
     def _directory(self, name: str) -> str:
         path = self.storage.directory(name)

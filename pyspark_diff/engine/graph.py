@@ -5,7 +5,7 @@ Nothing runs that no sink reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Iterable, Mapping
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pyspark_diff.engine.demand import readings_of, wanted_of
 from pyspark_diff.engine.lowering import Standing, lowered
+from pyspark_diff.engine.loop_plan import Planned, planned
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
 from pyspark_diff.kernels.layout import Layout
@@ -25,6 +26,7 @@ from pyspark_diff.operators.node import (
     Input,
     Keyed,
     Linear,
+    LoopScope,
     Node,
     Reader,
     Shared,
@@ -217,6 +219,16 @@ class Graph:
     def constants(self) -> tuple[Constant, ...]:
         """The constants among its nodes."""
         return tuple(node for node in self.nodes if isinstance(node, Constant))
+
+    @cached_property
+    def _plans(self) -> dict[LoopScope, Planned | None]:
+        return {}
+
+    def on_numbers(self, subgraph: Subgraph) -> Planned | None:
+        """The form of a loop on numbers, worked out once; None where it has none."""
+        if subgraph.loop not in self._plans:
+            self._plans[subgraph.loop] = planned(subgraph, self.wanted, self.sinks)
+        return self._plans[subgraph.loop]
 
     def arrangement(self, sink: Node) -> Arranged:
         """The arrangement that a sink became."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
@@ -31,6 +32,7 @@ from pyspark_diff.operators.loop import Enter, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
+from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Rest, View
 from pyspark_diff.runners.work import BucketResult
@@ -62,9 +64,9 @@ class Iteration:
         self, step: StepContext, subgraph: Subgraph, lower: Antichain, upper: Antichain,
         on_iteration: Watch | None = None,
     ):
-        self._step, self._graph = step, step.graph
+        self.step, self._graph = step, step.graph
         self._subgraph = subgraph
-        self._lower, self._upper = lower, upper
+        self.lower, self.upper = lower, upper
         self._on_iteration = on_iteration
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
@@ -80,7 +82,7 @@ class Iteration:
         #: What goes round in each loop that runs, and what went after its last iteration: None
         #: where that is not all on the driver.
         self._swings: dict[LoopScope, Oscillation] = {}
-        self._went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
+        self.went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
         #: When the outermost loop began, and when something was last said of it.
         self._began = self._told = time.monotonic()
         #: Arrangements outside of all loops, as they are in this step.
@@ -91,17 +93,19 @@ class Iteration:
         self._loop(self._subgraph, ())
         for node in arranged_in(self._subgraph):
             if node.keeps:
-                trace = self._step.trace(node, self._lower)
-                since = self._step.compaction.since(
-                    node, trace, self._step.state.frontiers, self._upper
+                trace = self.step.trace(node, self.lower)
+                since = self.step.compaction.since(
+                    node, trace, self.step.state.frontiers, self.upper
                 )
-                self._step.traces[node] = replace(trace, upper=self._upper, since=since)
+                self.step.traces[node] = replace(trace, upper=self.upper, since=since)
 
     def _loop(self, subgraph: Subgraph, base: Coordinate) -> None:
         """Run one loop to rest, inside of one iteration of the loops around it."""
         loop = subgraph.loop
         left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
         if any(self._reached(node, base) for node in subgraph.outside):
+            if self._indexed(subgraph):
+                return
             self._note(loop, times.enter(base))
         agenda = self._agenda.get((loop, base), [])
         while agenda:
@@ -114,7 +118,25 @@ class Iteration:
         self._agenda.pop((loop, base), None)
         self._swings.pop(loop, None)
         for leave, feeds in left.items():
-            self._step.emitted[leave] = _together(feeds)
+            self.step.emitted[leave] = _together(feeds)
+
+    def _indexed(self, subgraph: Subgraph) -> bool:
+        """Run the loop on numbers alone; gives whether that could be done."""
+        step, plan = self.step, self._graph.on_numbers(subgraph)
+        if plan is None or step.settings.runner == "spark":
+            return False
+        pending, report, traces = dict(step.pending), replace(step.report), dict(step.traces)
+        iterations = len(step.report.iterations)
+        try:
+            IndexedLoop(self, subgraph, plan).run()
+            return True
+        except Unfit:
+            step.pending, step.report, step.traces = pending, report, traces
+            del step.report.iterations[iterations:]
+            return False
+        finally:
+            self._swings.pop(subgraph.loop, None)
+            self.went.pop(subgraph.loop, None)
 
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
@@ -129,7 +151,7 @@ class Iteration:
         self._now[subgraph.loop] = at
         own = [item for item in subgraph.items if not isinstance(item, Subgraph)]
         for node in own:
-            self._step.emitted.pop(node, None)
+            self.step.emitted.pop(node, None)
             self._fresh.pop(node, None)
             self._rows.pop(node, None)
         for item in subgraph.items:
@@ -140,36 +162,40 @@ class Iteration:
         for node in own:
             if node in self._fresh and isinstance(node, Arranged):
                 # Not across what stood before the step: readers tell it from what is new.
-                trace = self._step.traces[node]
-                self._step.traces[node] = self._step.merged(node, trace, [self._lower])
-        self._went[subgraph.loop] = []
+                trace = self.step.traces[node]
+                self.step.traces[node] = self.step.merged(node, trace, [self.lower])
+        self.went[subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
         )
-        self._watch(subgraph, at)
+        self.watch(subgraph, at)
         seconds = time.perf_counter() - started
-        self._tell(subgraph.loop, at, changes)
+        self.tell(subgraph.loop, at, changes)
         iteration = IterationReport(subgraph.loop.name, at, changes, seconds)
-        self._step.report.iterations.append(iteration)
+        self.reported(iteration)
+
+    def reported(self, iteration: IterationReport) -> None:
+        """Tell that an iteration is over."""
+        self.step.report.iterations.append(iteration)
         if self._on_iteration is not None:
             self._on_iteration(iteration)
 
     def _visit(self, node: Node, at: Coordinate) -> None:
-        step = self._step
+        step = self.step
         step.stop.check()
         step.inside = node, at
         if isinstance(node, Enter):
             if not any(at):
                 reached = self._graph.feeds(node.inputs[0], step.emitted)
-                step.emitted[node] = tuple(step.gated(node, reached, self._upper))
+                step.emitted[node] = tuple(step.gated(node, reached, self.upper))
         elif isinstance(node, Variable):
             self._variable(node, at)
         elif isinstance(node, Keyed):
             feeds = list(self._feeds(node.inputs[0], at))
             if feeds:
-                trace = step.trace(node, self._lower)
+                trace = step.trace(node, self.lower)
                 results = step.run_node(
-                    node, trace, self._lower, self._upper, feeds, pack(at)
+                    node, trace, self.lower, self.upper, feeds, pack(at)
                 )
                 self._take(node, results)
         elif isinstance(node, Reader):
@@ -181,7 +207,7 @@ class Iteration:
 
     def _feeds(self, node: Node, at: Coordinate) -> tuple[Feed, ...]:
         """What a node of the loop gives at a coordinate."""
-        return self._graph.feeds(node, self._step.emitted, _seen(at))
+        return self._graph.feeds(node, self.step.emitted, _seen(at))
 
     def _variable(self, node: Variable, at: Coordinate) -> None:
         feeds = self._back.pop((node, at), [])
@@ -195,19 +221,19 @@ class Iteration:
             feeds = [*start, *feeds]
         elif at[-1] == 1 and feeds:
             feeds = self._settled(node, feeds)
-        self._step.emitted[node] = tuple(feeds)
+        self.step.emitted[node] = tuple(feeds)
 
     def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
         """What goes round first, less what the variable started with: most of it, often."""
         rows = rows_of(feeds)
         evaluated = not any(feed.source.passing for feed in feeds)
-        if not self._step.settings.few(rows) or not evaluated:
+        if not self.step.settings.few(rows) or not evaluated:
             return feeds  # the arrangement that takes it in will see to that
-        tables = self._step.evaluation.tables(node, feeds)
+        tables = self.step.evaluation.tables(node, feeds)
         if not tables:
             return []
         table = pa.concat_tables(tables)
-        return [_added_up(Feed(UpdateRows(node.schema, table=table), until=self._upper), table)]
+        return [_added_up(Feed(UpdateRows(node.schema, table=table), until=self.upper), table)]
 
     def _start(self, node: Variable, at: Coordinate) -> tuple[Feed, ...]:
         return self._feeds(node.inputs[0], at)
@@ -227,20 +253,20 @@ class Iteration:
             feeds = [feed for feed in self._settled(node, feeds) if feed.source.rows != 0]
             if not feeds:
                 return 0
-            went = self._went[node.loop]
+            went = self.went[node.loop]
             if len(feeds) == 1 and not feeds[0].chain and feeds[0].source.table is not None:
                 if went is not None:
                     went.append((node, feeds[0].source.table))
             else:
-                self._went[node.loop] = None
+                self.went[node.loop] = None
         self._back.setdefault((node, following), []).extend(feeds)
         self._note(node.loop, following)
         return sum(feed.source.rows or 0 for feed in feeds)
 
-    def _watch(self, subgraph: Subgraph, at: Coordinate) -> None:
+    def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
         """A loop whose collections are again what they were never comes to rest: an error."""
         loop = subgraph.loop
-        went = self._went.pop(loop, None)
+        went = self.went.pop(loop, None)
         if not went:
             self._swings.pop(loop, None)
             return
@@ -262,10 +288,10 @@ class Iteration:
         What goes round is the difference to these, so that it may come back though the
         collections do not.
         """
-        before = self._step.state.traces
+        before = self.step.state.traces
         for node in arranged_in(subgraph):
             old = set(before[node].paths()) if node in before else set()
-            for path in self._step.traces[node].paths() if node in self._step.traces else ():
+            for path in self.step.traces[node].paths() if node in self.step.traces else ():
                 updates = storage.open_updates(path)
                 codes = np.unique(spread(updates.coordinate, len(updates)))
                 for code in codes.tolist():  # few: the iterations that something is at
@@ -275,7 +301,7 @@ class Iteration:
                         return True
         return False
 
-    def _tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
+    def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Say from time to time how far a loop is that takes long."""
         now = time.monotonic()
         if now - self._told >= TOLD_EVERY:
@@ -290,7 +316,7 @@ class Iteration:
     ) -> None:
         """A loop that has not come to rest when it should have is an error."""
         feeds = [*feeds, *self._back.get((node, at), ())]
-        tables = self._step.evaluation.tables(node, feeds)
+        tables = self.step.evaluation.tables(node, feeds)
         if not tables:
             return
         left = consolidated(node.schema, pa.concat_tables(tables))
@@ -306,39 +332,43 @@ class Iteration:
 
     def _reached(self, node: Node, at: Coordinate) -> bool:
         """Whether something new comes from a node outside of a loop that begins."""
-        if isinstance(node, Arranged) and node.loop is None and node in self._step.traces:
-            view = self._outer(node)
+        if isinstance(node, Arranged) and node.loop is None and node in self.step.traces:
+            view = self.outer(node)
             if view.new or view.both:
                 return True
         elif node in self._fresh:
             return True
         if node.loop is None:
             # Streams pass a gate, behind which some may be waiting.
-            return bool(self._graph.feeds(node, self._step.emitted)) or any(
-                self._step.state.pending.get(enter)
+            return bool(self._graph.feeds(node, self.step.emitted)) or any(
+                self.step.state.pending.get(enter)
                 for enter in self._subgraph.items if isinstance(enter, Enter)
             )
         return bool(self._feeds(node, at))
 
-    def _outer(self, node: Arranged) -> View:
+    def outer(self, node: Arranged) -> View:
         """An arrangement outside of all loops: it does not change while they run."""
         if node not in self._outside:
-            trace = self._step.traces[node]
-            self._outside[node] = self._step.compaction.view(node, trace, self._lower, self._upper)
+            trace = self.step.traces[node]
+            self._outside[node] = self.step.compaction.view(node, trace, self.lower, self.upper)
         return self._outside[node]
+
+    def inner(self, node: Arranged) -> View:
+        """An arrangement of the loop as it is now."""
+        trace = self.step.trace(node, self.lower)
+        return self.step.compaction.view(node, trace, self.lower, self.upper)
 
     def _view(self, node: Arranged, at: Coordinate) -> View:
         """An arrangement as its readers see it when a coordinate is processed."""
         first = not any(at[node.depth:])
         if node.loop is None:
-            view = self._outer(node)
+            view = self.outer(node)
             return view.at_coordinate(view.new if first else {}, first)
-        trace = self._step.trace(node, self._lower)
-        view = self._step.compaction.view(node, trace, self._lower, self._upper)
+        view = self.inner(node)
         return view.at_coordinate(self._fresh.get(node, {}) if first else {}, False)
 
     def _reader(self, node: Reader, at: Coordinate) -> None:
-        step = self._step
+        step = self.step
         first = {source: not any(at[source.depth:]) for source in node.arranged}
         due = self._due.pop((node, at), {})
         later = self._later.pop((node, at), [])
@@ -351,7 +381,7 @@ class Iteration:
             return
         views = tuple(self._view(source, at) for source in node.arranged)
         read = replace(
-            step.read_of(node, views, self._lower, self._upper),
+            step.read_of(node, views, self.lower, self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
             # What it gives at one coordinate it has to know at others.
             keeps=node.keeps, since=None,
@@ -372,14 +402,14 @@ class Iteration:
         rest: Mapping[int, list[Rest]] | None = None,
     ) -> None:
         """What a node gave at this coordinate, and what it left for others."""
-        step, rest = self._step, dict(rest or {})
+        step, rest = self.step, dict(rest or {})
         now = pack(self._now[node.loop]) if node.loop is not None else 0
-        step.emit(node, results, self._upper, rest.pop(now, ()))
+        step.emit(node, results, self.upper, rest.pop(now, ()))
         step.emitted[node] = (*step.emitted[node], *more)
         files = {r.bucket: r.files for r in results if r.files}
         if files:
-            trace = step.trace(node, self._lower)
-            step.traces[node] = trace.joined(self._lower, self._upper, files)
+            trace = step.trace(node, self.lower)
+            step.traces[node] = trace.joined(self.lower, self.upper, files)
             self._fresh[node] = {b: tuple(file.path for file in made) for b, made in files.items()}
             self._rows[node] = sum(file.rows for made in files.values() for file in made)
         if not isinstance(node, Reader):
@@ -398,7 +428,7 @@ class Iteration:
                 self._note(node.loop, at)
         for code, outputs in later.items():
             at = unpack(code, node.depth)
-            feeds = step.given(node, outputs, self._upper, rest.get(code, ()))
+            feeds = step.given(node, outputs, self.upper, rest.get(code, ()))
             self._later.setdefault((node, at), []).extend(feeds)
             self._note(node.loop, at)
 

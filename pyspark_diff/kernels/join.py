@@ -38,7 +38,7 @@ from pyspark_diff.times import Coordinate
 #: order of time instead: what is not there at the same time never meets.
 LONG = 4096
 
-_TOO_LARGE = (
+TOO_LARGE = (
     "the product of two diffs leaves the range of 64-bit integers: a record on one side of a join, "
     "or its match, occurs too often; check the diffs that go in"
 )
@@ -385,7 +385,7 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     for row in np.flatnonzero(size >= 2.0**63 * (1 - 2.0**-40)):
         if int(a[row]) * int(b[row]) != int(found[row]):
-            raise DiffOverflowError(_TOO_LARGE)
+            raise DiffOverflowError(TOO_LARGE)
     return found
 
 
@@ -404,7 +404,7 @@ def _replayed(meeting: Meeting, most: int) -> Iterator[Matches]:
         out = np.empty((4, room), np.int64)
         count = _meet(*sides[0], *sides[1], state, out)
         if count < 0:
-            raise DiffOverflowError(_TOO_LARGE)
+            raise DiffOverflowError(TOO_LARGE)
         if count:
             left_rows, right_rows = a[3][out[0, :count]], b[3][out[1, :count]]
             time, diff = out[2, :count].copy(), out[3, :count].copy()

@@ -24,6 +24,8 @@ _ADD = np.uint32(0xE6546B64)
 _FINAL_1 = np.uint32(0x85EBCA6B)
 _FINAL_2 = np.uint32(0xC2B2AE35)
 _FIVE = np.uint32(5)
+#: With which Spark begins.
+_SEED = np.uint32(42)
 
 
 # numba widens 32-bit arithmetic to 64 bits, hence a cut back to uint32 after every step; the
@@ -114,6 +116,18 @@ def _pmod(value, divisor, inverse):  # type: ignore[no-untyped-def]
     if rest >= divisor:
         rest -= divisor
     return np.int32(rest)
+
+
+@jit
+def bucket_of_int(key, divisor):  # type: ignore[no-untyped-def]
+    """`pmod(hash(key), divisor)` of one key that Spark holds in 32 bits or less, with its seed."""
+    return _pmod(np.int32(_hash_int(key, _SEED)), divisor, 1.0 / divisor)
+
+
+@jit
+def bucket_of_long(key, divisor):  # type: ignore[no-untyped-def]
+    """`pmod(hash(key), divisor)` of one key that Spark holds in 64 bits, with its seed."""
+    return _pmod(np.int32(_hash_long(key, _SEED)), divisor, 1.0 / divisor)
 
 
 @kernel("int64[:]-, int64, uint32, int32[:]")

@@ -81,6 +81,31 @@ class Updates:
         held = (self.key64, self.val64, self.time, self.coordinate, diff)
         return self.nbytes + sum(part.nbytes for part in held if isinstance(part, np.ndarray))
 
+    @cached_property
+    def words(self) -> tuple[int, ...] | None:
+        """Addresses of the columns, for `pyspark_diff.kernels.key_index`, and the number of rows;
+        None where they are not all plain numbers side by side."""
+        if self.columns is not None or self.values is not None:
+            return None
+        if isinstance(self.diff, DiffVectors):
+            return None
+        found: list[int] = []
+        for held in (self.key64, self.val64):
+            if held is None:
+                found.append(0)
+            elif held.dtype == np.int64 and held.flags.c_contiguous:
+                found.append(held.__array_interface__["data"][0])
+            else:
+                return None
+        for value in (self.time, self.coordinate, self.diff):
+            if not isinstance(value, np.ndarray):
+                found += [0, int(value)]
+            elif value.dtype == np.int64 and value.flags.c_contiguous:
+                found += [value.__array_interface__["data"][0], 0]
+            else:
+                return None
+        return (*found, len(self))
+
     def times(self) -> Int64:
         """Times as one array, whether or not they are all the same."""
         return spread(self.time, len(self))

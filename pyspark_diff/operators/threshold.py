@@ -39,12 +39,13 @@ class ThresholdKernel(RecordKernel):
         (side,) = sides
         new = side.new.updates
         before, after, read = replay_on(side.old, side.new, side.limit)
-        change = self._of(after) - self._of(before)
+        change = self.of(after) - self.of(before)
         rows = np.flatnonzero(change)
         columns = side.layout.decode(new.take(rows))
         return ([columns[i] for i in wanted], pick(new.time, rows), change[rows]), read
 
-    def _of(self, counts: Int64) -> Int64:
+    def of(self, counts: Int64) -> Int64:
+        """The function of some multiplicities."""
         if self.function is None:
             return (counts > 0).astype(np.int64)
         # A call for each multiplicity that occurs, not for each record.

@@ -1,0 +1,433 @@
+"""One loop in one step on the driver, all buckets at once, its state of the step at hand.
+
+It gives what `pyspark_diff.engine.loop` gives, for loops of operators on plain numbers whose steps
+are few rows: between operators rows are arrays and no tables, what an operator has to know of a key
+is found once in a step, and each of the loop's arrangements gets one batch in the end instead of
+one for each iteration. Where something does not fit, nothing has been done: `Unfit` is raised, and
+the loop is run by the operators that take anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Iterator, Sequence
+
+import numpy as np
+
+from pyspark_diff.engine.loop_plan import Planned
+from pyspark_diff.engine.oscillation import WATCHED
+from pyspark_diff.engine.state import IterationReport
+from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
+from pyspark_diff.kernels.indexed_replay import BOTH, replay_new
+from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.operators.join import JoinKernel
+from pyspark_diff.operators.linear import Negate
+from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.node import Arranged, Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.threshold import ThresholdKernel
+from pyspark_diff.runners.feed import Feed, UpdateRows
+from pyspark_diff.runners.local import rows_of
+from pyspark_diff.runners.numbers import (
+    Numbers,
+    Unfit,
+    added_up,
+    numbers_of,
+    on_numbers,
+    together,
+)
+from pyspark_diff.runners.read import View, opened
+from pyspark_diff.runners.work import write_file
+from pyspark_diff.spark.schema import DIFF, TIME
+
+if TYPE_CHECKING:
+    from pyspark_diff.engine.loop import Iteration
+
+#: An index may hold so many times the rows that an operator holds at once.
+INDEXED = 4
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Updates of one arrangement at one coordinate: consolidated, by key, value and time."""
+
+    keys: Int64
+    values: Int64
+    times: Int64
+    diffs: Int64
+
+    def __len__(self) -> int:
+        return int(self.keys.size)
+
+
+class IndexedLoop:
+    """The run of one loop in one step.
+
+    Parameters
+    ----------
+    iteration : Iteration
+        What it is a part of.
+    subgraph : Subgraph
+    plan : Planned
+    """
+
+    def __init__(self, iteration: Iteration, subgraph: Subgraph, plan: Planned):
+        self._around, self._subgraph, self._plan = iteration, subgraph, plan
+        self._step, self._graph = iteration.step, iteration.step.graph
+        self._most = self._step.settings.piece_rows
+        self._agenda: list[int] = []
+        #: What each node gives at the coordinate that is processed.
+        self._given: dict[Node, Numbers | None] = {}
+        self._fresh: dict[Node, Sorted] = {}
+        #: What was given, or taken in, at each coordinate.
+        self._parts: dict[Arranged, list[tuple[int, Sorted]]] = {}
+        self._back: dict[tuple[Node, int], list[Numbers]] = {}
+        self._later: dict[tuple[Node, int], list[Numbers]] = {}
+        self._due: dict[tuple[Node, int], list[Int64]] = {}
+        #: Of each side of a join, and of the input of a replay.
+        self._indices: dict[tuple[Reader, int], KeyIndex] = {}
+        self._left: dict[Leave, list[Numbers]] = {leave: [] for leave in subgraph.leaves}
+        self._entered: dict[Node, Numbers | None] = {}
+
+    def run(self) -> None:
+        """Run the loop to rest.
+
+        Raises
+        ------
+        Unfit
+            Then nothing has been done.
+        """
+        if not self._fits():
+            raise Unfit
+        self._note(0)
+        while self._agenda:
+            self._iterate(heapq.heappop(self._agenda))
+        self._finish()
+
+    def _fits(self) -> bool:
+        """Whether all that is read is numbers, and what is new of it few rows."""
+        step = self._step
+        rows: float = 0
+        for node in self._subgraph.items:
+            if isinstance(node, Enter):
+                feeds = [
+                    *step.pending.get(node, ()), *self._graph.feeds(node.inputs[0], step.emitted)
+                ]
+                if any(
+                    feed.source.passing
+                    or not all(s.keeps_time_and_diff or isinstance(s, Negate) for s in feed.chain)
+                    for feed in feeds
+                ):
+                    return False
+                rows += rows_of(feeds)
+        for source in self._plan.columns:
+            view = self._view(source)
+            if view.both or (source.loop is not None and view.new):
+                return False
+            if source.loop is None:
+                rows += view.rows
+            for files in (view.old, view.new):
+                for paths in files.values():
+                    if any(updates.words is None for updates in opened(paths)):
+                        return False
+        return step.settings.few(rows)
+
+    def _view(self, node: Arranged) -> View:
+        if node.loop is None:
+            return self._around.outer(node)
+        return self._around.inner(node)
+
+    def _note(self, at: int) -> None:
+        if at not in self._agenda:
+            heapq.heappush(self._agenda, at)
+
+    def _iterate(self, at: int) -> None:
+        started = time.perf_counter()
+        self._given, self._fresh = {}, {}
+        items: Sequence[Node] = self._subgraph.items  # type: ignore[assignment]
+        for node in items:
+            self._step.stop.check()
+            self._step.inside = node, (at,)
+            if isinstance(node, Enter):
+                self._given[node] = self._enter(node) if at == 0 else None
+            elif isinstance(node, Variable):
+                self._given[node] = self._variable(node, at)
+            elif isinstance(node, Keyed):
+                self._arrange(node, at)
+            elif isinstance(node, Reader):
+                given = self._replay(node, at) if node in self._plan.modes else self._join(node, at)
+                later = self._later.pop((node, at), [])
+                self._given[node] = together([given, *later])
+        for leave, parts in self._left.items():
+            found = self._rows(leave.inputs[0])
+            if found is not None:
+                parts.append(found)
+        self._around.went[self._subgraph.loop] = []
+        changes = sum(
+            self._feed_back(node, at) for node in items if isinstance(node, Variable)
+        )
+        self._around.watch(self._subgraph, (at,))
+        self._around.tell(self._subgraph.loop, (at,), changes)
+        self._around.reported(
+            IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
+        )
+
+    def _rows(self, node: Node) -> Numbers | None:
+        """What a node gives at the coordinate that is processed."""
+        if node not in self._given:
+            found = None
+            if isinstance(node, Concat):
+                found = together([self._rows(source) for source in node.inputs])
+            elif isinstance(node, Linear):
+                found = self._rows(node.inputs[0])
+                if found is not None:
+                    found = self._plan.stages[node](found)
+            self._given[node] = found
+        return self._given[node]
+
+    def _enter(self, node: Enter) -> Numbers | None:
+        step = self._step
+        reached = self._graph.feeds(node.inputs[0], step.emitted)
+        feeds = step.gated(node, reached, self._around.upper)
+        tables = [feed.within(t) for feed in feeds for t in step.local.tables(feed)]
+        wanted = self._graph.wanted[node]
+        found = []
+        for table in tables:
+            names = [name for name in table.column_names if name in wanted]
+            if table.num_rows:
+                found.append(numbers_of(table.select([*names, TIME, DIFF])))
+        return together(found)
+
+    def _variable(self, node: Variable, at: int) -> Numbers | None:
+        parts = self._back.pop((node, at), [])
+        if at == 0:
+            start = self._rows(node.inputs[0])
+            if start is not None:
+                parts = [start, *parts]
+                if node.loop.max_iterations > 1:
+                    less = on_numbers(Negate())
+                    assert less is not None
+                    self._back.setdefault((node, 1), []).append(less(start))
+                    self._note(1)
+        return together(parts)
+
+    def _feed_back(self, node: Variable, at: int) -> int:
+        """Send a variable's result round; gives the number of updates that go."""
+        found = self._rows(self._graph.program.results[node])
+        if found is None:
+            return 0
+        loop = node.loop
+        if at + 1 >= loop.max_iterations:
+            if not loop.stops:
+                raise Unfit  # the error tells of updates that still go round, if there are any
+            return 0
+        if at >= WATCHED and not loop.stops:
+            schema = node.schema.only(n for n in node.schema.names if n in found.columns)
+            went = self._around.went[loop]
+            assert went is not None
+            went.append((node, found.table(schema, node.time_type.arrow)))
+        self._back.setdefault((node, at + 1), []).append(found)
+        self._note(at + 1)
+        return len(found)
+
+    def _arrange(self, node: Keyed, at: int) -> None:
+        found = self._rows(node.inputs[0])
+        if found is not None:
+            key, *value = (found.columns[name] for name in self._plan.columns[node])
+            values = value[0] if value else np.zeros(len(found), np.int64)
+            self._take(node, at, Sorted(*added_up(key, values, found.time, found.diff)))
+
+    def _take(self, node: Arranged, at: int, rows: Sorted) -> None:
+        """What an arrangement of the loop takes in at a coordinate."""
+        if len(rows):
+            self._fresh[node] = rows
+            self._parts.setdefault(node, []).append((at, rows))
+
+    def _new(self, node: Arranged, at: int) -> Sorted | None:
+        """What is new of an arrangement at a coordinate."""
+        if node.loop is None and at == 0 and node not in self._fresh:
+            view = self._around.outer(node)
+            held = [updates for paths in view.new.values() for updates in opened(paths)]
+            if held:
+                values = [np.zeros(len(u), np.int64) if u.val64 is None else u.val64 for u in held]
+                self._fresh[node] = Sorted(*added_up(
+                    np.concatenate([u.key64 for u in held]), np.concatenate(values),
+                    np.concatenate([u.times() for u in held]),
+                    np.concatenate([u.diffs() for u in held]),
+                ))
+        return self._fresh.get(node)
+
+    def _index(self, node: Reader, number: int) -> KeyIndex:
+        """What one side of an operator has, by key."""
+        if (node, number) not in self._indices:
+            source = node.arranged[number]
+            view = self._view(source)
+            batches = (
+                (bucket, updates, files is view.old)
+                for files in (view.old, view.new)
+                for bucket, paths in files.items() for updates in opened(paths)
+            )
+            self._indices[node, number] = KeyIndex(
+                batches, self._step.settings.buckets, view.layout.narrow
+            )
+        return self._indices[node, number]
+
+    def _join(self, node: Reader, at: int) -> Numbers | None:
+        left, right = node.arranged
+        # What is outside of the loop has all of the step in its index already: it is met last.
+        order = ((0, 1), (1, 0)) if right.loop is not None else ((1, 0), (0, 1))
+        found: list[Numbers] = []
+        for ours, theirs in order:
+            rows = self._new(node.arranged[ours], at)
+            if rows is None:
+                continue
+            index = self._index(node, theirs)
+            pairs = join_new(rows.keys, rows.values, rows.times, rows.diffs, index, at, self._most)
+            if pairs is None or index.counts[TOP] > INDEXED * self._most:
+                raise Unfit
+            self._step.report.rows_in += len(rows)
+            if pairs.shape[1]:
+                found += self._placed(node, ours, pairs, at)
+            if node.arranged[ours].loop is not None:
+                self._index(node, ours).add(rows.keys, rows.values, rows.times, rows.diffs, at)
+        self._step.report.local_runs += bool(found)
+        return together(found)
+
+    def _placed(self, node: Reader, ours: int, pairs: Int64, at: int) -> Iterator[Numbers]:
+        """The pairs that belong to the coordinate; the others are put off."""
+        kernel = node.kernel
+        assert isinstance(kernel, JoinKernel)
+        columns = {}
+        for name, (side, old) in zip(node.schema.names, kernel.columns):
+            if name in self._graph.wanted[node]:
+                key = self._plan.columns[node.arranged[side]][0]
+                value = OURS if side == ours else THEIRS
+                columns[name] = pairs[OURS_KEY if old == key else value]
+        rows = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
+        self._step.report.rows_out += len(rows)
+        where = pairs[WHERE]
+        if where.min() == where.max() == at:
+            yield rows
+            return
+        for code in np.unique(where).tolist():  # few: the coordinates at which something is
+            which = np.flatnonzero(where == code)
+            one = Numbers(
+                {name: held[which] for name, held in columns.items()}, rows.time[which],
+                rows.diff[which],
+            )
+            if code == at:
+                yield one
+            else:
+                self._later.setdefault((node, code), []).append(one)
+                self._note(code)
+
+    def _replay(self, node: Reader, at: int) -> Numbers | None:
+        source = node.arranged[0]
+        due = self._due.pop((node, at), [])
+        new = self._new(source, at)
+        if new is None:
+            if not due:
+                return None
+            none = np.empty(0, np.int64)
+            new = Sorted(none, none, none, none)
+        keys, starts = _visited(new.keys, due)
+        mode = self._plan.modes[node]
+        index = self._index(node, 0)
+        found = replay_new(
+            keys, starts, new.values, new.times, new.diffs, index, at, mode
+        )
+        if found is None or index.counts[TOP] > 2 * INDEXED * self._most:
+            raise Unfit
+        given, again, when = found
+        if again.size:
+            for code in np.unique(when).tolist():  # few, as above
+                self._due.setdefault((node, code), []).append(again[when == code])
+                self._note(code)
+        self._step.report.rows_in += len(new)
+        self._step.report.local_runs += 1
+        rows = _by_function(node, given) if mode == BOTH else Sorted(*given)
+        if not len(rows):
+            return None
+        self._step.report.rows_out += len(rows)
+        self._take(node, at, rows)
+        names = self._plan.columns[node]
+        columns = dict(zip(names, (rows.keys, rows.values)))
+        return Numbers(columns, rows.times, rows.diffs)
+
+    def _finish(self) -> None:
+        """Seal a batch of each arrangement, and hand on what leaves the loop."""
+        step, around = self._step, self._around
+        for node, parts in self._parts.items():
+            if not node.keeps:
+                continue
+            layout = node.layout(self._graph.wanted[node])
+            grouped = consolidate(_whole(parts, layout)).updates
+            directory = step.directory_of(node)
+            files = {}
+            for bucket, rows in partition(grouped, layout, step.settings.buckets):
+                made = write_file(directory, f"{bucket:05d}", rows, in_memory=True)
+                step.written.extend(file.path for file in made)
+                if made:
+                    files[bucket] = tuple(made)
+            if files:
+                trace = step.trace(node, around.lower).joined(around.lower, around.upper, files)
+                step.traces[node] = step.merged(node, trace, [around.lower])
+        for leave, held in self._left.items():
+            step.emitted[leave] = self._feed(leave, together(held))
+
+    def _feed(self, leave: Leave, rows: Numbers | None) -> tuple[Feed, ...]:
+        if rows is None:
+            return ()
+        schema = leave.schema.only(n for n in leave.schema.names if n in rows.columns)
+        if 1 <= len(schema.names) <= 2:
+            # What came in one iteration often goes in the next, and is not worth telling anybody.
+            first, *other = (rows.columns[name] for name in schema.names)
+            second = other[0] if other else np.zeros(len(rows), np.int64)
+            keys, values, times, diffs = added_up(first, second, rows.time, rows.diff)
+            rows = Numbers(dict(zip(schema.names, (keys, values))), times, diffs)
+        table = rows.table(schema, leave.time_type.arrow)
+        source = UpdateRows(schema, table=table, rows=table.num_rows)
+        return (Feed(source, until=self._around.upper),)
+
+
+def _visited(keys: Int64, due: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """The keys to visit, in order, and where the new updates of each begin."""
+    if not due and keys.size:
+        starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        return keys[starts], np.append(starts, keys.size)
+    every = np.unique(np.concatenate([keys, *due]))
+    return every, np.append(np.searchsorted(keys, every), keys.size)
+
+
+def _by_function(node: Reader, given: Int64) -> Sorted:
+    """What a user's function of how often a record stands makes of that."""
+    kernel = node.kernel
+    assert isinstance(kernel, ThresholdKernel)
+    keys, old, times, new = given
+    change = kernel.of(new) - kernel.of(old)
+    before = np.zeros_like(change)
+    before[1:] = np.where(keys[1:] == keys[:-1], change[:-1], 0)
+    change = change - before
+    rows = np.flatnonzero((times != PAST) & (change != 0))
+    return Sorted(keys[rows], np.zeros(rows.size, np.int64), times[rows], change[rows])
+
+
+def _whole(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
+    """The updates of an arrangement at all coordinates."""
+    rows = [one for _, one in parts]
+    codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
+    keys, times, diffs = (
+        np.concatenate([getattr(one, name) for one in rows]) for name in ("keys", "times", "diffs")
+    )
+    if layout.value is None:
+        return Updates(keys, None, times, diffs, coordinate=codes)
+    values = np.concatenate([one.values for one in rows])
+    return Updates(
+        keys, None, times, diffs, values, ordering=layout.value.ordering, coordinate=codes
+    )

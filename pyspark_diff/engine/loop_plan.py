@@ -1,0 +1,96 @@
+"""Loops that run on numbers alone: whether one does, and what its operators are then.
+
+A loop has this form where every record is one number or a pair of them, and every operator in it is
+a join, an arrangement, a linear operator on numbers, or a replay that an index has a function for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Collection, Mapping
+
+from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.kernels.indexed_replay import BOTH, GREATEST, LEAST, NUMBER, PRESENT
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.operators.count import CountKernel
+from pyspark_diff.operators.join import JoinKernel
+from pyspark_diff.operators.loop import Enter, Variable
+from pyspark_diff.operators.node import Arranged, Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.threshold import ThresholdKernel
+from pyspark_diff.operators.top_k import TopKKernel
+from pyspark_diff.runners.numbers import OnNumbers, on_numbers
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A loop whose operators all have a form for numbers.
+
+    Parameters
+    ----------
+    stages : mapping of Node to callable
+        Of linear operators.
+    columns : mapping of Node to tuple of str
+        Of arrangements: the key, and the value if there is one.
+    modes : mapping of Node to int
+        Of operators that replay a history.
+    """
+
+    stages: Mapping[Node, OnNumbers]
+    columns: Mapping[Arranged, tuple[str, ...]]
+    modes: Mapping[Node, int]
+
+
+def planned(
+    subgraph: Subgraph, wanted: Mapping[Node, frozenset[str]], sinks: Collection[Node]
+) -> Planned | None:
+    """The form of a loop on numbers; None where it has none."""
+    if subgraph.loop.depth != 1 or any(node in sinks for node in subgraph.nodes()):
+        return None
+    stages: dict[Node, OnNumbers] = {}
+    columns: dict[Arranged, tuple[str, ...]] = {}
+    modes: dict[Node, int] = {}
+    for node in subgraph.items:
+        if isinstance(node, (Enter, Variable, Concat)):
+            continue
+        if isinstance(node, Linear):
+            stage = on_numbers(node.stage)
+            if stage is None:
+                return None
+            stages[node] = stage
+            continue
+        if not isinstance(node, Arranged):
+            return None
+        if isinstance(node, Keyed) and (node.kernel is not None or node.diff_columns is not None):
+            return None
+        if isinstance(node, Reader):
+            mode = _mode(node, wanted)
+            if mode is None and not isinstance(node.kernel, JoinKernel):
+                return None
+            if mode is not None:
+                modes[node] = mode
+        sources = node.arranged if isinstance(node, Reader) else ()
+        for source in (*sources, node) if node.keeps else sources:
+            if not _plain(source.layout(wanted[source])):
+                return None
+            columns[source] = source.stored(wanted[source])
+    return Planned(stages, columns, modes)
+
+
+def _plain(layout: Layout) -> bool:
+    """Whether a record is one number, or a pair of them."""
+    return layout.exact and (layout.value is None or layout.value.exact)
+
+
+def _mode(node: Reader, wanted: Mapping[Node, frozenset[str]]) -> int | None:
+    """What an operator gives of a key, as a replay over an index has it."""
+    kernel = node.kernel
+    if isinstance(kernel, TopKKernel):
+        if kernel.k == 1 and kernel.mode == "rows" and len(kernel.names) == 2:
+            return GREATEST if kernel.from_back else LEAST
+    elif isinstance(kernel, (CountKernel, ThresholdKernel)):
+        if node.arranged[0].layout(wanted[node.arranged[0]]).value is not None:
+            return None
+        if isinstance(kernel, CountKernel):
+            return NUMBER
+        return PRESENT if kernel.function is None else BOTH
+    return None

@@ -1,0 +1,336 @@
+"""The join of one coordinate of a loop, over indices by key: all keys in one compiled call.
+
+What is new of one side meets all that the other side has, as `pyspark_diff.kernels.join` has it::
+
+    given = { (a, b, max(times), lub(coordinates)): diff * diff : a new, b of the other side }
+
+A key whose matches stood before the step is multiplied out. Any other is replayed in order of time,
+with what stands of both sides at hand: what is never there at the same time never meets, so the
+pairs follow the changes of the result, and not the lengths of two histories multiplied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.join import TOO_LARGE
+from pyspark_diff.kernels.key_index import (
+    AT,
+    COUNT,
+    DIFF,
+    DIFF_OF_ALL,
+    DIFFS,
+    FIRST,
+    HEAD,
+    KEY,
+    KEYS,
+    LENGTH,
+    LIVE,
+    LOADED,
+    NEXT,
+    PAST,
+    PLACE_OF_ALL,
+    PLACES,
+    RANK,
+    TIME,
+    TIME_OF_ALL,
+    TIMES,
+    TOP,
+    VALUE,
+    VALUES,
+    KeyIndex,
+    bucket_of,
+    copied,
+    gathered,
+    grown,
+    ordered,
+    part,
+    seek,
+    slot_of,
+    summed,
+    word,
+)
+from pyspark_diff.kernels.updates import Int64
+
+#: Rows of the result: key, the value of what is new, that of its match, time, diff, coordinate.
+OURS_KEY, OURS, THEIRS, WHEN, PRODUCT, WHERE = range(6)
+
+
+def join_new(
+    keys: Int64, values: Int64, times: Int64, diffs: Int64, theirs: KeyIndex, at: int, most: int
+) -> Int64 | None:
+    """Pairs of what is new at a coordinate with all that the other side has.
+
+    Parameters
+    ----------
+    keys, values, times, diffs : ndarray of int64
+        Consolidated, ordered by (key, value, time).
+    theirs : KeyIndex
+    at : int
+        The coordinate that is processed, packed; of a single loop.
+    most : int
+
+    Returns
+    -------
+    ndarray of int64, shape (6, pairs), or None
+        By key. None where there are more than `most` pairs, or diffs are too large.
+
+    Raises
+    ------
+    DiffOverflowError
+        If a product of diffs leaves 64 bits.
+    """
+    theirs.room(keys.size)
+    found, arena, n = _join(
+        theirs.table, theirs.slots, theirs.arena, theirs.added, theirs.counts, theirs.files,
+        theirs.first, theirs.narrow, keys, values, times, diffs, at, most,
+    )
+    theirs.arena = arena
+    if n == -1:
+        raise DiffOverflowError(TOO_LARGE)
+    return None if n < 0 or theirs.wide else found[:, :n]
+
+
+@kernel(
+    "int64[:], int64[:,:], int64[:,:], int64[:,:], int64[:], int64[:,:], int64[:], bool, "
+    "int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64, int64"
+)
+def _join(  # type: ignore[no-untyped-def]
+    table, slots, arena, added, counts, files, first, narrow, keys, values, times, diffs, at, most
+):
+    out = np.empty((6, 2 * keys.size + 64), np.int64)
+    n = 0
+    cursors = np.zeros(files.shape[0], np.int64)
+    spare = np.empty((64, 5), np.int64)
+    ours = np.empty((64, 5), np.int64)
+    # Sums, values that stand, and where each is among them: of ours, and of theirs.
+    sums = np.zeros((2, 64), np.int64)
+    live = np.empty((2, 64), np.int64)
+    place = np.empty((2, 64), np.int64)
+    stop = 0
+    while stop < keys.size:
+        start = stop
+        key = keys[start]
+        while stop < keys.size and keys[stop] == key:
+            stop += 1
+        s = slot_of(table, slots, counts, key, False)
+        if s < 0 or (slots[s, LOADED] == 0 and slots[s, HEAD] < 0):
+            bucket = bucket_of(first, narrow, key)
+            # Most keys stand in one batch alone: nothing of them has to be moved.
+            batches = 0
+            batch = -1
+            for f in range(first[bucket], first[bucket + 1]):
+                cursors[f] = seek(files[f, KEYS], files[f, LENGTH], cursors[f], key)
+                row = cursors[f]
+                if row < files[f, LENGTH] and word(files[f, KEYS] + 8 * row) == key:
+                    batches += 1
+                    batch = f
+            if batches == 0:
+                continue
+            simple = batches == 1 and files[batch, TIMES] == 0 and files[batch, PLACES] == 0
+            if simple and files[batch, TIME_OF_ALL] == PAST and files[batch, PLACE_OF_ALL] <= at:
+                begin = cursors[batch]
+                end = begin
+                while end < files[batch, LENGTH] and word(files[batch, KEYS] + 8 * end) == key:
+                    end += 1
+                out = _room(out, n, n + (end - begin) * (stop - start))
+                for i in range(start, stop):
+                    for row in range(begin, end):
+                        diff = part(files, batch, DIFFS, DIFF_OF_ALL, row)
+                        product = diff * diffs[i]
+                        if _wrapped(diff, diffs[i], product):
+                            return out, arena, -1
+                        out[OURS_KEY, n] = key
+                        out[OURS, n] = values[i]
+                        out[THEIRS, n] = part(files, batch, VALUES, VALUES, row)
+                        out[WHEN, n] = times[i]
+                        out[PRODUCT, n] = product
+                        out[WHERE, n] = at
+                        n += 1
+                if n > most:
+                    return out, arena, -2
+                continue
+            s = slot_of(table, slots, counts, key, True)
+        if slots[s, LOADED] == 0 or slots[s, HEAD] >= 0:
+            arena, spare = _ready(
+                slots, s, arena, added, counts, files, first, narrow, cursors, at, spare
+            )
+        begin = slots[s, FIRST]
+        end = begin + slots[s, COUNT]
+        if begin == end:
+            continue
+        if arena[end - 1, TIME] == PAST:
+            out = _room(out, n, n + (end - begin) * (stop - start))
+            for i in range(start, stop):
+                for j in range(begin, end):
+                    product = arena[j, DIFF] * diffs[i]
+                    if _wrapped(arena[j, DIFF], diffs[i], product):
+                        return out, arena, -1
+                    out[OURS_KEY, n] = key
+                    out[OURS, n] = values[i]
+                    out[THEIRS, n] = arena[j, VALUE]
+                    out[WHEN, n] = times[i]
+                    out[PRODUCT, n] = product
+                    out[WHERE, n] = max(at, arena[j, AT])
+                    n += 1
+            if n > most:
+                return out, arena, -2
+            continue
+        count = stop - start
+        if ours.shape[0] < count:
+            ours = np.empty((2 * count, 5), np.int64)
+        rank = -1
+        for i in range(count):
+            if i == 0 or values[start + i] != values[start + i - 1]:
+                rank += 1
+            ours[i, VALUE] = values[start + i]
+            ours[i, TIME] = times[start + i]
+            ours[i, AT] = at
+            ours[i, DIFF] = diffs[start + i]
+            ours[i, RANK] = rank
+        spare = ordered(ours, 0, count, TIME, RANK, AT, spare)
+        least = max(count, end - begin)
+        if sums.shape[1] < least:
+            sums = np.zeros((2, 2 * least), np.int64)
+            live = np.empty((2, 2 * least), np.int64)
+            place = np.empty((2, 2 * least), np.int64)
+        standing = 0
+        present = 0
+        i = 0
+        j = begin
+        # What comes and goes before ours begins meets nothing.
+        while j < end and arena[j, TIME] < ours[0, TIME]:
+            standing = _change(
+                sums, live, place, 1, arena[j, RANK], j - begin, arena[j, DIFF], standing
+            )
+            j += 1
+        while i < count or (j < end and present > 0):
+            out = _room(out, n, n + max(standing, present))
+            if j == end or (i < count and ours[i, TIME] <= arena[j, TIME]):
+                for k in range(standing):
+                    r = live[1, k]
+                    e = place[1, r] >> 32
+                    diff = sums[1, r]
+                    product = diff * ours[i, DIFF]
+                    if _wrapped(diff, ours[i, DIFF], product):
+                        return out, arena, -1
+                    out[OURS_KEY, n] = key
+                    out[OURS, n] = ours[i, VALUE]
+                    out[THEIRS, n] = arena[begin + e, VALUE]
+                    out[WHEN, n] = ours[i, TIME]
+                    out[PRODUCT, n] = product
+                    out[WHERE, n] = max(at, arena[begin + e, AT])
+                    n += 1
+                present = _change(sums, live, place, 0, ours[i, RANK], i, ours[i, DIFF], present)
+                i += 1
+            else:
+                for k in range(present):
+                    r = live[0, k]
+                    e = place[0, r] >> 32
+                    diff = sums[0, r]
+                    product = diff * arena[j, DIFF]
+                    if _wrapped(diff, arena[j, DIFF], product):
+                        return out, arena, -1
+                    out[OURS_KEY, n] = key
+                    out[OURS, n] = ours[e, VALUE]
+                    out[THEIRS, n] = arena[j, VALUE]
+                    out[WHEN, n] = arena[j, TIME]
+                    out[PRODUCT, n] = product
+                    out[WHERE, n] = max(at, arena[j, AT])
+                    n += 1
+                standing = _change(
+                    sums, live, place, 1, arena[j, RANK], j - begin, arena[j, DIFF], standing
+                )
+                j += 1
+            if n > most:
+                return out, arena, -2
+        for k in range(standing):
+            sums[1, live[1, k]] = 0
+        for k in range(present):
+            sums[0, live[0, k]] = 0
+    return out, arena, n
+
+
+@jit
+def _ready(  # type: ignore[no-untyped-def]
+    slots, s, arena, added, counts, files, first, narrow, cursors, at, spare
+):
+    """Bring the events of a key together, in order of time and with ranks; at coordinates that have
+    been reached they are one."""
+    begin = counts[TOP]
+    count = slots[s, COUNT]
+    arena = grown(arena, begin, begin + count)
+    for i in range(count):
+        copied(arena, slots[s, FIRST] + i, arena, begin + i)
+    top = begin + count
+    key = slots[s, KEY]
+    if slots[s, LOADED] == 0:
+        bucket = bucket_of(first, narrow, key)
+        arena, top = gathered(
+            arena, top, files, first[bucket], first[bucket + 1], cursors, key, counts
+        )
+        slots[s, LOADED] = 1
+    one = slots[s, HEAD]
+    while one >= 0:
+        arena = grown(arena, top, top + 1)
+        copied(added, one, arena, top)
+        top += 1
+        one = added[one, NEXT]
+    slots[s, HEAD] = -1
+    for i in range(begin, top):
+        if arena[i, AT] <= at:
+            arena[i, AT] = 0
+    spare = ordered(arena, begin, top, VALUE, AT, TIME, spare)
+    top = summed(arena, begin, top)
+    rank = -1
+    for i in range(begin, top):
+        other = i == begin or arena[i, VALUE] != arena[i - 1, VALUE]
+        if other or arena[i, AT] != arena[i - 1, AT]:
+            rank += 1
+        arena[i, RANK] = rank
+    spare = ordered(arena, begin, top, TIME, RANK, AT, spare)
+    slots[s, FIRST] = begin
+    slots[s, COUNT] = top - begin
+    counts[TOP] = top
+    counts[LIVE] += top - begin - count
+    return arena, spare
+
+
+@jit
+def _change(sums, live, place, side, rank, event, diff, count):  # type: ignore[no-untyped-def]
+    """Change the sum of a value; gives how many stand. Where one is among them, and an event of it,
+    are kept in one number."""
+    was = sums[side, rank]
+    sums[side, rank] = was + diff
+    if was == 0:
+        live[side, count] = rank
+        place[side, rank] = (event << 32) | count
+        return count + 1
+    if was + diff == 0:
+        last = live[side, count - 1]
+        at = place[side, rank] & 0xFFFFFFFF
+        live[side, at] = last
+        place[side, last] = (place[side, last] >> 32 << 32) | at
+        return count - 1
+    return count
+
+
+@jit
+def _room(out, n, least):  # type: ignore[no-untyped-def]
+    if out.shape[1] >= least:
+        return out
+    more = np.empty((6, max(2 * out.shape[1], least)), np.int64)
+    for p in range(6):
+        for i in range(n):
+            more[p, i] = out[p, i]
+    return more
+
+
+@jit
+def _wrapped(a, b, product):  # type: ignore[no-untyped-def]
+    """Whether a product of two numbers that are not zero has left 64 bits."""
+    if abs(float(a) * float(b)) < 9.2e18:
+        return False
+    return (product < 0) != ((a < 0) != (b < 0)) or product // b != a

@@ -1,0 +1,486 @@
+"""What an operator gives at one coordinate of a loop, over an index by key, in one compiled call.
+
+With ``E`` the updates of a key at smaller coordinates, ``N`` those at the one that is processed, and
+``F`` the operator's function, what it gives there is known from its input alone::
+
+    given  =  d/dt ( F(E + N accumulated up to t) - F(E accumulated up to t) )      for t in the step
+
+since what it gave at all smaller coordinates adds up to ``F(E)``. So what was given is never looked
+up, and ``F`` is evaluated only while the accumulations with and without ``N`` differ.
+
+A key that is touched is touched again at each later coordinate at which it has older updates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.key_index import (
+    AT,
+    COUNT,
+    DIFF,
+    FIRST,
+    LARGE,
+    LATER,
+    LATER_COUNT,
+    LIVE,
+    LOADED,
+    PAST,
+    RANK,
+    TIME,
+    TOP,
+    VALUE,
+    WIDE,
+    KeyIndex,
+    bucket_of,
+    copied,
+    gathered,
+    grown,
+    ordered,
+    slot_of,
+    summed,
+)
+from pyspark_diff.kernels.updates import Int64
+
+#: What is given of a key: its least or its greatest value that stands, once; how often it stands,
+#: if not zero times; itself, if it stands; or how often it stands without and with what is new.
+LEAST, GREATEST, NUMBER, PRESENT, BOTH = range(5)
+
+#: Keys with more events than this have their values in heaps.
+MANY = 192
+
+
+def replay_new(
+    keys: Int64, starts: Int64, values: Int64, times: Int64, diffs: Int64, index: KeyIndex,
+    at: int, mode: int,
+) -> tuple[Int64, Int64, Int64] | None:
+    """What is given under some keys at a coordinate.
+
+    Parameters
+    ----------
+    keys : ndarray of int64
+        The keys to visit, in order: those with new updates, and those that are due.
+    starts : ndarray of int64, shape (keys + 1,)
+        Where the new updates of each begin.
+    values, times, diffs : ndarray of int64
+        The new updates, consolidated, ordered by (key, value, time).
+    index : KeyIndex
+        Of the operator's input.
+    at : int
+        The coordinate that is processed, packed; of a single loop.
+    mode : int
+        The function.
+
+    Returns
+    -------
+    given : ndarray of int64, shape (4, rows)
+        Key, value, time, diff; ordered by key and time. For `BOTH` the key, the number without what
+        is new, the time, and the number with it: at each time where they change, those of before
+        the step (`PAST`) included.
+    due, when : ndarray of int64
+        Keys to be visited again, and at which coordinate next.
+        None where diffs are too large for sums that nobody looks at.
+    """
+    index.room(keys.size)
+    found, arena, n, due, again = _replay(
+        index.table, index.slots, index.arena, index.counts, index.files, index.first,
+        index.narrow, keys, starts, values, times, diffs, at, mode,
+    )
+    index.arena = arena
+    if index.wide:
+        return None
+    return found[:, :n], due[0, :again], due[1, :again]
+
+
+@kernel(
+    "int64[:], int64[:,:], int64[:,:], int64[:], int64[:,:], int64[:], bool, int64[:]-, "
+    "int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64, int64"
+)
+def _replay(  # type: ignore[no-untyped-def]
+    table, slots, arena, counts, files, first, narrow, keys, starts, values, times, diffs, at, mode
+):
+    out = np.empty((4, 2 * keys.size + 64), np.int64)
+    n = 0
+    due = np.empty((2, keys.size), np.int64)
+    again = 0
+    cursors = np.zeros(files.shape[0], np.int64)
+    spare = np.empty((64, 5), np.int64)
+    fresh = np.empty((64, 5), np.int64)
+    held = np.empty((3, 64), np.int64)
+    for q in range(keys.size):
+        key = keys[q]
+        s = slot_of(table, slots, counts, key, True)
+        if slots[s, LOADED] == 0:
+            slots[s, LOADED] = 1
+            if files.shape[0] > 0:
+                arena, spare = _load(
+                    slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
+                )
+        # What is new: of the step, and what older updates there are at this coordinate.
+        size = starts[q + 1] - starts[q]
+        if fresh.shape[0] < size + slots[s, LATER_COUNT]:
+            fresh = np.empty((2 * (size + slots[s, LATER_COUNT]), 5), np.int64)
+        size = 0
+        while slots[s, LATER_COUNT] > 0 and arena[slots[s, LATER], AT] <= at:
+            copied(arena, slots[s, LATER], fresh, size)
+            slots[s, LATER] += 1
+            slots[s, LATER_COUNT] -= 1
+            counts[LIVE] -= 1
+            size += 1
+        for i in range(starts[q], starts[q + 1]):
+            fresh[size, VALUE] = values[i]
+            fresh[size, TIME] = times[i]
+            fresh[size, DIFF] = diffs[i]
+            if abs(diffs[i]) > LARGE:
+                counts[WIDE] = 1
+            size += 1
+        for i in range(size):
+            fresh[i, AT] = 0
+        if slots[s, LATER_COUNT] > 0:
+            due[0, again] = key
+            due[1, again] = arena[slots[s, LATER], AT]
+            again += 1
+        if size == 0:
+            continue
+        spare = ordered(fresh, 0, size, TIME, VALUE, AT, spare)
+        size = summed(fresh, 0, size)
+        begin = slots[s, FIRST]
+        count = slots[s, COUNT]
+        top = counts[TOP]
+        arena = grown(arena, top, top + count + size)
+        if count + size <= MANY or mode > GREATEST:
+            out, n, held, top = _few(
+                arena, begin, begin + count, fresh, size, top, mode, out, n, held, key
+            )
+        else:
+            out, n, spare, top = _many(
+                arena, begin, begin + count, fresh, size, top, mode, out, n, spare, key
+            )
+        slots[s, FIRST] = counts[TOP]
+        slots[s, COUNT] = top - counts[TOP]
+        counts[LIVE] += slots[s, COUNT] - count
+        counts[TOP] = top
+    return out, arena, n, due, again
+
+
+@jit
+def _load(  # type: ignore[no-untyped-def]
+    slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
+):
+    """Look a key up: what belongs to smaller coordinates is one, the rest waits for its turn."""
+    bucket = bucket_of(first, narrow, key)
+    begin = counts[TOP]
+    arena, top = gathered(
+        arena, begin, files, first[bucket], first[bucket + 1], cursors, key, counts
+    )
+    for i in range(begin, top):
+        if arena[i, AT] < at:
+            arena[i, AT] = -1
+    spare = ordered(arena, begin, top, AT, VALUE, TIME, spare)
+    top = summed(arena, begin, top)
+    middle = begin
+    while middle < top and arena[middle, AT] < 0:
+        arena[middle, AT] = 0
+        middle += 1
+    slots[s, FIRST] = begin
+    slots[s, COUNT] = middle - begin
+    slots[s, LATER] = middle
+    slots[s, LATER_COUNT] = top - middle
+    counts[TOP] = top
+    counts[LIVE] += top - begin
+    return arena, spare
+
+
+@jit
+def _few(  # type: ignore[no-untyped-def]
+    arena, i, end, fresh, size, top, mode, out, n, held, key
+):
+    """One key whose values are few: they are looked through. Its events, those that are new among
+    them, go to ``top`` and behind it."""
+    j = 0
+    values = 0  # that stand without or with what is new: value, how often without, and with it
+    differing = 0
+    was_out = was_in = False
+    was_old = was_new = np.int64(0)
+    while i < end or j < size:
+        if j == size or (i < end and arena[i, TIME] <= fresh[j, TIME]):
+            time = arena[i, TIME]
+        else:
+            time = fresh[j, TIME]
+        quiet = differing == 0 and not was_out and not was_in
+        while True:
+            older = i < end and arena[i, TIME] == time
+            newer = j < size and fresh[j, TIME] == time
+            if older and newer:
+                if arena[i, VALUE] < fresh[j, VALUE]:
+                    newer = False
+                elif arena[i, VALUE] > fresh[j, VALUE]:
+                    older = False
+            if not older and not newer:
+                break
+            diff = change = np.int64(0)
+            if older:
+                value = arena[i, VALUE]
+                diff = arena[i, DIFF]
+                i += 1
+            if newer:
+                value = fresh[j, VALUE]
+                change = fresh[j, DIFF]
+                j += 1
+            if diff + change != 0:
+                arena[top, VALUE] = value
+                arena[top, TIME] = time
+                arena[top, AT] = 0
+                arena[top, DIFF] = diff + change
+                top += 1
+            k = 0
+            while k < values and held[0, k] != value:
+                k += 1
+            if k == values:
+                if values == held.shape[1]:
+                    held = _wider(held)
+                held[0, k] = value
+                held[1, k] = 0
+                held[2, k] = 0
+                values += 1
+            differed = held[1, k] != held[2, k]
+            held[1, k] += diff
+            held[2, k] += diff + change
+            differs = held[1, k] != held[2, k]
+            if differs and not differed:
+                differing += 1
+            elif differed and not differs:
+                differing -= 1
+            if held[1, k] == 0 and held[2, k] == 0:
+                values -= 1
+                for p in range(3):
+                    held[p, k] = held[p, values]
+        if quiet and differing == 0:
+            continue
+        there = here = False  # whether anything is given without and with what is new, and what
+        old = new = np.int64(0)
+        if differing > 0:
+            if mode <= GREATEST:
+                for k in range(values):
+                    value = held[0, k]
+                    if held[1, k] > 0 and (not there or (value < old) == (mode == LEAST)):
+                        there = True
+                        old = value
+                    if held[2, k] > 0 and (not here or (value < new) == (mode == LEAST)):
+                        here = True
+                        new = value
+            else:
+                old = held[1, 0]
+                new = held[2, 0]
+                there = old != 0
+                here = new != 0
+                if mode == PRESENT:
+                    there = old > 0
+                    here = new > 0
+                    old = new = np.int64(0)
+        if mode == BOTH:
+            if differing == 0 and values > 0:
+                old = new = held[1, 0]
+            if n + 1 > out.shape[1]:
+                out = _longer(out, n)
+            out[0, n] = key
+            out[1, n] = old
+            out[2, n] = time
+            out[3, n] = new
+            n += 1
+            was_out = differing > 0
+            continue
+        if there and here and old == new:
+            there = here = False
+        if time != PAST:
+            out, n = _emit(out, n, key, time, here, new, there, old, was_in, was_new, was_out,
+                           was_old)
+        was_out, was_in, was_old, was_new = there, here, old, new
+    return out, n, held, top
+
+
+@jit
+def _emit(  # type: ignore[no-untyped-def]
+    out, n, key, time, here, new, there, old, was_in, was_new, was_out, was_old
+):
+    """Give what the difference of the two results has become, less what it was before."""
+    if n + 4 > out.shape[1]:
+        out = _longer(out, n)
+    begin = n
+    if here:
+        n = _put(out, begin, n, key, new, time, 1)
+    if there:
+        n = _put(out, begin, n, key, old, time, -1)
+    if was_in:
+        n = _put(out, begin, n, key, was_new, time, -1)
+    if was_out:
+        n = _put(out, begin, n, key, was_old, time, 1)
+    top = begin
+    for i in range(begin, n):
+        if out[3, i] != 0:
+            out[1, top] = out[1, i]
+            out[3, top] = out[3, i]
+            top += 1
+    return out, top
+
+
+@jit
+def _put(out, begin, n, key, value, time, diff):  # type: ignore[no-untyped-def]
+    for i in range(begin, n):
+        if out[1, i] == value:
+            out[3, i] += diff
+            return n
+    out[0, n] = key
+    out[1, n] = value
+    out[2, n] = time
+    out[3, n] = diff
+    return n + 1
+
+
+@jit
+def _longer(out, n):  # type: ignore[no-untyped-def]
+    more = np.empty((out.shape[0], 2 * out.shape[1] + 4), np.int64)
+    for p in range(out.shape[0]):
+        for i in range(n):
+            more[p, i] = out[p, i]
+    return more
+
+
+@jit
+def _wider(held):  # type: ignore[no-untyped-def]
+    return _longer(held, held.shape[1])
+
+
+@jit
+def _many(  # type: ignore[no-untyped-def]
+    arena, begin, end, fresh, size, top, mode, out, n, spare, key
+):
+    """The same for a key with many values: they are numbered, and a heap knows the first of them
+    that stands, or that has stood and was not taken off yet."""
+    count = end - begin + size
+    numbered = np.empty((count, 5), np.int64)
+    for i in range(end - begin):
+        copied(arena, begin + i, numbered, i)
+        numbered[i, RANK] = i
+    for j in range(size):
+        copied(fresh, j, numbered, end - begin + j)
+        numbered[end - begin + j, RANK] = end - begin + j
+    spare = ordered(numbered, 0, count, VALUE, RANK, TIME, spare)
+    rank = np.empty(count, np.int64)
+    value_of = np.empty(count, np.int64)
+    distinct = 0
+    for i in range(count):
+        if i == 0 or numbered[i, VALUE] != numbered[i - 1, VALUE]:
+            value_of[distinct] = numbered[i, VALUE]
+            distinct += 1
+        rank[numbered[i, RANK]] = distinct - 1
+    if mode == GREATEST:
+        for i in range(count):
+            rank[i] = distinct - 1 - rank[i]
+        for r in range(distinct // 2):
+            value_of[r], value_of[distinct - 1 - r] = value_of[distinct - 1 - r], value_of[r]
+    sums = np.zeros((2, distinct), np.int64)
+    inside = np.zeros((2, distinct), np.bool_)
+    heap = np.empty((2, distinct), np.int64)
+    heaped = np.zeros(2, np.int64)
+    i = begin
+    j = 0
+    differing = 0
+    was_out = was_in = False
+    was_old = was_new = np.int64(0)
+    while i < end or j < size:
+        if j == size or (i < end and arena[i, TIME] <= fresh[j, TIME]):
+            time = arena[i, TIME]
+        else:
+            time = fresh[j, TIME]
+        quiet = differing == 0 and not was_out and not was_in
+        while True:
+            older = i < end and arena[i, TIME] == time
+            newer = j < size and fresh[j, TIME] == time
+            if older and newer:
+                if arena[i, VALUE] < fresh[j, VALUE]:
+                    newer = False
+                elif arena[i, VALUE] > fresh[j, VALUE]:
+                    older = False
+            if not older and not newer:
+                break
+            diff = change = np.int64(0)
+            if older:
+                value = arena[i, VALUE]
+                r = rank[i - begin]
+                diff = arena[i, DIFF]
+                i += 1
+            if newer:
+                value = fresh[j, VALUE]
+                r = rank[end - begin + j]
+                change = fresh[j, DIFF]
+                j += 1
+            if diff + change != 0:
+                arena[top, VALUE] = value
+                arena[top, TIME] = time
+                arena[top, AT] = 0
+                arena[top, DIFF] = diff + change
+                top += 1
+            differed = sums[0, r] != sums[1, r]
+            sums[0, r] += diff
+            sums[1, r] += diff + change
+            differs = sums[0, r] != sums[1, r]
+            if differs and not differed:
+                differing += 1
+            elif differed and not differs:
+                differing -= 1
+            for side in range(2):
+                if sums[side, r] > 0 and not inside[side, r]:
+                    inside[side, r] = True
+                    _push(heap, heaped, side, r)
+        if quiet and differing == 0:
+            continue
+        there = here = False
+        old = new = np.int64(0)
+        if differing > 0:
+            for side in range(2):
+                while heaped[side] > 0 and sums[side, heap[side, 0]] <= 0:
+                    inside[side, heap[side, 0]] = False
+                    _pop(heap, heaped, side)
+            there = heaped[0] > 0
+            here = heaped[1] > 0
+            if there:
+                old = value_of[heap[0, 0]]
+            if here:
+                new = value_of[heap[1, 0]]
+        if there and here and old == new:
+            there = here = False
+        if time != PAST:
+            out, n = _emit(out, n, key, time, here, new, there, old, was_in, was_new, was_out,
+                           was_old)
+        was_out, was_in, was_old, was_new = there, here, old, new
+    return out, n, spare, top
+
+
+@jit
+def _push(heap, heaped, side, r):  # type: ignore[no-untyped-def]
+    i = heaped[side]
+    heaped[side] = i + 1
+    while i > 0 and heap[side, (i - 1) // 2] > r:
+        heap[side, i] = heap[side, (i - 1) // 2]
+        i = (i - 1) // 2
+    heap[side, i] = r
+
+
+@jit
+def _pop(heap, heaped, side):  # type: ignore[no-untyped-def]
+    heaped[side] -= 1
+    size = heaped[side]
+    r = heap[side, size]
+    i = 0
+    while 2 * i + 1 < size:
+        below = 2 * i + 1
+        if below + 1 < size and heap[side, below + 1] < heap[side, below]:
+            below += 1
+        if heap[side, below] >= r:
+            break
+        heap[side, i] = heap[side, below]
+        i = below
+    if size > 0:
+        heap[side, i] = r

@@ -1,0 +1,341 @@
+"""Updates by key within one step of a loop: found in batches once, and then at hand.
+
+For the batches ``B`` of a collection, all buckets of them, and the updates ``N`` of the step so far::
+
+    events(k)  =  consolidate({ (v, t, c, d) in B + N under k })     with t = PAST before the step
+
+A key is looked up when it is first touched, in the few batches of its own bucket, by their
+addresses: one compiled call does all keys of a visit in all buckets, so that what a visit costs
+does not grow with the number of buckets.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+from numba.extending import intrinsic
+
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
+from pyspark_diff.kernels.updates import Int64, Updates
+
+#: The time of all that stood before the step.
+PAST = np.iinfo(np.int64).min
+
+#: Parts of an event. Those of one value at one coordinate have one rank.
+VALUE, TIME, AT, DIFF, RANK = range(5)
+#: Parts of a slot: a key, where its events are, those of them that belong to later coordinates,
+#: the last of those that were added since, and whether the batches have been searched.
+KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED = range(7)
+#: Parts of a batch: addresses of its columns, or zero and what all rows share; and its rows.
+KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENGTH = range(9)
+#: Counters of an index: slots, events, events that are not garbage, events that were added, and
+#: whether a diff is too large for sums of them to be safe.
+SLOTS, TOP, LIVE, ADDED, WIDE = range(5)
+#: The next one that was added, in the place of a rank.
+NEXT = RANK
+
+#: Diffs beyond this are left to kernels that look at each sum.
+LARGE = 1 << 31
+
+
+class KeyIndex:
+    """The updates of one collection, by key. It holds state, for one step.
+
+    Parameters
+    ----------
+    batches : iterable of (int, Updates, bool)
+        Bucket, updates, and whether they stood before the step. Each is `plain`.
+    buckets : int
+    narrow : bool
+        Whether Spark hashes the key as 32 bits.
+    """
+
+    def __init__(
+        self, batches: Iterable[tuple[int, Updates, bool]], buckets: int, narrow: bool
+    ):
+        rows: list[list[tuple[int, ...]]] = [[] for _ in range(buckets)]
+        self._held = []
+        for bucket, updates, past in batches:
+            words = updates.words
+            if words is None:
+                raise ValueError("these updates are no plain numbers")
+            if words[LENGTH]:
+                if past:
+                    words = (*words[:TIMES], 0, PAST, *words[PLACES:])
+                rows[bucket].append(words)
+                self._held.append(updates)  # their memory is looked into
+        flat = [words for held in rows for words in held]
+        self.files = np.array(flat, np.int64).reshape(len(flat), 9)
+        self.first = np.cumsum([0, *map(len, rows)])
+        self.narrow = narrow
+        self.table = np.zeros(64, np.int64)
+        self.slots = np.empty((16, 7), np.int64)
+        self.arena = np.empty((64, 5), np.int64)
+        self.added = np.empty((16, 5), np.int64)
+        self.counts = np.zeros(5, np.int64)
+
+    @property
+    def wide(self) -> bool:
+        """Whether a diff is so large that sums may not fit."""
+        return bool(self.counts[WIDE])
+
+    def room(self, keys: int) -> None:
+        """Make room for so many more keys."""
+        used = int(self.counts[SLOTS])
+        if used + keys > len(self.slots):
+            more = np.empty((2 * (used + keys), 7), np.int64)
+            more[:used] = self.slots[:used]
+            self.slots = more
+        if 2 * (used + keys) > self.table.size:
+            self.table = np.zeros(1 << (4 * (used + keys)).bit_length(), np.int64)
+            _refill(self.table, self.slots, used)
+        top, live = int(self.counts[TOP]), int(self.counts[LIVE])
+        if top > (1 << 16) and top > 3 * live:
+            self.arena = _without_garbage(self.slots, self.counts, self.arena)
+
+    def add(self, keys: Int64, values: Int64, times: Int64, diffs: Int64, at: int) -> None:
+        """Take in updates of the step, at one coordinate, in any order."""
+        self.room(keys.size)
+        used = int(self.counts[ADDED])
+        if used + keys.size > len(self.added):
+            more = np.empty((2 * (used + keys.size), 5), np.int64)
+            more[:used] = self.added[:used]
+            self.added = more
+        _add(self.table, self.slots, self.added, self.counts, keys, values, times, diffs, at)
+
+
+@intrinsic  # type: ignore[misc]
+def _word(context, address):  # type: ignore[no-untyped-def]
+    def load(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load(pointer)
+
+    return types.int64(types.int64), load
+
+
+@jit
+def word(address):  # type: ignore[no-untyped-def]
+    """The 64-bit number at an address."""
+    return _word(address)
+
+
+@jit
+def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
+    """A part of a row of a batch."""
+    address = files[f, addresses]
+    if address == 0:
+        return files[f, shared]
+    return word(address + 8 * row)
+
+
+@jit
+def seek(address, length, left, x):  # type: ignore[no-untyped-def]
+    """First row from ``left`` on whose key is not less than ``x``."""
+    right = left
+    step = 1
+    while right < length and word(address + 8 * right) < x:
+        left = right + 1
+        right += step
+        step *= 2
+    right = min(right, length)
+    while left < right:
+        middle = (left + right) // 2
+        if word(address + 8 * middle) < x:
+            left = middle + 1
+        else:
+            right = middle
+    return left
+
+
+@jit
+def bucket_of(first, narrow, key):  # type: ignore[no-untyped-def]
+    """The bucket of a key."""
+    if first.size == 2:
+        return 0
+    if narrow:
+        return np.int64(bucket_of_int(key, first.size - 1))
+    return np.int64(bucket_of_long(key, first.size - 1))
+
+
+@jit
+def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
+    """The slot of a key; -1 where it has none, and is to be given none."""
+    mixed = key * 0x1E3779B97F4A7C15
+    place = (mixed ^ (mixed >> 29)) & (table.size - 1)
+    while table[place] != 0:
+        s = table[place] - 1
+        if slots[s, KEY] == key:
+            return s
+        place = (place + 1) & (table.size - 1)
+    if not make:
+        return -1
+    s = counts[SLOTS]
+    counts[SLOTS] = s + 1
+    table[place] = s + 1
+    slots[s, KEY] = key
+    slots[s, FIRST] = 0
+    slots[s, COUNT] = 0
+    slots[s, LATER] = 0
+    slots[s, LATER_COUNT] = 0
+    slots[s, HEAD] = -1
+    slots[s, LOADED] = 0
+    return s
+
+
+@kernel("int64[:], int64[:,:], int64")
+def _refill(table, slots, used):  # type: ignore[no-untyped-def]
+    for s in range(used):
+        mixed = slots[s, KEY] * 0x1E3779B97F4A7C15
+        place = (mixed ^ (mixed >> 29)) & (table.size - 1)
+        while table[place] != 0:
+            place = (place + 1) & (table.size - 1)
+        table[place] = s + 1
+
+
+@kernel("int64[:,:], int64[:], int64[:,:]")
+def _without_garbage(slots, counts, arena):  # type: ignore[no-untyped-def]
+    kept = np.empty((2 * counts[LIVE] + 64, 5), np.int64)
+    top = 0
+    for s in range(counts[SLOTS]):
+        # Those of later coordinates have a place of their own.
+        for where, count in ((FIRST, COUNT), (LATER, LATER_COUNT)):
+            begin = slots[s, where]
+            slots[s, where] = top
+            for i in range(begin, begin + slots[s, count]):
+                copied(arena, i, kept, top)
+                top += 1
+    counts[TOP] = top
+    counts[LIVE] = top
+    return kept
+
+
+@kernel(
+    "int64[:], int64[:,:], int64[:,:], int64[:], int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64"
+)
+def _add(table, slots, added, counts, keys, values, times, diffs, at):  # type: ignore
+    for i in range(keys.size):
+        s = slot_of(table, slots, counts, keys[i], True)
+        n = counts[ADDED]
+        counts[ADDED] = n + 1
+        added[n, VALUE] = values[i]
+        added[n, TIME] = times[i]
+        added[n, AT] = at
+        added[n, DIFF] = diffs[i]
+        added[n, NEXT] = slots[s, HEAD]
+        slots[s, HEAD] = n
+        if abs(diffs[i]) > LARGE:
+            counts[WIDE] = 1
+
+
+@jit
+def copied(source, i, target, j):  # type: ignore[no-untyped-def]
+    """Copy one event."""
+    for p in range(5):
+        target[j, p] = source[i, p]
+
+
+@jit
+def grown(arena, used, least):  # type: ignore[no-untyped-def]
+    """The same events with room for more."""
+    if arena.shape[0] >= least:
+        return arena
+    more = np.empty((max(2 * arena.shape[0], least), 5), np.int64)
+    for i in range(used):
+        copied(arena, i, more, i)
+    return more
+
+
+@jit
+def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: ignore[no-untyped-def]
+    """Append the rows of a key in some batches; gives the events and their number."""
+    for f in range(begin, end):
+        address = files[f, KEYS]
+        length = files[f, LENGTH]
+        row = seek(address, length, cursors[f], key)
+        cursors[f] = row
+        while row < length and word(address + 8 * row) == key:
+            arena = grown(arena, top, top + 1)
+            arena[top, VALUE] = part(files, f, VALUES, VALUES, row)
+            arena[top, TIME] = part(files, f, TIMES, TIME_OF_ALL, row)
+            arena[top, AT] = part(files, f, PLACES, PLACE_OF_ALL, row)
+            arena[top, DIFF] = part(files, f, DIFFS, DIFF_OF_ALL, row)
+            if abs(arena[top, DIFF]) > LARGE:
+                counts[WIDE] = 1
+            top += 1
+            row += 1
+    return arena, top
+
+
+@jit
+def before(events, i, j, a, b, c):  # type: ignore[no-untyped-def]
+    """Whether an event comes strictly before another one, by three parts."""
+    if events[i, a] != events[j, a]:
+        return events[i, a] < events[j, a]
+    if events[i, b] != events[j, b]:
+        return events[i, b] < events[j, b]
+    return events[i, c] < events[j, c]
+
+
+@jit
+def ordered(events, low, high, a, b, c, spare):  # type: ignore[no-untyped-def]
+    """Sort a run of events by three parts, in place and stable; gives room for the next time."""
+    for i in range(low + 1, high):
+        if before(events, i, i - 1, a, b, c):
+            break
+    else:
+        return spare
+    if spare.shape[0] < high - low + 1:
+        spare = np.empty((2 * (high - low) + 16, 5), np.int64)
+    for start in range(low, high, 12):
+        for i in range(start + 1, min(start + 12, high)):
+            j = i
+            while j > start and before(events, j, j - 1, a, b, c):
+                for p in range(5):
+                    events[j, p], events[j - 1, p] = events[j - 1, p], events[j, p]
+                j -= 1
+    width = 12
+    while width < high - low:
+        for start in range(low, high, 2 * width):
+            middle = min(start + width, high)
+            end = min(start + 2 * width, high)
+            if middle >= end or not before(events, middle, middle - 1, a, b, c):
+                continue
+            i, j = start, middle
+            for k in range(end - start):
+                if i < middle and (j == end or not before(events, j, i, a, b, c)):
+                    copied(events, i, spare, k)
+                    i += 1
+                else:
+                    copied(events, j, spare, k)
+                    j += 1
+            for k in range(end - start):
+                copied(spare, k, events, start + k)
+        width *= 2
+    return spare
+
+
+@jit
+def summed(events, low, high):  # type: ignore[no-untyped-def]
+    """Add up equal events that lie side by side, without zeros; gives the end of the rest."""
+    top = low
+    i = low
+    while i < high:
+        total = events[i, DIFF]
+        j = i + 1
+        while (
+            j < high and events[j, VALUE] == events[i, VALUE] and events[j, TIME] == events[i, TIME]
+            and events[j, AT] == events[i, AT]
+        ):
+            total += events[j, DIFF]
+            j += 1
+        if total != 0:
+            if top != i:
+                copied(events, i, events, top)
+            events[top, DIFF] = total
+            top += 1
+        i = j
+    return top
