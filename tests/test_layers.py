@@ -26,7 +26,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "times": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
-        "double_word equality grouping hashing history into_diff ipc jit join key_ranges "
+        "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
+        "jit join key_index key_ranges "
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
         "split standing sums tallies top_k updates warm_up xxhash64".split()
     ),
@@ -46,11 +47,13 @@ ROOMS: dict[str, frozenset[str]] = {
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
-    "runners": frozenset("feed local parquet pieces read spark stop tasks threads work".split()),
+    "runners": frozenset(
+        "feed local numbers parquet pieces read spark stop tasks threads work".split()
+    ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
-        "graph growth live loop lowering oscillation plan program progress rewind state step "
-        "subgraph".split()
+        "graph growth indexed_loop live loop loop_plan lowering oscillation plan program progress "
+        "rewind state step subgraph".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable feeding hold input_session "

@@ -12,10 +12,12 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterator, Sequence
+from typing import Iterator, Protocol, Sequence
 
 import numpy as np
+import pyarrow as pa
 
+from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop_plan import Planned
 from pyspark_diff.engine.oscillation import WATCHED
 from pyspark_diff.engine.state import IterationReport
@@ -26,11 +28,20 @@ from pyspark_diff.kernels.indexed_replay import BOTH, replay_new
 from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.sums import starts_of
 from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, Leave, Variable
-from pyspark_diff.operators.node import Arranged, Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.node import (
+    Arranged,
+    Concat,
+    Keyed,
+    Linear,
+    LoopScope,
+    Node,
+    Reader,
+)
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
@@ -45,9 +56,7 @@ from pyspark_diff.runners.numbers import (
 from pyspark_diff.runners.read import View, opened
 from pyspark_diff.runners.work import write_file
 from pyspark_diff.spark.schema import DIFF, TIME
-
-if TYPE_CHECKING:
-    from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.times import Antichain, Coordinate
 
 #: An index may hold so many times the rows that an operator holds at once.
 INDEXED = 4
@@ -66,20 +75,44 @@ class Sorted:
         return int(self.keys.size)
 
 
+class Around(Protocol):
+    """What a loop is a part of: it knows what stands outside, and tells of iterations."""
+
+    step: StepContext
+    lower: Antichain
+    upper: Antichain
+    #: What went round after the last iteration of each loop.
+    went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None]
+
+    def outer(self, node: Arranged) -> View:
+        """An arrangement outside of all loops."""
+
+    def inner(self, node: Arranged) -> View:
+        """An arrangement of the loop as it was before the step."""
+
+    def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
+        """Refuse a loop that swings."""
+
+    def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
+        """Say how far a loop is that takes long."""
+
+    def reported(self, iteration: IterationReport) -> None:
+        """Tell that an iteration is over."""
+
+
 class IndexedLoop:
     """The run of one loop in one step.
 
     Parameters
     ----------
-    iteration : Iteration
-        What it is a part of.
+    around : Around
     subgraph : Subgraph
     plan : Planned
     """
 
-    def __init__(self, iteration: Iteration, subgraph: Subgraph, plan: Planned):
-        self._around, self._subgraph, self._plan = iteration, subgraph, plan
-        self._step, self._graph = iteration.step, iteration.step.graph
+    def __init__(self, around: Around, subgraph: Subgraph, plan: Planned):
+        self._around, self._subgraph, self._plan = around, subgraph, plan
+        self._step, self._graph = around.step, around.step.graph
         self._most = self._step.settings.piece_rows
         self._agenda: list[int] = []
         #: What each node gives at the coordinate that is processed.
@@ -399,7 +432,7 @@ class IndexedLoop:
 def _visited(keys: Int64, due: Sequence[Int64]) -> tuple[Int64, Int64]:
     """The keys to visit, in order, and where the new updates of each begin."""
     if not due and keys.size:
-        starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        starts = starts_of(keys)
         return keys[starts], np.append(starts, keys.size)
     every = np.unique(np.concatenate([keys, *due]))
     return every, np.append(np.searchsorted(keys, every), keys.size)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Collection, Mapping
 
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.indexed_replay import BOTH, GREATEST, LEAST, NUMBER, PRESENT
+from pyspark_diff.kernels.indexed_replay import BOTH, LEAST, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
@@ -85,8 +85,8 @@ def _mode(node: Reader, wanted: Mapping[Node, frozenset[str]]) -> int | None:
     """What an operator gives of a key, as a replay over an index has it."""
     kernel = node.kernel
     if isinstance(kernel, TopKKernel):
-        if kernel.k == 1 and kernel.mode == "rows" and len(kernel.names) == 2:
-            return GREATEST if kernel.from_back else LEAST
+        if kernel.k == 1 and kernel.mode == "rows" and not kernel.from_back:
+            return LEAST if len(kernel.names) == 2 else None
     elif isinstance(kernel, (CountKernel, ThresholdKernel)):
         if node.arranged[0].layout(wanted[node.arranged[0]]).value is not None:
             return None

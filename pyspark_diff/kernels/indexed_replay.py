@@ -1,9 +1,9 @@
 """What an operator gives at one coordinate of a loop, over an index by key, in one compiled call.
 
-With ``E`` the updates of a key at smaller coordinates, ``N`` those at the one that is processed, and
-``F`` the operator's function, what it gives there is known from its input alone::
+With ``E`` the updates of a key at smaller coordinates, ``N`` those at the one that is processed,
+and ``F`` the operator's function, what it gives there is known from its input alone::
 
-    given  =  d/dt ( F(E + N accumulated up to t) - F(E accumulated up to t) )      for t in the step
+    given  =  d/dt ( F(E + N accumulated up to t) - F(E accumulated up to t) )    for t in the step
 
 since what it gave at all smaller coordinates adds up to ``F(E)``. So what was given is never looked
 up, and ``F`` is evaluated only while the accumulations with and without ``N`` differ.
@@ -43,9 +43,9 @@ from pyspark_diff.kernels.key_index import (
 )
 from pyspark_diff.kernels.updates import Int64
 
-#: What is given of a key: its least or its greatest value that stands, once; how often it stands,
-#: if not zero times; itself, if it stands; or how often it stands without and with what is new.
-LEAST, GREATEST, NUMBER, PRESENT, BOTH = range(5)
+#: What is given of a key: its least value that stands, once; how often it stands, if not zero
+#: times; itself, if it stands; or how often it stands without and with what is new.
+LEAST, NUMBER, PRESENT, BOTH = range(4)
 
 #: Keys with more events than this have their values in heaps.
 MANY = 192
@@ -149,13 +149,13 @@ def _replay(  # type: ignore[no-untyped-def]
         count = slots[s, COUNT]
         top = counts[TOP]
         arena = grown(arena, top, top + count + size)
-        if count + size <= MANY or mode > GREATEST:
+        if count + size <= MANY or mode != LEAST:
             out, n, held, top = _few(
                 arena, begin, begin + count, fresh, size, top, mode, out, n, held, key
             )
         else:
             out, n, spare, top = _many(
-                arena, begin, begin + count, fresh, size, top, mode, out, n, spare, key
+                arena, begin, begin + count, fresh, size, top, out, n, spare, key
             )
         slots[s, FIRST] = counts[TOP]
         slots[s, COUNT] = top - counts[TOP]
@@ -261,13 +261,13 @@ def _few(  # type: ignore[no-untyped-def]
         there = here = False  # whether anything is given without and with what is new, and what
         old = new = np.int64(0)
         if differing > 0:
-            if mode <= GREATEST:
+            if mode == LEAST:
                 for k in range(values):
                     value = held[0, k]
-                    if held[1, k] > 0 and (not there or (value < old) == (mode == LEAST)):
+                    if held[1, k] > 0 and (not there or value < old):
                         there = True
                         old = value
-                    if held[2, k] > 0 and (not here or (value < new) == (mode == LEAST)):
+                    if held[2, k] > 0 and (not here or value < new):
                         here = True
                         new = value
             else:
@@ -354,7 +354,7 @@ def _wider(held):  # type: ignore[no-untyped-def]
 
 @jit
 def _many(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, top, mode, out, n, spare, key
+    arena, begin, end, fresh, size, top, out, n, spare, key
 ):
     """The same for a key with many values: they are numbered, and a heap knows the first of them
     that stands, or that has stood and was not taken off yet."""
@@ -375,11 +375,6 @@ def _many(  # type: ignore[no-untyped-def]
             value_of[distinct] = numbered[i, VALUE]
             distinct += 1
         rank[numbered[i, RANK]] = distinct - 1
-    if mode == GREATEST:
-        for i in range(count):
-            rank[i] = distinct - 1 - rank[i]
-        for r in range(distinct // 2):
-            value_of[r], value_of[distinct - 1 - r] = value_of[distinct - 1 - r], value_of[r]
     sums = np.zeros((2, distinct), np.int64)
     inside = np.zeros((2, distinct), np.bool_)
     heap = np.empty((2, distinct), np.int64)

@@ -1,6 +1,6 @@
 """Updates by key within one step of a loop: found in batches once, and then at hand.
 
-For the batches ``B`` of a collection, all buckets of them, and the updates ``N`` of the step so far::
+For the batches ``B`` of a collection, in all buckets, and the updates ``N`` of the step so far::
 
     events(k)  =  consolidate({ (v, t, c, d) in B + N under k })     with t = PAST before the step
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Iterable
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -111,8 +110,8 @@ class KeyIndex:
 @intrinsic  # type: ignore[misc]
 def _word(context, address):  # type: ignore[no-untyped-def]
     def load(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.load(pointer)
+        pointer = context.get_value_type(types.CPointer(types.int64))
+        return builder.load(builder.inttoptr(arguments[0], pointer))
 
     return types.int64(types.int64), load
 
@@ -120,7 +119,7 @@ def _word(context, address):  # type: ignore[no-untyped-def]
 @jit
 def word(address):  # type: ignore[no-untyped-def]
     """The 64-bit number at an address."""
-    return _word(address)
+    return _word(address)  # type: ignore[call-arg]
 
 
 @jit

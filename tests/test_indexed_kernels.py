@@ -1,0 +1,183 @@
+"""Kernels over an index by key, against what they say, computed record by record."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.indexed_join import join_new
+from pyspark_diff.kernels.indexed_replay import (
+    BOTH,
+    LEAST,
+    MANY,
+    NUMBER,
+    PRESENT,
+    replay_new,
+)
+from pyspark_diff.kernels.key_index import LARGE, KeyIndex
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.updates import Updates
+
+LOWER = 5
+LAYOUT = Layout((pa.int64(),), value=Layout((pa.int64(),)))
+
+#: Rows of (key, value, time, coordinate, diff).
+key, value = st.integers(0, 3), st.integers(-2, 2)
+diff = st.sampled_from([-2, -1, 1, 1, 2])
+past = st.lists(
+    st.tuples(key, value, st.integers(0, LOWER - 1), st.integers(0, 4), diff), max_size=25
+)
+fresh = st.lists(st.tuples(key, value, st.integers(LOWER, LOWER + 6), diff), max_size=15)
+
+
+def updates(rows, coordinates=True):
+    if not rows:
+        return Updates(np.empty(0, np.int64), None, 0, 1, np.empty(0, np.int64))
+    k, v, t, c, d = (np.array(column, np.int64) for column in zip(*rows))
+    found = Updates(k, None, t, d, v, coordinate=c if coordinates else 0)
+    return consolidate(found).updates
+
+
+def index_of(batches, buckets):
+    """An index of batches of rows, each a pair of rows and whether they are past."""
+    parts = [
+        (bucket, part, old) for rows, old in batches
+        for bucket, part in partition(updates(rows), LAYOUT, buckets)
+    ]
+    return KeyIndex(parts, buckets, narrow=False)
+
+
+def in_order(rows):
+    """Rows of (key, value, time, diff) as a kernel takes them."""
+    found = updates([(k, v, t, 0, d) for k, v, t, d in rows], False)
+    if not len(found):
+        return (np.empty(0, np.int64),) * 4
+    return found.key64, found.val64, found.times(), found.diffs()
+
+
+@given(
+    batches=st.lists(past, max_size=3), rounds=st.lists(fresh, min_size=1, max_size=4),
+    mode=st.sampled_from([LEAST, NUMBER, PRESENT, BOTH]), buckets=st.integers(1, 3),
+    many=st.booleans(),
+)
+def test_replay(batches, rounds, mode, buckets, many):
+    if mode in (NUMBER, PRESENT, BOTH):
+        batches = [[(k, 0, t, c, d) for k, _, t, c, d in batch] for batch in batches]
+        rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]
+    elif many:
+        batches.append([(1, v, 0, v % 3, 1) for v in range(3, MANY + 3)])
+    index = index_of([(batch, True) for batch in batches], buckets)
+    every = [(k, v, t, c, d) for batch in batches for k, v, t, c, d in batch]
+    due: dict[int, set[int]] = {}
+    for at in range(6):
+        rows = rounds[at] if at < len(rounds) else []
+        keys, values, times, diffs = in_order(rows)
+        visited = np.array(sorted({*keys.tolist(), *due.pop(at, ())}), np.int64)
+        starts = np.append(np.searchsorted(keys, visited), keys.size)
+        found, again, when = replay_new(
+            visited, starts, values, times, diffs, index, at, mode
+        )
+        for k, c in zip(again.tolist(), when.tolist()):
+            due.setdefault(c, set()).add(k)
+        every += [(k, v, t, at, d) for k, v, t, d in rows]
+        assert Counter(given_of(found, mode)) == expected(every, at, mode)
+
+
+def given_of(found, mode):
+    """What a kernel gave, as records with multiplicities; functions of both are their product."""
+    given: Counter = Counter()
+    before: dict = {}
+    for k, v, t, d in found.T.tolist():
+        if mode != BOTH:
+            given[k, v, t] += d
+            continue
+        change = _function(d) - _function(v)
+        if t >= LOWER:
+            given[k, 0, t] += change - before.get(k, 0)
+        before[k] = change
+    return {record: d for record, d in given.items() if d}
+
+
+def _function(count):
+    return count * count
+
+
+def expected(every, at, mode):
+    found: Counter = Counter()
+    for k in {row[0] for row in every}:
+        last: Counter = Counter()
+        for t in range(LOWER - 1, LOWER + 7):
+            now = result(every, k, t, at, mode)
+            now.subtract(result(every, k, t, at - 1, mode))
+            if t >= LOWER:
+                for v in {*now, *last}:
+                    found[k, v, t] += now[v] - last[v]
+            last = now
+    return {record: d for record, d in found.items() if d}
+
+
+def result(every, k, t, at, mode):
+    counts: Counter = Counter()
+    for key, v, time, c, d in every:
+        if key == k and time <= t and c <= at:
+            counts[v] += d
+    standing = [v for v, n in counts.items() if n > 0]
+    if mode == LEAST:
+        return Counter([min(standing)] if standing else [])
+    number = counts[0]
+    if mode == NUMBER:
+        return Counter([number] if number else [])
+    return Counter({0: _function(number) if mode == BOTH else int(number > 0)})
+
+
+@given(
+    batches=st.lists(st.tuples(past, st.just(True)), max_size=3), new=fresh,
+    rounds=st.lists(st.tuples(fresh, fresh), min_size=1, max_size=4), buckets=st.integers(1, 3),
+)
+def test_join(batches, new, rounds, buckets):
+    """Rounds of new updates of ours, after each of which some of theirs are added."""
+    outside = [(k, v, t, 0, d) for k, v, t, d in new]
+    index = index_of([*batches, (outside, False)], buckets)
+    every = [row for batch, _ in batches for row in batch] + outside
+    for at, (ours, added) in enumerate(rounds):
+        pairs = join_new(*in_order(ours), index, at, 1 << 20)
+        found: Counter = Counter()
+        for k, a, b, t, d, c in pairs.T.tolist():
+            found[k, a, b, t, c] += d
+        wanted: Counter = Counter()
+        for k, a, t, d in ours:
+            for key, b, time, c, e in every:
+                if k == key:
+                    when = t if time < LOWER else max(t, time)
+                    wanted[k, a, b, when, max(c, at)] += d * e
+        assert +found == +wanted and -found == -wanted
+        keys, values, times, diffs = in_order(added)
+        index.add(keys, values, times, diffs, at)
+        every += [(k, v, t, at, d) for k, v, t, d in added]
+
+
+def test_what_comes_and_goes_makes_no_pairs():
+    rows = [(1, v, LOWER + v + gone, -1 if gone else 1) for v in range(200) for gone in (0, 1)]
+    index = index_of([([(k, v, t, 0, d) for k, v, t, d in rows], False)], 1)
+    pairs = join_new(*in_order(rows), index, 0, 1 << 20)
+    assert pairs.shape[1] < 1000
+
+
+def test_more_pairs_than_may_be_are_refused():
+    index = index_of([([(1, v, 0, 0, 1) for v in range(100)], True)], 1)
+    rows = [(1, v, LOWER, 1) for v in range(100)]
+    assert join_new(*in_order(rows), index, 0, 9999) is None
+
+
+@pytest.mark.parametrize("mode", [LEAST, NUMBER])
+def test_large_diffs_are_left_to_others(mode):
+    index = index_of([([(1, 0, 0, 0, LARGE + 1)], True)], 1)
+    keys, values, times, diffs = in_order([(1, 0, LOWER, 1)])
+    assert replay_new(keys, np.array([0, 1]), values, times, diffs, index, 0, mode) is None

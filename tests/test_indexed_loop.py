@@ -1,0 +1,227 @@
+"""Loops on numbers alone give what all others give, step by step and in turns with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, DiffOverflowError, StalledError, graphs
+from pyspark_diff.engine.indexed_loop import IndexedLoop
+from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.runners.numbers import Unfit
+
+node = st.integers(0, 6)
+#: Inserts and removals of edges, each at one of the next few times; some cancel, some go below
+#: zero.
+changes = st.lists(
+    st.tuples(node, node, st.integers(0, 3), st.sampled_from([1, 1, 1, -1, 2])), max_size=8
+)
+
+
+def both_ways(edges):
+    return edges.union(edges.select(F.col("dst").alias("src"), F.col("src").alias("dst")))
+
+
+def nearest(edges):
+    def further(near):
+        moved = near.join(edges, "src").select(
+            F.col("dst").alias("src"), (F.col("distance") + 1).alias("distance")
+        )
+        kept = start.union(moved.where("distance < 9"))
+        return kept.top_k(1, "distance", per="src")
+
+    start = edges.where("src = 0").select("src").distinct().withColumn(
+        "distance", F.lit(0).cast("long")
+    )
+    return start.iterate(further)
+
+
+def least_label(edges):
+    labels = edges.select("src").distinct().withColumn("label", F.col("src"))
+
+    def round_of(now):
+        sent = now.join(edges, "src").select(F.col("dst").alias("src"), "label")
+        return labels.union(sent).top_k(1, "label", per="src")
+
+    return labels.iterate(round_of)
+
+
+def reached(edges):
+    start = edges.where("src = 0").select("src").distinct()
+    return start.iterate(
+        lambda now: start.union(
+            now.join(edges, "src").select(F.col("dst").alias("src"))
+        ).distinct()
+    )
+
+
+def core(edges):
+    simple = both_ways(edges.where("src != dst")).distinct()
+
+    def round_of(kept):
+        active = kept.select("src").threshold(lambda n: 1 if n >= 2 else 0)
+        half = simple.join(active, "src").select(
+            F.col("dst").alias("src"), F.col("src").alias("dst")
+        )
+        return half.join(active, "src").select(
+            F.col("dst").alias("src"), F.col("src").alias("dst")
+        )
+
+    return simple.iterate(round_of)
+
+
+def counted(edges):
+    """How often each node is met on ways of a few edges, as data, in a loop that is left early."""
+    start = edges.select("src").distinct()
+
+    def round_of(now):
+        met = now.join(edges, "src").select(F.col("dst").alias("src"))
+        return met.count().where("count > 1").select("src").union(start)
+
+    return start.iterate(round_of, max_iterations=4, on_limit="return")
+
+
+BODIES = {
+    "nearest": nearest, "least label": least_label, "reached": reached, "core": core,
+    "counted": counted,
+}
+
+
+class Flow:
+    """One dataflow, and what each of its steps was run by."""
+
+    def __init__(self, spark, body, buckets):
+        self.flow = Dataflow(spark, runner="local", buckets=buckets)
+        edges, self.edges = self.flow.input("edges", "src long, dst long")
+        # Below zero records have no order to come to rest in.
+        found = BODIES[body](edges if body == "nearest" else edges.distinct())
+        self.kept = found.keep()
+        self._given: Counter = Counter()
+        found.inspect(self._take)
+
+    def step(self, updates, upto):
+        self.edges.update(updates)
+        self.edges.advance_to(upto)
+        self.edges.flush()
+        self._given.clear()
+        self.flow.step()
+
+    def _take(self, record, time, diff):
+        self._given[tuple(record), time] += diff
+
+    @property
+    def given(self):
+        """The updates of the last step."""
+        return {record: diff for record, diff in self._given.items() if diff}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@given(
+    steps=st.lists(changes, min_size=1, max_size=4), buckets=st.integers(1, 3),
+    turns=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_in_turns_with_the_others(spark, body, steps, buckets, turns):
+    with pytest.MonkeyPatch.context() as patch:
+        ours, plain = Flow(spark, body, buckets), Flow(spark, body, buckets)
+        run, done = IndexedLoop.run, []
+
+        def told(loop):
+            run(loop)
+            done.append(True)
+
+        patch.setattr(IndexedLoop, "run", told)
+        indexed = Iteration._indexed
+        with ours.flow, plain.flow:
+            for number, (updates, fits) in enumerate(zip(steps, turns)):
+                lower = 4 * number
+                rows = [(a, b, lower + t, d) for a, b, t, d in updates]
+                for flow, there in ((ours, fits), (plain, False)):
+                    patch.setattr(Iteration, "_indexed", indexed if there else lambda *_: False)
+                    before = len(done)
+                    flow.step(rows, lower + 4)
+                    assert len(done) == before or there
+                assert ours.given == plain.given
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_they_fit(spark, body, monkeypatch):
+    """All of these loops are run on numbers, and in the load as well."""
+    done = []
+    run = IndexedLoop.run
+    monkeypatch.setattr(IndexedLoop, "run", lambda loop: done.append(run(loop)))
+    found = Flow(spark, body, 2)
+    with found.flow:
+        found.step([(0, 1, 0, 1), (1, 2, 0, 1), (2, 0, 0, 1)], 1)
+        found.step([(0, 1, 1, -1)], 2)
+        assert len(done) == 2
+
+
+def test_what_overflows_is_told_by_the_others(spark):
+    with Dataflow(spark, runner="local") as flow:
+        numbers, session = flow.input("numbers", "n long")
+        found = numbers.iterate(
+            lambda now: numbers.union(now.select((F.col("n") * 4).alias("n"))).distinct()
+        )
+        found.keep()
+        session.insert([(2**40,)])
+        session.advance_to(1)
+        session.flush()
+        with pytest.raises(DiffOverflowError):
+            flow.step()
+
+
+def test_a_loop_that_never_rests_is_refused(spark):
+    with Dataflow(spark, runner="local") as flow:
+        numbers, session = flow.input("numbers", "n long")
+        numbers.iterate(
+            lambda now: numbers.union(now.select((F.col("n") + 1).alias("n"))).distinct(),
+            max_iterations=20,
+        ).keep()
+        session.insert([(1,)])
+        session.advance_to(1)
+        session.flush()
+        with pytest.raises(StalledError):
+            flow.step()
+
+
+def test_rows_that_are_no_numbers_go_the_other_way(spark, monkeypatch):
+    unfit = []
+    run = IndexedLoop.run
+
+    def told(loop):
+        try:
+            run(loop)
+        except Unfit:
+            unfit.append(True)
+            raise
+
+    monkeypatch.setattr(IndexedLoop, "run", told)
+    found = Flow(spark, "reached", 2)
+    with found.flow:
+        found.step([(0, 1, 0, 1), (None, 2, 0, 1), (1, None, 0, 1)], 1)
+        assert unfit
+        assert {row[0] for row in found.kept.at(0).collect()} == {0, 1, None}
+
+
+def test_more_rows_than_an_operator_may_hold_go_the_other_way(spark, monkeypatch):
+    done = []
+    run = IndexedLoop.run
+    monkeypatch.setattr(IndexedLoop, "run", lambda loop: done.append(run(loop)))
+    rows = [(int(a), int(b), 0, 1) for a, b in np.random.default_rng(2).integers(0, 40, (400, 2))]
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        flow._piece_rows = 60
+        edges, session = flow.input("edges", "src long, dst long")
+        roots, starts = flow.input("roots", "node long")
+        kept = graphs.bfs(edges, roots).keep()
+        starts.insert([(0,)])
+        session.update(rows)
+        for one in (session, starts):
+            one.advance_to(1)
+            one.flush()
+        flow.step()
+        assert not done and kept.at(0).count() == 40
