@@ -14,8 +14,8 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
 from pyspark_diff.kernels.indexed_replay import (
     BOTH,
+    DENSE,
     LEAST,
-    MANY,
     NUMBER,
     PRESENT,
     replay_new,
@@ -72,7 +72,9 @@ def test_replay(batches, rounds, mode, buckets, many):
         batches = [[(k, 0, t, c, d) for k, _, t, c, d in batch] for batch in batches]
         rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]
     elif many:
-        batches.append([(1, v, 0, v % 3, 1) for v in range(3, MANY + 3)])
+        # Far apart.
+        batches = [[(k, v * DENSE, t, c, d) for k, v, t, c, d in batch] for batch in batches]
+        rounds = [[(k, v * DENSE, t, d) for k, v, t, d in rows] for rows in rounds]
     index = index_of([(batch, True) for batch in batches], buckets)
     every = [(k, v, t, c, d) for batch in batches for k, v, t, c, d in batch]
     due: dict[int, set[int]] = {}

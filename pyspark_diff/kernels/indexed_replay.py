@@ -21,11 +21,13 @@ from pyspark_diff.kernels.key_index import (
     COUNT,
     DIFF,
     FIRST,
+    HIGH,
     LARGE,
     LATER,
     LATER_COUNT,
     LIVE,
     LOADED,
+    LOW,
     PAST,
     RANK,
     TIME,
@@ -47,8 +49,8 @@ from pyspark_diff.kernels.updates import Int64
 #: times; itself, if it stands; or how often it stands without and with what is new.
 LEAST, NUMBER, PRESENT, BOTH = range(4)
 
-#: Keys with more events than this have their values in heaps.
-MANY = 192
+#: Keys with more values than this between the least and the greatest have them in heaps.
+DENSE = 256
 
 
 def replay_new(
@@ -107,7 +109,7 @@ def _replay(  # type: ignore[no-untyped-def]
     cursors = np.zeros(files.shape[0], np.int64)
     spare = np.empty((64, 5), np.int64)
     fresh = np.empty((64, 5), np.int64)
-    held = np.empty((3, 64), np.int64)
+    sums = np.zeros((2, DENSE), np.int64)
     for q in range(keys.size):
         key = keys[q]
         s = slot_of(table, slots, counts, key, True)
@@ -149,9 +151,15 @@ def _replay(  # type: ignore[no-untyped-def]
         count = slots[s, COUNT]
         top = counts[TOP]
         arena = grown(arena, top, top + count + size)
-        if count + size <= MANY or mode != LEAST:
-            out, n, held, top = _few(
-                arena, begin, begin + count, fresh, size, top, mode, out, n, held, key
+        low, high = slots[s, LOW], slots[s, HIGH]
+        for i in range(size):
+            low = min(low, fresh[i, VALUE])
+            high = max(high, fresh[i, VALUE])
+        slots[s, LOW], slots[s, HIGH] = low, high
+        if float(high) - float(low) < DENSE:
+            out, n, top = _dense(
+                arena, begin, begin + count, fresh, size, top, mode, out, n, sums, low,
+                high - low + 1, key,
             )
         else:
             out, n, spare, top = _many(
@@ -182,6 +190,8 @@ def _load(  # type: ignore[no-untyped-def]
     middle = begin
     while middle < top and arena[middle, AT] < 0:
         arena[middle, AT] = 0
+        slots[s, LOW] = min(slots[s, LOW], arena[middle, VALUE])
+        slots[s, HIGH] = max(slots[s, HIGH], arena[middle, VALUE])
         middle += 1
     slots[s, FIRST] = begin
     slots[s, COUNT] = middle - begin
@@ -193,17 +203,28 @@ def _load(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _few(  # type: ignore[no-untyped-def]
-    arena, i, end, fresh, size, top, mode, out, n, held, key
+def _dense(  # type: ignore[no-untyped-def]
+    arena, i, end, fresh, size, top, mode, out, n, sums, low, span, key
 ):
-    """One key whose values are few: they are looked through. Its events, those that are new among
-    them, go to ``top`` and behind it."""
+    """One key whose values lie close together: each has a place of its own. The events of the key,
+    those that are new among them, go to ``top`` and behind it."""
     j = 0
-    values = 0  # that stand without or with what is new: value, how often without, and with it
     differing = 0
     was_out = was_in = False
     was_old = was_new = np.int64(0)
-    while i < end or j < size:
+    while j < size or differing > 0 or was_out or was_in:
+        if differing == 0 and not was_out and not was_in:
+            # Up to the next new update nothing can be given.
+            until = fresh[j, TIME]
+            while i < end and arena[i, TIME] < until:
+                v = arena[i, VALUE] - low
+                sums[0, v] += arena[i, DIFF]
+                sums[1, v] += arena[i, DIFF]
+                copied(arena, i, arena, top)
+                top += 1
+                i += 1
+        if i == end and j == size:
+            break
         if j == size or (i < end and arena[i, TIME] <= fresh[j, TIME]):
             time = arena[i, TIME]
         else:
@@ -219,7 +240,7 @@ def _few(  # type: ignore[no-untyped-def]
                     older = False
             if not older and not newer:
                 break
-            diff = change = np.int64(0)
+            diff = change = value = np.int64(0)
             if older:
                 value = arena[i, VALUE]
                 diff = arena[i, DIFF]
@@ -234,70 +255,67 @@ def _few(  # type: ignore[no-untyped-def]
                 arena[top, AT] = 0
                 arena[top, DIFF] = diff + change
                 top += 1
-            k = 0
-            while k < values and held[0, k] != value:
-                k += 1
-            if k == values:
-                if values == held.shape[1]:
-                    held = _wider(held)
-                held[0, k] = value
-                held[1, k] = 0
-                held[2, k] = 0
-                values += 1
-            differed = held[1, k] != held[2, k]
-            held[1, k] += diff
-            held[2, k] += diff + change
-            differs = held[1, k] != held[2, k]
+            v = value - low
+            differed = sums[0, v] != sums[1, v]
+            sums[0, v] += diff
+            sums[1, v] += diff + change
+            differs = sums[0, v] != sums[1, v]
             if differs and not differed:
                 differing += 1
             elif differed and not differs:
                 differing -= 1
-            if held[1, k] == 0 and held[2, k] == 0:
-                values -= 1
-                for p in range(3):
-                    held[p, k] = held[p, values]
         if quiet and differing == 0:
             continue
         there = here = False  # whether anything is given without and with what is new, and what
         old = new = np.int64(0)
+        if mode == BOTH:
+            if n + 1 > out.shape[1]:
+                out = _longer(out, n)
+            out[0, n] = key
+            out[1, n] = sums[0, 0]
+            out[2, n] = time
+            out[3, n] = sums[1, 0]
+            n += 1
+            was_out = differing > 0
+            continue
         if differing > 0:
             if mode == LEAST:
-                for k in range(values):
-                    value = held[0, k]
-                    if held[1, k] > 0 and (not there or value < old):
-                        there = True
-                        old = value
-                    if held[2, k] > 0 and (not here or value < new):
-                        here = True
-                        new = value
+                v = 0
+                while v < span and sums[0, v] <= 0 and sums[1, v] <= 0:
+                    v += 1
+                first = v
+                while v < span and sums[0, v] <= 0:
+                    v += 1
+                there = v < span
+                old = low + v
+                v = first
+                while v < span and sums[1, v] <= 0:
+                    v += 1
+                here = v < span
+                new = low + v
             else:
-                old = held[1, 0]
-                new = held[2, 0]
+                old = sums[0, 0]
+                new = sums[1, 0]
                 there = old != 0
                 here = new != 0
                 if mode == PRESENT:
                     there = old > 0
                     here = new > 0
                     old = new = np.int64(0)
-        if mode == BOTH:
-            if differing == 0 and values > 0:
-                old = new = held[1, 0]
-            if n + 1 > out.shape[1]:
-                out = _longer(out, n)
-            out[0, n] = key
-            out[1, n] = old
-            out[2, n] = time
-            out[3, n] = new
-            n += 1
-            was_out = differing > 0
-            continue
         if there and here and old == new:
             there = here = False
         if time != PAST:
             out, n = _emit(out, n, key, time, here, new, there, old, was_in, was_new, was_out,
                            was_old)
         was_out, was_in, was_old, was_new = there, here, old, new
-    return out, n, held, top
+    while i < end:
+        copied(arena, i, arena, top)
+        top += 1
+        i += 1
+    for side in range(2):
+        for v in range(span):
+            sums[side, v] = 0
+    return out, n, top
 
 
 @jit
@@ -348,16 +366,11 @@ def _longer(out, n):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _wider(held):  # type: ignore[no-untyped-def]
-    return _longer(held, held.shape[1])
-
-
-@jit
 def _many(  # type: ignore[no-untyped-def]
     arena, begin, end, fresh, size, top, out, n, spare, key
 ):
-    """The same for a key with many values: they are numbered, and a heap knows the first of them
-    that stands, or that has stood and was not taken off yet."""
+    """The same for a key whose values lie far apart: they are numbered, and a heap knows the first
+    of them that stands, or that has stood and was not taken off yet."""
     count = end - begin + size
     numbered = np.empty((count, 5), np.int64)
     for i in range(end - begin):

@@ -22,13 +22,14 @@ from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
 from pyspark_diff.kernels.updates import Int64, Updates
 
 #: The time of all that stood before the step.
-PAST = np.iinfo(np.int64).min
+PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 #: Parts of an event. Those of one value at one coordinate have one rank.
 VALUE, TIME, AT, DIFF, RANK = range(5)
 #: Parts of a slot: a key, where its events are, those of them that belong to later coordinates,
-#: the last of those that were added since, and whether the batches have been searched.
-KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED = range(7)
+#: the last of those that were added since, whether the batches have been searched, and the least
+#: and the greatest of its values so far.
+KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED, LOW, HIGH = range(9)
 #: Parts of a batch: addresses of its columns, or zero and what all rows share; and its rows.
 KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENGTH = range(9)
 #: Counters of an index: slots, events, events that are not garbage, events that were added, and
@@ -72,7 +73,7 @@ class KeyIndex:
         self.first = np.cumsum([0, *map(len, rows)])
         self.narrow = narrow
         self.table = np.zeros(64, np.int64)
-        self.slots = np.empty((16, 7), np.int64)
+        self.slots = np.empty((16, 9), np.int64)
         self.arena = np.empty((64, 5), np.int64)
         self.added = np.empty((16, 5), np.int64)
         self.counts = np.zeros(5, np.int64)
@@ -86,7 +87,7 @@ class KeyIndex:
         """Make room for so many more keys."""
         used = int(self.counts[SLOTS])
         if used + keys > len(self.slots):
-            more = np.empty((2 * (used + keys), 7), np.int64)
+            more = np.empty((2 * (used + keys), 9), np.int64)
             more[:used] = self.slots[:used]
             self.slots = more
         if 2 * (used + keys) > self.table.size:
@@ -182,6 +183,8 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
     slots[s, LATER_COUNT] = 0
     slots[s, HEAD] = -1
     slots[s, LOADED] = 0
+    slots[s, LOW] = MOST
+    slots[s, HIGH] = PAST
     return s
 
 
