@@ -24,12 +24,12 @@ from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.local import LocalRunner, rows_of
+from pyspark_diff.runners.local import THREADED, LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Work, write_file
+from pyspark_diff.runners.work import BucketResult, Work, merge_together, write_file
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -281,6 +281,7 @@ class StepContext:
             lower.bound,
             upper.bound,
             self.settings.piece_rows,
+            all_buckets=self.settings.buckets,
         )
 
     def _settled(self, node: Arranged, trace: Trace, upper: Antichain) -> int | None:
@@ -436,12 +437,14 @@ class StepContext:
         rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
         if several:
-            runner = self.local if self.settings.few(rows) else self.spark_runner
+            few, directory = self.settings.few(rows), self.directory_of(node)
             paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
-            made = runner.merge(
-                paths, self.directory_of(node), since,
-                self.settings.piece_rows,
-            )
+            if few and rows < min(THREADED, self.settings.piece_rows) and len(paths) > 1:
+                layout = self.graph.form(node).layout
+                made = merge_together(paths, directory, since, layout, self.settings.buckets)
+            else:
+                runner = self.local if few else self.spark_runner
+                made = runner.merge(paths, directory, since, self.settings.piece_rows)
             self.written.extend(file.path for files in made.values() for file in files)
             merged.update(made)
         return {bucket: files for bucket, files in merged.items() if files}

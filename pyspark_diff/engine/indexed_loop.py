@@ -27,7 +27,6 @@ from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, W
 from pyspark_diff.kernels.indexed_replay import BOTH, replay_new
 from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.sums import starts_of
 from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.operators.join import JoinKernel
@@ -54,7 +53,7 @@ from pyspark_diff.runners.numbers import (
     together,
 )
 from pyspark_diff.runners.read import View, opened
-from pyspark_diff.runners.work import write_file
+from pyspark_diff.runners.work import write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 
@@ -399,15 +398,12 @@ class IndexedLoop:
         for node, parts in self._parts.items():
             if not node.keeps:
                 continue
-            layout = node.layout(self._graph.wanted[node])
+            layout = self._graph.form(node).layout
             grouped = consolidate(_whole(parts, layout)).updates
-            directory = step.directory_of(node)
-            files = {}
-            for bucket, rows in partition(grouped, layout, step.settings.buckets):
-                made = write_file(directory, f"{bucket:05d}", rows, in_memory=True)
-                step.written.extend(file.path for file in made)
-                if made:
-                    files[bucket] = tuple(made)
+            files = write_files(
+                step.directory_of(node), grouped, layout, step.settings.buckets
+            )
+            step.written.extend(file.path for made in files.values() for file in made)
             if files:
                 trace = step.trace(node, around.lower).joined(around.lower, around.upper, files)
                 step.traces[node] = step.merged(node, trace, [around.lower])

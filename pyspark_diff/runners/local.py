@@ -16,15 +16,21 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import Updates, concat
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.parquet import ROWS
 from pyspark_diff.runners.pieces import Intake, Waiting, share
-from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.read import Read, read_bucket, read_together
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.threads import side_by_side
-from pyspark_diff.runners.work import BucketResult, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Work,
+    merge_bucket,
+    run_bucket,
+    run_together,
+)
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -52,6 +58,10 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
+        if work.buckets > 1 and rows_of(feeds) < THREADED:
+            found = self._together(work, schema, feeds)
+            if found is not None:
+                return found
         intake = Intake(os.path.dirname(work.directory), work.most)
         for feed in feeds:
             for bucket, part in self._parts(work, schema, feed):
@@ -70,6 +80,11 @@ class LocalRunner:
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
         buckets, waiting = read.buckets(), Waiting(read.most)
+        if rows < THREADED and len(buckets) > 1 and not read.at and not read.kernel.visits_all:
+            with self._stop.obeyed():
+                found = read_together(read, buckets, Waiting(read.most))
+            if found is not None:
+                return found
         threads = _threads(buckets, rows)
         if threads > 1:
             most = share(map(read.rows, buckets), read.most, threads)
@@ -78,6 +93,19 @@ class LocalRunner:
         return self._each(
             lambda bucket: read_bucket(read, bucket, waiting, in_memory=True), buckets, threads
         )
+
+    def _together(
+        self, work: Work, schema: Schema, feeds: Sequence[Feed]
+    ) -> list[BucketResult] | None:
+        """What `run` gives for few rows; None where they cannot be held, or have become many."""
+        held = []
+        for feed in feeds:
+            how = feed.split(work, schema)
+            held += [how.updates(table) for table in self.tables(feed.bare(), work.most)]
+        if sum(map(len, held)) >= THREADED:
+            return None
+        with self._stop.obeyed():
+            return run_together(work, concat(held), Waiting(work.most))
 
     def merge(
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int

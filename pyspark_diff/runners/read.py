@@ -49,7 +49,7 @@ from pyspark_diff.operators.contract import (
     Side,
 )
 from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
-from pyspark_diff.runners.work import BucketResult, Output, write_file
+from pyspark_diff.runners.work import BucketResult, Output, write_file, write_files
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -89,6 +89,15 @@ class View:
         """All files."""
         every = (self.old, self.new, self.both, self.earlier)
         return [path for files in every for paths in files.values() for path in paths]
+
+    def together(self, buckets: Sequence[int]) -> "View":
+        """Some buckets as one, the first."""
+        every = (
+            {0: tuple(path for bucket in buckets for path in files.get(bucket, ()))}
+            for files in (self.old, self.new, self.both, self.earlier)
+        )
+        old, new, both, earlier = every
+        return replace(self, old=old, new=new, both=both, earlier=earlier)
 
     def width(self, bucket: int) -> int:
         """Bytes of a row of one bucket, about."""
@@ -167,6 +176,8 @@ class Read:
         The coordinate that is processed; ``()`` outside of loops.
     due : mapping of int to tuple of str
         In a loop, files of the keys that have to be visited besides those with new updates.
+    all_buckets : int
+        How many there are.
     """
 
     name: str
@@ -183,6 +194,7 @@ class Read:
     most: int
     at: Coordinate = ()
     due: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    all_buckets: int = 1
 
     def buckets(self) -> list[int]:
         """Buckets in which there may be something to do."""
@@ -262,6 +274,36 @@ def read_bucket(
     if isinstance(read.kernel, ReplayKernel):
         return _replayed(read, read.kernel, bucket, waiting, in_memory)
     raise TypeError(f"{read.kernel!r} is neither a replay nor bilinear")
+
+
+def read_together(
+    read: Read, buckets: Sequence[int], waiting: Waiting
+) -> list[BucketResult] | None:
+    """Do the share of some buckets at once: see `pyspark_diff.runners.work.run_together`.
+
+    Returns
+    -------
+    list of BucketResult or None
+        None where it is more than can be held, or pairs are too many.
+    """
+    own = read.own
+    one = replace(
+        read, views=tuple(view.together(buckets) for view in read.views),
+        own=None if own is None else own.together(buckets),
+    ).fitting(0)
+    if one.ranges(0) != [None]:
+        return None
+    found = read_bucket(one, 0, waiting, in_memory=True)
+    if found.rest:
+        storage.remove_files(list(found.paths()))
+        return None
+    results = [replace(found, bucket=-1, files=())]
+    if found.files and own is not None:
+        made = concat(opened(file.path for file in found.files))
+        storage.remove_files([file.path for file in found.files])
+        files = write_files(read.directory, made, own.layout, read.all_buckets)
+        results += [BucketResult(b, part, Given(), 0, 0) for b, part in files.items()]
+    return results
 
 
 class _Met:

@@ -31,6 +31,7 @@ from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
+from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread, sum_of
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
@@ -233,6 +234,77 @@ def merge_bucket(
         name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
         files += write_file(directory, name, merged, in_memory=in_memory)
     return tuple(files)
+
+
+def run_together(
+    work: Work, updates: Updates, waiting: Waiting
+) -> list[BucketResult] | None:
+    """Do the share of all buckets at once, as for few rows each of them costs as much as all.
+
+    Equal keys are in the same bucket, so a key finds nothing in the batches of others.
+
+    Parameters
+    ----------
+    work : Work
+    updates : Updates
+        The new ones, in any order.
+    waiting : Waiting
+
+    Returns
+    -------
+    list of BucketResult or None
+        None where it is more than can be held.
+    """
+    grouped = consolidate(updates)
+    old: list[Updates] = []
+    if work.kernel is not None and work.kernel.stateful and len(grouped.updates):
+        buckets = np.unique(work.layout.buckets(grouped.updates, work.buckets))
+        old = [updates for bucket in buckets.tolist() for updates in work.old(bucket)]
+    if ranges([grouped.updates], old, fitting([grouped.updates, *old], work.most)) != [None]:
+        return None
+    spool = Spool(work.directory, "out", waiting, make=True)
+    read = 0
+    if work.kernel is not None and work.output is not None:
+        side = Side(old, [], grouped, 0, work.layout, work.names, work.lower)
+        with room(work.name, [side], work.most):
+            changes, read = work.kernel([side], None, work.output.wanted)
+            spool.add(work.output.table(changes))
+    files: Mapping[int, tuple[BatchFile, ...]] = {}
+    if work.keeps:
+        kept = compact(grouped, work.since).placed(work.coordinate)
+        files = write_files(work.directory, kept, work.layout, work.buckets)
+    first = BucketResult(-1, (), spool.given(), len(updates), read)
+    return [first, *(BucketResult(b, made, Given(), 0, 0) for b, made in files.items())]
+
+
+def merge_together(
+    files: Mapping[int, Sequence[str]], directory: str, since: int | None, layout: Layout,
+    buckets: int,
+) -> dict[int, tuple[BatchFile, ...]]:
+    """As `merge_bucket` for several buckets that have few rows, in one go."""
+    batches = [storage.open_updates(path) for paths in files.values() for path in paths]
+    merged = merge(batches, since).updates
+    gone: dict[int, tuple[BatchFile, ...]] = dict.fromkeys(files, ())
+    return gone | write_files(directory, merged, layout, buckets)
+
+
+def write_files(
+    directory: str, updates: Updates, layout: Layout, buckets: int
+) -> dict[int, tuple[BatchFile, ...]]:
+    """Write a batch of whose buckets all rows are at hand, in order."""
+    few = len(updates) <= IN_MEMORY_ROWS
+    found: dict[int, tuple[BatchFile, ...]] = {}
+    for bucket, part in partition(updates, layout, buckets):
+        if few:
+            # Parts of one copy, which none of them keeps alive for long.
+            path = os.path.join(directory, f"{bucket:05d}.arrow")
+            storage.hold_in_memory(path, part)
+            found[bucket] = (BatchFile(path, len(part), part.size),)
+        else:
+            found[bucket] = tuple(
+                write_file(directory, f"{bucket:05d}", part, in_memory=True)
+            )
+    return found
 
 
 def write_file(
