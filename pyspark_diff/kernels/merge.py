@@ -32,4 +32,4 @@ def merge(batches: list[Updates], since: int | None) -> Grouped:
     >>> merge([a, b], 3).updates.key64.tolist()
     [1]
     """
-    return consolidate(concat([advanced(batch, since) for batch in batches]))
+    return consolidate(advanced(concat(batches), since))

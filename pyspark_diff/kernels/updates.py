@@ -160,10 +160,17 @@ class Updates:
         columns: tuple[pa.Array, ...] | None,
         values: tuple[pa.Array, ...] | None,
     ) -> "Updates":
-        val64 = None if self.val64 is None else self.val64[rows]
-        time = pick(self.time, rows)
-        diff = self.diff.take(rows) if isinstance(self.diff, DiffVectors) else pick(self.diff, rows)
-        coordinate = pick(self.coordinate, rows)
+        val64, time, diff, coordinate = self.val64, self.time, self.diff, self.coordinate
+        if val64 is not None:
+            val64 = val64[rows]
+        if isinstance(time, np.ndarray):
+            time = time[rows]
+        if isinstance(coordinate, np.ndarray):
+            coordinate = coordinate[rows]
+        if isinstance(diff, np.ndarray):
+            diff = diff[rows]
+        elif isinstance(diff, DiffVectors):
+            diff = diff.take(rows)
         return Updates(
             self.key64[rows], columns, time, diff, val64, values, self.ordering, coordinate
         )

@@ -293,13 +293,14 @@ def write_files(
 ) -> dict[int, tuple[BatchFile, ...]]:
     """Write a batch of whose buckets all rows are at hand, in order."""
     few = len(updates) <= IN_MEMORY_ROWS
+    width = updates.size // max(1, len(updates))
     found: dict[int, tuple[BatchFile, ...]] = {}
     for bucket, part in partition(updates, layout, buckets):
         if few:
             # Parts of one copy, which none of them keeps alive for long.
-            path = os.path.join(directory, f"{bucket:05d}.arrow")
+            path, rows = f"{directory}/{bucket:05d}.arrow", len(part)
             storage.hold_in_memory(path, part)
-            found[bucket] = (BatchFile(path, len(part), part.size),)
+            found[bucket] = (BatchFile(path, rows, rows * width),)
         else:
             found[bucket] = tuple(
                 write_file(directory, f"{bucket:05d}", part, in_memory=True)
