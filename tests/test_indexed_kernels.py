@@ -140,7 +140,8 @@ def result(every, k, t, at, mode):
 
 
 @given(
-    batches=st.lists(st.tuples(past, st.just(True)), max_size=3), new=fresh,
+    batches=st.lists(st.tuples(past, st.just(True)), max_size=3),
+    new=fresh | fresh.map(lambda rows: [(k, v, LOWER + 2, d) for k, v, _, d in rows]),
     rounds=st.lists(st.tuples(fresh, fresh), min_size=1, max_size=4), buckets=st.integers(1, 3),
 )
 def test_join(batches, new, rounds, buckets):

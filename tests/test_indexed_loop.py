@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffOverflowError, StalledError, graphs
+from pyspark_diff.engine import indexed_loop
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.runners.numbers import Unfit
@@ -123,10 +125,12 @@ class Flow:
 @pytest.mark.parametrize("body", BODIES)
 @given(
     steps=st.lists(changes, min_size=1, max_size=4), buckets=st.integers(1, 3),
-    turns=st.lists(st.booleans(), min_size=4, max_size=4),
+    turns=st.lists(st.booleans(), min_size=4, max_size=4), threads=st.sampled_from([1, 3]),
 )
-def test_in_turns_with_the_others(spark, body, steps, buckets, turns):
+def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_loop, "THREADED", 0 if threads > 1 else 1 << 30)
+        patch.setattr(os, "cpu_count", lambda: threads)
         ours, plain = Flow(spark, body, buckets), Flow(spark, body, buckets)
         run, done = IndexedLoop.run, []
 

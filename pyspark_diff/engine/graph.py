@@ -12,8 +12,8 @@ from typing import Iterable, Mapping
 import pyarrow as pa
 
 from pyspark_diff.engine.demand import readings_of, wanted_of
-from pyspark_diff.engine.lowering import Standing, lowered
 from pyspark_diff.engine.loop_plan import Planned, planned
+from pyspark_diff.engine.lowering import Standing, lowered
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
 from pyspark_diff.kernels.layout import Layout

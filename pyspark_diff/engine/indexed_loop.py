@@ -10,9 +10,10 @@ the loop is run by the operators that take anything.
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from dataclasses import dataclass
-from typing import Iterator, Protocol, Sequence
+from typing import Callable, Iterator, Protocol, Sequence, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,7 @@ from pyspark_diff.operators.node import (
 )
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.local import rows_of
+from pyspark_diff.runners.local import THREADED, rows_of
 from pyspark_diff.runners.numbers import (
     Numbers,
     Unfit,
@@ -53,10 +54,15 @@ from pyspark_diff.runners.numbers import (
     together,
 )
 from pyspark_diff.runners.read import View, opened
+from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 
+Made = TypeVar("Made")
+
+#: At most so many threads are at work in one loop.
+MOST_SHARDS = 8
 #: An index may hold so many times the rows that an operator holds at once.
 INDEXED = 4
 
@@ -72,6 +78,49 @@ class Sorted:
 
     def __len__(self) -> int:
         return int(self.keys.size)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """An index in parts, a range of keys each, which several threads read and change.
+
+    Parameters
+    ----------
+    indices : sequence of KeyIndex
+    bounds : ndarray of int64
+        The first key of each but the first.
+    """
+
+    indices: Sequence[KeyIndex]
+    bounds: Int64
+
+    @property
+    def rows(self) -> int:
+        """How many updates it holds, or has held and not let go yet."""
+        return sum(int(index.counts[TOP]) for index in self.indices)
+
+    def parts(self, rows: Sorted) -> Iterator[tuple[KeyIndex, Sorted]]:
+        """Updates by the shard that their keys are in."""
+        if len(self.indices) == 1:
+            yield self.indices[0], rows
+            return
+        stops = [0, *np.searchsorted(rows.keys, self.bounds).tolist(), len(rows)]
+        for index, begin, end in zip(self.indices, stops, stops[1:]):
+            one = slice(begin, end)
+            yield index, Sorted(rows.keys[one], rows.values[one], rows.times[one], rows.diffs[one])
+
+    def within(self, index: KeyIndex, keys: Int64) -> Int64:
+        """Those of some keys, which are in order, that are in a shard."""
+        number = self.indices.index(index)
+        stops = [0, *np.searchsorted(keys, self.bounds).tolist(), keys.size]
+        return keys[stops[number]:stops[number + 1]]
+
+    def each(
+        self, do: Callable[[tuple[KeyIndex, Sorted]], Made],
+        parts: Iterator[tuple[KeyIndex, Sorted]], rows: int,
+    ) -> Iterator[Made]:
+        """What a function gives for each shard; side by side where that is worth it."""
+        return side_by_side(do, parts, len(self.indices) if rows >= THREADED else 1)
 
 
 class Around(Protocol):
@@ -123,9 +172,10 @@ class IndexedLoop:
         self._later: dict[tuple[Node, int], list[Numbers]] = {}
         self._due: dict[tuple[Node, int], list[Int64]] = {}
         #: Of each side of a join, and of the input of a replay.
-        self._indices: dict[tuple[Reader, int], KeyIndex] = {}
+        self._indices: dict[tuple[Reader, int], Shards] = {}
         self._left: dict[Leave, list[Numbers]] = {leave: [] for leave in subgraph.leaves}
-        self._entered: dict[Node, Numbers | None] = {}
+        #: Where the keys of a shard end, if there are several.
+        self._bounds = np.empty(0, np.int64)
 
     def run(self) -> None:
         """Run the loop to rest.
@@ -146,6 +196,7 @@ class IndexedLoop:
         """Whether all that is read is numbers, and what is new of it few rows."""
         step = self._step
         rows: float = 0
+        largest = np.empty(0, np.int64)
         for node in self._subgraph.items:
             if isinstance(node, Enter):
                 feeds = [
@@ -166,8 +217,15 @@ class IndexedLoop:
                 rows += view.rows
             for files in (view.old, view.new):
                 for paths in files.values():
-                    if any(updates.words is None for updates in opened(paths)):
-                        return False
+                    for updates in opened(paths):
+                        if updates.words is None:
+                            return False
+                        if updates.key64.size > largest.size:
+                            largest = updates.key64
+        cores = min(os.cpu_count() or 1, MOST_SHARDS)
+        if rows >= THREADED and largest.size > cores:
+            # Its keys lie as those of others do, more or less: they are of the same kind.
+            self._bounds = largest[[largest.size * part // cores for part in range(1, cores)]]
         return step.settings.few(rows)
 
     def _view(self, node: Arranged) -> View:
@@ -295,41 +353,61 @@ class IndexedLoop:
                 ))
         return self._fresh.get(node)
 
-    def _index(self, node: Reader, number: int) -> KeyIndex:
+    def _is_empty(self, node: Arranged) -> bool:
+        """Whether an arrangement has nothing from before the step, nor from outside of the loop."""
+        view = self._view(node)
+        return not (view.old or view.new)
+
+    def _index(self, node: Reader, number: int) -> Shards:
         """What one side of an operator has, by key."""
         if (node, number) not in self._indices:
-            source = node.arranged[number]
-            view = self._view(source)
-            batches = (
+            view = self._view(node.arranged[number])
+            batches = [
                 (bucket, updates, files is view.old)
                 for files in (view.old, view.new)
                 for bucket, paths in files.items() for updates in opened(paths)
-            )
-            self._indices[node, number] = KeyIndex(
-                batches, self._step.settings.buckets, view.layout.narrow
-            )
+            ]
+            buckets, narrow = self._step.settings.buckets, view.layout.narrow
+            shards = [
+                KeyIndex(batches, buckets, narrow) for _ in range(self._bounds.size + 1)
+            ]
+            self._indices[node, number] = Shards(shards, self._bounds)
         return self._indices[node, number]
 
     def _join(self, node: Reader, at: int) -> Numbers | None:
         left, right = node.arranged
         # What is outside of the loop has all of the step in its index already: it is met last.
         order = ((0, 1), (1, 0)) if right.loop is not None else ((1, 0), (0, 1))
+        # What is outside has nothing new at later coordinates, that would meet what is new now.
+        both = left.loop is not None and right.loop is not None
         found: list[Numbers] = []
         for ours, theirs in order:
-            rows = self._new(node.arranged[ours], at)
+            alone = (node, theirs) not in self._indices and self._is_empty(node.arranged[theirs])
+            rows = None if alone and not both else self._new(node.arranged[ours], at)
             if rows is None:
                 continue
-            index = self._index(node, theirs)
-            pairs = join_new(rows.keys, rows.values, rows.times, rows.diffs, index, at, self._most)
-            if pairs is None or index.counts[TOP] > INDEXED * self._most:
-                raise Unfit
             self._step.report.rows_in += len(rows)
-            if pairs.shape[1]:
-                found += self._placed(node, ours, pairs, at)
-            if node.arranged[ours].loop is not None:
-                self._index(node, ours).add(rows.keys, rows.values, rows.times, rows.diffs, at)
+            if not alone:
+                found += self._pairs(node, ours, rows, at)
+            if both:
+                for index, part in self._index(node, ours).parts(rows):
+                    index.add(part.keys, part.values, part.times, part.diffs, at)
         self._step.report.local_runs += bool(found)
         return together(found)
+
+    def _pairs(self, node: Reader, ours: int, rows: Sorted, at: int) -> Iterator[Numbers]:
+        """What is new of one side, with all that the other side has: what belongs to now."""
+        shards = self._index(node, 1 - ours)
+
+        def pairs_of(part: tuple[KeyIndex, Sorted]) -> Int64 | None:
+            index, new = part
+            return join_new(new.keys, new.values, new.times, new.diffs, index, at, self._most)
+
+        for pairs in shards.each(pairs_of, shards.parts(rows), len(rows)):
+            if pairs is None or shards.rows > INDEXED * self._most:
+                raise Unfit
+            if pairs.shape[1]:
+                yield from self._placed(node, ours, pairs, at)
 
     def _placed(self, node: Reader, ours: int, pairs: Int64, at: int) -> Iterator[Numbers]:
         """The pairs that belong to the coordinate; the others are put off."""
@@ -368,22 +446,32 @@ class IndexedLoop:
                 return None
             none = np.empty(0, np.int64)
             new = Sorted(none, none, none, none)
-        keys, starts = _visited(new.keys, due)
-        mode = self._plan.modes[node]
-        index = self._index(node, 0)
-        found = replay_new(
-            keys, starts, new.values, new.times, new.diffs, index, at, mode
-        )
-        if found is None or index.counts[TOP] > 2 * INDEXED * self._most:
-            raise Unfit
-        given, again, when = found
-        if again.size:
-            for code in np.unique(when).tolist():  # few, as above
-                self._due.setdefault((node, code), []).append(again[when == code])
-                self._note(code)
+        mode, shards = self._plan.modes[node], self._index(node, 0)
+        every = np.unique(np.concatenate(due)) if due else new.keys[:0]
+
+        def given_of(part: tuple[KeyIndex, Sorted]) -> tuple[Int64, Int64, Int64] | None:
+            index, rows = part
+            keys, starts = _visited(rows.keys, shards.within(index, every))
+            return replay_new(
+                keys, starts, rows.values, rows.times, rows.diffs, index, at, mode
+            )
+
+        found: list[Sorted] = []
+        for made in shards.each(given_of, shards.parts(new), len(new) + every.size):
+            if made is None or shards.rows > 2 * INDEXED * self._most:
+                raise Unfit
+            given, again, when = made
+            if again.size:
+                for code in np.unique(when).tolist():  # few, as above
+                    self._due.setdefault((node, code), []).append(again[when == code])
+                    self._note(code)
+            found.append(_by_function(node, given) if mode == BOTH else Sorted(*given))
+        rows = found[0] if len(found) == 1 else Sorted(*(
+            np.concatenate([getattr(one, name) for one in found])
+            for name in ("keys", "values", "times", "diffs")
+        ))
         self._step.report.rows_in += len(new)
         self._step.report.local_runs += 1
-        rows = _by_function(node, given) if mode == BOTH else Sorted(*given)
         if not len(rows):
             return None
         self._step.report.rows_out += len(rows)
@@ -425,12 +513,12 @@ class IndexedLoop:
         return (Feed(source, until=self._around.upper),)
 
 
-def _visited(keys: Int64, due: Sequence[Int64]) -> tuple[Int64, Int64]:
+def _visited(keys: Int64, due: Int64) -> tuple[Int64, Int64]:
     """The keys to visit, in order, and where the new updates of each begin."""
-    if not due and keys.size:
+    if not due.size and keys.size:
         starts = starts_of(keys)
         return keys[starts], np.append(starts, keys.size)
-    every = np.unique(np.concatenate([keys, *due]))
+    every = np.unique(np.concatenate([keys, due]))
     return every, np.append(np.searchsorted(keys, every), keys.size)
 
 

@@ -130,7 +130,7 @@ def _join(  # type: ignore[no-untyped-def]
             if batches == 0:
                 continue
             simple = batches == 1 and files[batch, TIMES] == 0 and files[batch, PLACES] == 0
-            if simple and files[batch, TIME_OF_ALL] == PAST and files[batch, PLACE_OF_ALL] <= at:
+            if simple and files[batch, PLACE_OF_ALL] <= at:
                 begin = cursors[batch]
                 end = begin
                 while end < files[batch, LENGTH] and word(files[batch, KEYS] + 8 * end) == key:
@@ -145,7 +145,7 @@ def _join(  # type: ignore[no-untyped-def]
                         out[OURS_KEY, n] = key
                         out[OURS, n] = values[i]
                         out[THEIRS, n] = part(files, batch, VALUES, VALUES, row)
-                        out[WHEN, n] = times[i]
+                        out[WHEN, n] = max(times[i], files[batch, TIME_OF_ALL])
                         out[PRODUCT, n] = product
                         out[WHERE, n] = at
                         n += 1

@@ -19,8 +19,11 @@ import pyarrow as pa
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.key_index import AT, DIFF as DIFF_PART, LARGE, TIME as TIME_PART, VALUE
-from pyspark_diff.kernels.key_index import ordered, summed
+from pyspark_diff.kernels.key_index import AT
+from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
+from pyspark_diff.kernels.key_index import LARGE
+from pyspark_diff.kernels.key_index import TIME as TIME_PART
+from pyspark_diff.kernels.key_index import VALUE, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.updates import Int64, Updates, joined
 from pyspark_diff.operators.contract import Stage
