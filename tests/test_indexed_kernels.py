@@ -14,8 +14,8 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
 from pyspark_diff.kernels.indexed_replay import (
     BOTH,
-    DENSE,
     LEAST,
+    NEAR,
     NUMBER,
     PRESENT,
     replay_new,
@@ -73,8 +73,10 @@ def test_replay(batches, rounds, mode, buckets, many):
         rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]
     elif many:
         # Far apart.
-        batches = [[(k, v * DENSE, t, c, d) for k, v, t, c, d in batch] for batch in batches]
-        rounds = [[(k, v * DENSE, t, d) for k, v, t, d in rows] for rows in rounds]
+        batches = [[(k, v * NEAR, t, c, d) for k, v, t, c, d in batch] for batch in batches]
+        rounds = [[(k, v * NEAR, t, d) for k, v, t, d in rows] for rows in rounds]
+        if len(batches) % 2:  # and more of them than are looked through
+            batches.append([(1, v, 0, v % 3, 1) for v in range(2 * NEAR, 4 * NEAR)])
     index = index_of([(batch, True) for batch in batches], buckets)
     every = [(k, v, t, c, d) for batch in batches for k, v, t, c, d in batch]
     due: dict[int, set[int]] = {}

@@ -29,7 +29,6 @@ from pyspark_diff.kernels.key_index import (
     LOADED,
     LOW,
     PAST,
-    RANK,
     TIME,
     TOP,
     VALUE,
@@ -49,8 +48,13 @@ from pyspark_diff.kernels.updates import Int64
 #: times; itself, if it stands; or how often it stands without and with what is new.
 LEAST, NUMBER, PRESENT, BOTH = range(4)
 
-#: Keys with more values than this between the least and the greatest have them in heaps.
-DENSE = 256
+#: With no more numbers than this between the least and the greatest value, each has its place.
+NEAR = 256
+#: More values than this are in heaps, and not looked through.
+FEW = 64
+#: Of what is worked with for one key: the number of each event's value, the value of each number,
+#: how often it stands without and with what is new, whether it is in the heaps, and these.
+NUMBERS, VALUES, SUMS, INSIDE, HEAPS = 0, 1, 2, 4, 6
 
 
 def replay_new(
@@ -109,7 +113,7 @@ def _replay(  # type: ignore[no-untyped-def]
     cursors = np.zeros(files.shape[0], np.int64)
     spare = np.empty((64, 5), np.int64)
     fresh = np.empty((64, 5), np.int64)
-    sums = np.zeros((2, DENSE), np.int64)
+    work = np.zeros((8, NEAR), np.int64)
     for q in range(keys.size):
         key = keys[q]
         s = slot_of(table, slots, counts, key, True)
@@ -156,15 +160,14 @@ def _replay(  # type: ignore[no-untyped-def]
             low = min(low, fresh[i, VALUE])
             high = max(high, fresh[i, VALUE])
         slots[s, LOW], slots[s, HIGH] = low, high
-        if float(high) - float(low) < DENSE:
-            out, n, top = _dense(
-                arena, begin, begin + count, fresh, size, top, mode, out, n, sums, low,
-                high - low + 1, key,
-            )
-        else:
-            out, n, spare, top = _many(
-                arena, begin, begin + count, fresh, size, top, out, n, spare, key
-            )
+        if work.shape[1] < max(count + size, NEAR):
+            work = np.zeros((8, 2 * (count + size)), np.int64)
+        span, spare = _numbered(
+            arena, begin, begin + count, fresh, size, low, high, work, spare
+        )
+        out, n, top = _walk(
+            arena, begin, begin + count, fresh, size, top, mode, out, n, work, span, key
+        )
         slots[s, FIRST] = counts[TOP]
         slots[s, COUNT] = top - counts[TOP]
         counts[LIVE] += slots[s, COUNT] - count
@@ -203,12 +206,68 @@ def _load(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _dense(  # type: ignore[no-untyped-def]
-    arena, i, end, fresh, size, top, mode, out, n, sums, low, span, key
+def _numbered(  # type: ignore[no-untyped-def]
+    arena, begin, end, fresh, size, low, high, work, spare
 ):
-    """One key whose values lie close together: each has a place of its own. The events of the key,
-    those that are new among them, go to ``top`` and behind it."""
+    """Number the values of a key in their order; gives how many there may be."""
+    old = end - begin
+    count = old + size
+    if float(high) - float(low) < NEAR:
+        for i in range(old):
+            work[NUMBERS, i] = arena[begin + i, VALUE] - low
+        for j in range(size):
+            work[NUMBERS, old + j] = fresh[j, VALUE] - low
+        for v in range(high - low + 1):
+            work[VALUES, v] = low + v
+        return high - low + 1, spare
+    span = 0
+    if count <= FEW:
+        for i in range(count):
+            value = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
+            at = span
+            while at > 0 and work[VALUES, at - 1] > value:
+                at -= 1
+            if at == 0 or work[VALUES, at - 1] != value:
+                for k in range(span, at, -1):
+                    work[VALUES, k] = work[VALUES, k - 1]
+                work[VALUES, at] = value
+                span += 1
+    else:
+        every = np.empty((count, 5), np.int64)
+        for i in range(count):
+            every[i, VALUE] = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
+        spare = ordered(every, 0, count, VALUE, VALUE, VALUE, spare)
+        for i in range(count):
+            if i == 0 or every[i, VALUE] != every[i - 1, VALUE]:
+                work[VALUES, span] = every[i, VALUE]
+                span += 1
+    for i in range(count):
+        value = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
+        left, right = 0, span
+        while left < right:
+            middle = (left + right) // 2
+            if work[VALUES, middle] < value:
+                left = middle + 1
+            else:
+                right = middle
+        work[NUMBERS, i] = left
+    return span, spare
+
+
+@jit
+def _walk(  # type: ignore[no-untyped-def]
+    arena, begin, end, fresh, size, top, mode, out, n, work, span, key
+):
+    """Walk through the events of a key in order of time, those that are new among them; together
+    they go to ``top`` and behind it.
+
+    Where values are many, a heap knows the first of those that stand, or that have stood and were
+    not taken off yet.
+    """
+    i = begin
     j = 0
+    heaped = np.zeros(2, np.int64)
+    heaps = mode == LEAST and span > NEAR
     differing = 0
     was_out = was_in = False
     was_old = was_new = np.int64(0)
@@ -217,9 +276,12 @@ def _dense(  # type: ignore[no-untyped-def]
             # Up to the next new update nothing can be given.
             until = fresh[j, TIME]
             while i < end and arena[i, TIME] < until:
-                v = arena[i, VALUE] - low
-                sums[0, v] += arena[i, DIFF]
-                sums[1, v] += arena[i, DIFF]
+                v = work[NUMBERS, i - begin]
+                work[SUMS, v] += arena[i, DIFF]
+                work[SUMS + 1, v] += arena[i, DIFF]
+                if heaps and work[SUMS, v] > 0:
+                    _push(work, heaped, 0, v)
+                    _push(work, heaped, 1, v)
                 copied(arena, i, arena, top)
                 top += 1
                 i += 1
@@ -240,13 +302,15 @@ def _dense(  # type: ignore[no-untyped-def]
                     older = False
             if not older and not newer:
                 break
-            diff = change = value = np.int64(0)
+            diff = change = value = v = np.int64(0)
             if older:
                 value = arena[i, VALUE]
+                v = work[NUMBERS, i - begin]
                 diff = arena[i, DIFF]
                 i += 1
             if newer:
                 value = fresh[j, VALUE]
+                v = work[NUMBERS, end - begin + j]
                 change = fresh[j, DIFF]
                 j += 1
             if diff + change != 0:
@@ -255,15 +319,18 @@ def _dense(  # type: ignore[no-untyped-def]
                 arena[top, AT] = 0
                 arena[top, DIFF] = diff + change
                 top += 1
-            v = value - low
-            differed = sums[0, v] != sums[1, v]
-            sums[0, v] += diff
-            sums[1, v] += diff + change
-            differs = sums[0, v] != sums[1, v]
+            differed = work[SUMS, v] != work[SUMS + 1, v]
+            work[SUMS, v] += diff
+            work[SUMS + 1, v] += diff + change
+            differs = work[SUMS, v] != work[SUMS + 1, v]
             if differs and not differed:
                 differing += 1
             elif differed and not differs:
                 differing -= 1
+            if heaps:
+                for side in range(2):
+                    if work[SUMS + side, v] > 0:
+                        _push(work, heaped, side, v)
         if quiet and differing == 0:
             continue
         there = here = False  # whether anything is given without and with what is new, and what
@@ -272,30 +339,29 @@ def _dense(  # type: ignore[no-untyped-def]
             if n + 1 > out.shape[1]:
                 out = _longer(out, n)
             out[0, n] = key
-            out[1, n] = sums[0, 0]
+            out[1, n] = work[SUMS, 0]
             out[2, n] = time
-            out[3, n] = sums[1, 0]
+            out[3, n] = work[SUMS + 1, 0]
             n += 1
             was_out = differing > 0
             continue
         if differing > 0:
             if mode == LEAST:
-                v = 0
-                while v < span and sums[0, v] <= 0 and sums[1, v] <= 0:
-                    v += 1
-                first = v
-                while v < span and sums[0, v] <= 0:
-                    v += 1
-                there = v < span
-                old = low + v
-                v = first
-                while v < span and sums[1, v] <= 0:
-                    v += 1
-                here = v < span
-                new = low + v
+                first, second = _first(work, heaped, 0, span, heaps), np.int64(span)
+                if first == span or work[SUMS + 1, first] <= 0 or heaps:
+                    second = _first(work, heaped, 1, span, heaps)
+                else:
+                    # What stands in both may be preceded by what is new.
+                    second = _first(work, heaped, 1, first, heaps)
+                there = first < span
+                here = second < span
+                if there:
+                    old = work[VALUES, first]
+                if here:
+                    new = work[VALUES, second]
             else:
-                old = sums[0, 0]
-                new = sums[1, 0]
+                old = work[SUMS, 0]
+                new = work[SUMS + 1, 0]
                 there = old != 0
                 here = new != 0
                 if mode == PRESENT:
@@ -312,10 +378,27 @@ def _dense(  # type: ignore[no-untyped-def]
         copied(arena, i, arena, top)
         top += 1
         i += 1
-    for side in range(2):
+    for p in range(SUMS, HEAPS):
         for v in range(span):
-            sums[side, v] = 0
+            work[p, v] = 0
     return out, n, top
+
+
+@jit
+def _first(work, heaped, side, span, heaps):  # type: ignore[no-untyped-def]
+    """The number of the first value that stands; ``span`` if none does."""
+    if not heaps:
+        v = 0
+        while v < span and work[SUMS + side, v] <= 0:
+            v += 1
+        return v
+    while heaped[side] > 0:
+        v = work[HEAPS + side, 0]
+        if work[SUMS + side, v] > 0:
+            return v
+        work[INSIDE + side, v] = 0
+        _pop(work[HEAPS + side], heaped, side)
+    return span
 
 
 @jit
@@ -366,129 +449,32 @@ def _longer(out, n):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _many(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, top, out, n, spare, key
-):
-    """The same for a key whose values lie far apart: they are numbered, and a heap knows the first
-    of them that stands, or that has stood and was not taken off yet."""
-    count = end - begin + size
-    numbered = np.empty((count, 5), np.int64)
-    for i in range(end - begin):
-        copied(arena, begin + i, numbered, i)
-        numbered[i, RANK] = i
-    for j in range(size):
-        copied(fresh, j, numbered, end - begin + j)
-        numbered[end - begin + j, RANK] = end - begin + j
-    spare = ordered(numbered, 0, count, VALUE, RANK, TIME, spare)
-    rank = np.empty(count, np.int64)
-    value_of = np.empty(count, np.int64)
-    distinct = 0
-    for i in range(count):
-        if i == 0 or numbered[i, VALUE] != numbered[i - 1, VALUE]:
-            value_of[distinct] = numbered[i, VALUE]
-            distinct += 1
-        rank[numbered[i, RANK]] = distinct - 1
-    sums = np.zeros((2, distinct), np.int64)
-    inside = np.zeros((2, distinct), np.bool_)
-    heap = np.empty((2, distinct), np.int64)
-    heaped = np.zeros(2, np.int64)
-    i = begin
-    j = 0
-    differing = 0
-    was_out = was_in = False
-    was_old = was_new = np.int64(0)
-    while i < end or j < size:
-        if j == size or (i < end and arena[i, TIME] <= fresh[j, TIME]):
-            time = arena[i, TIME]
-        else:
-            time = fresh[j, TIME]
-        quiet = differing == 0 and not was_out and not was_in
-        while True:
-            older = i < end and arena[i, TIME] == time
-            newer = j < size and fresh[j, TIME] == time
-            if older and newer:
-                if arena[i, VALUE] < fresh[j, VALUE]:
-                    newer = False
-                elif arena[i, VALUE] > fresh[j, VALUE]:
-                    older = False
-            if not older and not newer:
-                break
-            diff = change = np.int64(0)
-            if older:
-                value = arena[i, VALUE]
-                r = rank[i - begin]
-                diff = arena[i, DIFF]
-                i += 1
-            if newer:
-                value = fresh[j, VALUE]
-                r = rank[end - begin + j]
-                change = fresh[j, DIFF]
-                j += 1
-            if diff + change != 0:
-                arena[top, VALUE] = value
-                arena[top, TIME] = time
-                arena[top, AT] = 0
-                arena[top, DIFF] = diff + change
-                top += 1
-            differed = sums[0, r] != sums[1, r]
-            sums[0, r] += diff
-            sums[1, r] += diff + change
-            differs = sums[0, r] != sums[1, r]
-            if differs and not differed:
-                differing += 1
-            elif differed and not differs:
-                differing -= 1
-            for side in range(2):
-                if sums[side, r] > 0 and not inside[side, r]:
-                    inside[side, r] = True
-                    _push(heap, heaped, side, r)
-        if quiet and differing == 0:
-            continue
-        there = here = False
-        old = new = np.int64(0)
-        if differing > 0:
-            for side in range(2):
-                while heaped[side] > 0 and sums[side, heap[side, 0]] <= 0:
-                    inside[side, heap[side, 0]] = False
-                    _pop(heap, heaped, side)
-            there = heaped[0] > 0
-            here = heaped[1] > 0
-            if there:
-                old = value_of[heap[0, 0]]
-            if here:
-                new = value_of[heap[1, 0]]
-        if there and here and old == new:
-            there = here = False
-        if time != PAST:
-            out, n = _emit(out, n, key, time, here, new, there, old, was_in, was_new, was_out,
-                           was_old)
-        was_out, was_in, was_old, was_new = there, here, old, new
-    return out, n, spare, top
-
-
-@jit
-def _push(heap, heaped, side, r):  # type: ignore[no-untyped-def]
+def _push(work, heaped, side, v):  # type: ignore[no-untyped-def]
+    if work[INSIDE + side, v] != 0:
+        return
+    work[INSIDE + side, v] = 1
+    heap = work[HEAPS + side]
     i = heaped[side]
     heaped[side] = i + 1
-    while i > 0 and heap[side, (i - 1) // 2] > r:
-        heap[side, i] = heap[side, (i - 1) // 2]
+    while i > 0 and heap[(i - 1) // 2] > v:
+        heap[i] = heap[(i - 1) // 2]
         i = (i - 1) // 2
-    heap[side, i] = r
+    heap[i] = v
 
 
 @jit
 def _pop(heap, heaped, side):  # type: ignore[no-untyped-def]
     heaped[side] -= 1
     size = heaped[side]
-    r = heap[side, size]
+    v = heap[size]
     i = 0
     while 2 * i + 1 < size:
         below = 2 * i + 1
-        if below + 1 < size and heap[side, below + 1] < heap[side, below]:
+        if below + 1 < size and heap[below + 1] < heap[below]:
             below += 1
-        if heap[side, below] >= r:
+        if heap[below] >= v:
             break
-        heap[side, i] = heap[side, below]
+        heap[i] = heap[below]
         i = below
     if size > 0:
-        heap[side, i] = r
+        heap[i] = v
