@@ -73,7 +73,7 @@ DONE = {
 }
 
 
-@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_done_is_what_pyspark_does(table, frame, df, share):
     other = df.where("Z > 1").alias("d")
     found, expected = [], []

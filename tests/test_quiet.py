@@ -46,6 +46,7 @@ with Dataflow(spark) as flow:
 """
 
 
+@pytest.mark.slow
 def test_joins_print_nothing():
     ran = subprocess.run(
         [sys.executable, "-c", JOINS],
