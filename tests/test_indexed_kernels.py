@@ -94,6 +94,21 @@ def test_replay(batches, rounds, mode, buckets, many):
         assert Counter(given_of(found, mode)) == expected(every, at, mode)
 
 
+@pytest.mark.parametrize("base", [2**62, -2**62 - NEAR, 2**63 - 1 - NEAR, -2**63])
+def test_large_values_that_lie_just_not_close_together(base):
+    """As floats they are equal, or about so."""
+    rows = [(1, base, LOWER, 1), (1, base + NEAR, LOWER, 1)]
+    keys, values, times, diffs = in_order(rows)
+    index, starts = KeyIndex([], 1, narrow=False), np.array([0, 2])
+    found, _, _ = replay_new(keys[:1], starts, values, times, diffs, index, 0, LEAST)
+    assert found.T.tolist() == [[1, base, LOWER, 1]]
+    keys, values, times, diffs = in_order([(1, base, LOWER + 1, -1)])
+    found, _, _ = replay_new(keys, np.array([0, 1]), values, times, diffs, index, 1, LEAST)
+    assert sorted(found.T.tolist()) == [
+        [1, base, LOWER + 1, -1], [1, base + NEAR, LOWER + 1, 1]
+    ]
+
+
 def given_of(found, mode):
     """What a kernel gave, as records with multiplicities; functions of both are their product."""
     given: Counter = Counter()

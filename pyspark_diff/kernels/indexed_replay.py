@@ -212,7 +212,7 @@ def _numbered(  # type: ignore[no-untyped-def]
     """Number the values of a key in their order; gives how many there may be."""
     old = end - begin
     count = old + size
-    if float(high) - float(low) < NEAR:
+    if 0 <= high - low < NEAR:  # below zero it has left 64 bits
         for i in range(old):
             work[NUMBERS, i] = arena[begin + i, VALUE] - low
         for j in range(size):
