@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
 from pyspark_diff.kernels.indexed_replay import (
@@ -24,6 +25,7 @@ from pyspark_diff.kernels.key_index import LARGE, KeyIndex
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.runners.numbers import added_up
 
 LOWER = 5
 LAYOUT = Layout((pa.int64(),), value=Layout((pa.int64(),)))
@@ -197,7 +199,20 @@ def test_more_pairs_than_may_be_are_refused():
 
 
 @pytest.mark.parametrize("mode", [LEAST, NUMBER])
-def test_large_diffs_are_left_to_others(mode):
-    index = index_of([([(1, 0, 0, 0, LARGE + 1)], True)], 1)
+@pytest.mark.parametrize("diff", [LARGE + 1, -2**63])
+def test_large_diffs_are_left_to_others(mode, diff):
+    index = index_of([([(1, 0, 0, 0, diff)], True)], 1)
     keys, values, times, diffs = in_order([(1, 0, LOWER, 1)])
     assert replay_new(keys, np.array([0, 1]), values, times, diffs, index, 0, mode) is None
+
+
+def test_large_diffs_that_meet_what_changes_are_left_to_others():
+    index = index_of([([(1, 0, t, 0, 1) for t in (LOWER, LOWER + 3)], False)], 1)
+    rows = [(1, 0, LOWER + t, 2**62) for t in (0, 1)]
+    assert join_new(*in_order(rows), index, 0, 100) is None
+
+
+def test_sums_that_leave_64_bits_are_told():
+    one = np.ones(2, np.int64)
+    with pytest.raises(DiffOverflowError):
+        added_up(one, one, one, np.array([-2**63, -1]))

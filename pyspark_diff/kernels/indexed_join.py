@@ -40,11 +40,13 @@ from pyspark_diff.kernels.key_index import (
     TOP,
     VALUE,
     VALUES,
+    WIDE,
     KeyIndex,
     bucket_of,
     copied,
     gathered,
     grown,
+    large,
     ordered,
     part,
     seek,
@@ -189,6 +191,8 @@ def _join(  # type: ignore[no-untyped-def]
             ours[i, TIME] = times[start + i]
             ours[i, AT] = at
             ours[i, DIFF] = diffs[start + i]
+            if large(diffs[start + i]):
+                counts[WIDE] = 1
             ours[i, RANK] = rank
         spare = ordered(ours, 0, count, TIME, RANK, AT, spare)
         least = max(count, end - begin)

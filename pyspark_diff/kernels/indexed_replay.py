@@ -22,7 +22,6 @@ from pyspark_diff.kernels.key_index import (
     DIFF,
     FIRST,
     HIGH,
-    LARGE,
     LATER,
     LATER_COUNT,
     LIVE,
@@ -38,6 +37,7 @@ from pyspark_diff.kernels.key_index import (
     copied,
     gathered,
     grown,
+    large,
     ordered,
     slot_of,
     summed,
@@ -138,7 +138,7 @@ def _replay(  # type: ignore[no-untyped-def]
             fresh[size, VALUE] = values[i]
             fresh[size, TIME] = times[i]
             fresh[size, DIFF] = diffs[i]
-            if abs(diffs[i]) > LARGE:
+            if large(diffs[i]):
                 counts[WIDE] = 1
             size += 1
         for i in range(size):

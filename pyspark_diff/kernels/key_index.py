@@ -152,6 +152,12 @@ def seek(address, length, left, x):  # type: ignore[no-untyped-def]
 
 
 @jit
+def large(diff):  # type: ignore[no-untyped-def]
+    """Whether sums of such diffs may leave 64 bits; of the least number `abs` is that number."""
+    return diff > LARGE or diff < -LARGE
+
+
+@jit
 def bucket_of(first, narrow, key):  # type: ignore[no-untyped-def]
     """The bucket of a key."""
     if first.size == 2:
@@ -229,7 +235,7 @@ def _add(table, slots, added, counts, keys, values, times, diffs, at):  # type: 
         added[n, DIFF] = diffs[i]
         added[n, NEXT] = slots[s, HEAD]
         slots[s, HEAD] = n
-        if abs(diffs[i]) > LARGE:
+        if large(diffs[i]):
             counts[WIDE] = 1
 
 
@@ -265,7 +271,7 @@ def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: igno
             arena[top, TIME] = part(files, f, TIMES, TIME_OF_ALL, row)
             arena[top, AT] = part(files, f, PLACES, PLACE_OF_ALL, row)
             arena[top, DIFF] = part(files, f, DIFFS, DIFF_OF_ALL, row)
-            if abs(arena[top, DIFF]) > LARGE:
+            if large(arena[top, DIFF]):
                 counts[WIDE] = 1
             top += 1
             row += 1

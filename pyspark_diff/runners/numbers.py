@@ -21,9 +21,8 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.key_index import AT
 from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
-from pyspark_diff.kernels.key_index import LARGE
 from pyspark_diff.kernels.key_index import TIME as TIME_PART
-from pyspark_diff.kernels.key_index import VALUE, ordered, summed
+from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.updates import Int64, Updates, joined
 from pyspark_diff.operators.contract import Stage
@@ -122,7 +121,7 @@ def added_up(
 def _small(keys, values, times, diffs):  # type: ignore[no-untyped-def]
     events = np.empty((keys.size, 5), np.int64)
     for i in range(keys.size):
-        if abs(diffs[i]) > LARGE:
+        if large(diffs[i]):
             return False, np.empty((4, 0), np.int64)
         events[i, AT] = keys[i]
         events[i, VALUE] = values[i]
