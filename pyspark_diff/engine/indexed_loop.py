@@ -25,10 +25,9 @@ from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
-from pyspark_diff.kernels.indexed_replay import BOTH, replay_new
+from pyspark_diff.kernels.indexed_replay import BOTH, replay_new, visits
 from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.sums import starts_of
 from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
@@ -425,7 +424,7 @@ class IndexedLoop:
         if where.min() == where.max() == at:
             yield rows
             return
-        for code in np.unique(where).tolist():  # few: the coordinates at which something is
+        for code in _distinct(where):
             which = np.flatnonzero(where == code)
             one = Numbers(
                 {name: held[which] for name, held in columns.items()}, rows.time[which],
@@ -447,11 +446,11 @@ class IndexedLoop:
             none = np.empty(0, np.int64)
             new = Sorted(none, none, none, none)
         mode, shards = self._plan.modes[node], self._index(node, 0)
-        every = np.unique(np.concatenate(due)) if due else new.keys[:0]
+        every = np.sort(np.concatenate(due)) if due else new.keys[:0]
 
         def given_of(part: tuple[KeyIndex, Sorted]) -> tuple[Int64, Int64, Int64] | None:
             index, rows = part
-            keys, starts = _visited(rows.keys, shards.within(index, every))
+            keys, starts = visits(rows.keys, shards.within(index, every))
             return replay_new(
                 keys, starts, rows.values, rows.times, rows.diffs, index, at, mode
             )
@@ -462,7 +461,7 @@ class IndexedLoop:
                 raise Unfit
             given, again, when = made
             if again.size:
-                for code in np.unique(when).tolist():  # few, as above
+                for code in _distinct(when):
                     self._due.setdefault((node, code), []).append(again[when == code])
                     self._note(code)
             found.append(_by_function(node, given) if mode == BOTH else Sorted(*given))
@@ -513,13 +512,12 @@ class IndexedLoop:
         return (Feed(source, until=self._around.upper),)
 
 
-def _visited(keys: Int64, due: Int64) -> tuple[Int64, Int64]:
-    """The keys to visit, in order, and where the new updates of each begin."""
-    if not due.size and keys.size:
-        starts = starts_of(keys)
-        return keys[starts], np.append(starts, keys.size)
-    every = np.unique(np.concatenate([keys, due]))
-    return every, np.append(np.searchsorted(keys, every), keys.size)
+def _distinct(codes: Int64) -> list[int]:
+    """The coordinates at which something is: few, and most often small."""
+    low, high = int(codes.min()), int(codes.max())
+    if high - low < codes.size:
+        return [low + code for code in np.flatnonzero(np.bincount(codes - low)).tolist()]
+    return np.unique(codes).tolist()
 
 
 def _by_function(node: Reader, given: Int64) -> Sorted:

@@ -57,6 +57,36 @@ FEW = 64
 NUMBERS, VALUES, SUMS, INSIDE, HEAPS = 0, 1, 2, 4, 6
 
 
+@kernel("int64[:]-, int64[:]-")
+def visits(keys, due):  # type: ignore[no-untyped-def]
+    """The keys to visit and where the new updates of each begin, and the last one's end.
+
+    Parameters
+    ----------
+    keys : ndarray of int64
+        Of new updates, in order.
+    due : ndarray of int64
+        Keys to be visited in any case, in order.
+    """
+    every = np.empty(keys.size + due.size, np.int64)
+    starts = np.empty(keys.size + due.size + 1, np.int64)
+    n = i = j = 0
+    while i < keys.size or j < due.size:
+        if j == due.size or (i < keys.size and keys[i] <= due[j]):
+            key = keys[i]
+        else:
+            key = due[j]
+        every[n] = key
+        starts[n] = i
+        n += 1
+        while i < keys.size and keys[i] == key:
+            i += 1
+        while j < due.size and due[j] == key:
+            j += 1
+    starts[n] = i
+    return every[:n], starts[: n + 1]
+
+
 def replay_new(
     keys: Int64, starts: Int64, values: Int64, times: Int64, diffs: Int64, index: KeyIndex,
     at: int, mode: int,
