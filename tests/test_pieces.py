@@ -33,7 +33,7 @@ from pyspark_diff.runners import local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
-from pyspark_diff.spark.schema import Schema
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace import arrangement, storage
 
 RUNNERS = ["local", "spark"]
@@ -213,6 +213,28 @@ def test_a_table_comes_in_by_slices(small):
     found = list(LocalRunner(None).tables(Feed(source), PIECE))
     assert [part.num_rows for part in found] == [PIECE] * 5
     assert pa.concat_tables(found) == table
+
+
+def test_few_rows_that_become_many_are_not_all_made_to_be_counted(tmp_path, monkeypatch):
+    """A stage may make many rows of one: they are cut into buckets as they come."""
+    most, given = 100, []
+    zeros = np.zeros(most // 2, np.int64)
+    table = pa.table({"k": zeros, TIME: zeros, DIFF: zeros + 1})
+
+    def tables(self, feed, most=None):
+        for number in range(20):
+            given.append(number)
+            yield table
+
+    monkeypatch.setattr(LocalRunner, "tables", tables)
+    work = Work(
+        "arrange", Layout((pa.int64(),)), ("k",), 2, None, None, {}, str(tmp_path / "made"), True,
+        None, None, None, most,
+    )
+    schema = Schema(T.StructType().add("k", "long"))
+    (found,) = LocalRunner(None).run(work, schema, [Feed(UpdateRows(schema, rows=1))])
+    assert [file.rows for file in found.files] == [1]
+    assert given == [0, 1, 2, *range(20)]  # three are too many; then all, one by one
 
 
 # Wide rows.

@@ -98,12 +98,14 @@ class LocalRunner:
         self, work: Work, schema: Schema, feeds: Sequence[Feed]
     ) -> list[BucketResult] | None:
         """What `run` gives for few rows; None where they cannot be held, or have become many."""
-        held = []
+        held, rows = [], 0
         for feed in feeds:
             how = feed.split(work, schema)
-            held += [how.updates(table) for table in self.tables(feed.bare(), work.most)]
-        if sum(map(len, held)) >= THREADED:
-            return None
+            for table in self.tables(feed.bare(), work.most):
+                held.append(how.updates(table))
+                rows += len(held[-1])
+                if rows >= THREADED or rows > work.most:
+                    return None
         with self._stop.obeyed():
             return run_together(work, concat(held), Waiting(work.most))
 
