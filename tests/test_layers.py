@@ -29,7 +29,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
         "jit join key_index key_ranges "
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
-        "split standing sums tallies top_k updates warm_up xxhash64".split()
+        "split standing sums tallies time_order top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
         "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.time_order import in_time_order
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_rows
@@ -56,7 +57,11 @@ class Inspect(Node):
         tables = [table for table in tables if table.num_rows or not at]
         if not tables:
             return []
-        table = pa.concat_tables(tables).sort_by(TIME)
+        table = pa.concat_tables(tables)
+        # Arrow takes 300 ns a row to sort and move them, most of which is for looking at chunks.
+        order = in_time_order(as_int64(table[TIME].combine_chunks()).to_numpy())
+        if order is not None:
+            table = table.combine_chunks().take(pa.array(order))
         if self.by_table:
             table = table.rename_columns([*self.schema.names, time, diff])
             if at:
