@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.jit import jit, kernel, signature
+from pyspark_diff.kernels.join import Reached, join
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
@@ -291,7 +293,48 @@ def test_merge(data, layout, since):
         with pytest.raises(DiffOverflowError):
             merge(parts, since)
         return
-    check_moved(layout, check_grouped(layout, merge(parts, since)), rows, since)
+    merged = merge(parts, since)
+    found = check_grouped(layout, Grouped(merged, starts_of(layout, merged)))
+    check_moved(layout, found, rows, since)
+
+
+@contextmanager
+def every_merge():
+    """Batches are merged however few their rows are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_diff.kernels.merge.MERGED", 0)
+        yield
+
+
+numbers = st.sampled_from(EDGES) | st.integers(0, 3)
+
+
+@many
+@given(
+    parts=st.lists(st.lists(st.tuples(numbers, numbers, st.integers(0, 5), numbers), min_size=1),
+                   min_size=1, max_size=4),
+    since=sinces,
+)
+def test_merge_of_numbers(parts, since):
+    batches = []
+    for rows in parts:
+        key, value, time, diff = np.array(rows, dtype=np.int64).T.copy()
+        with suppress(DiffOverflowError):
+            batches.append(consolidate(Updates(key, None, time, diff, value)).updates)
+    batches = [batch for batch in batches if len(batch)]
+    try:
+        expected = consolidate(advanced(concat(batches), since)).updates
+    except DiffOverflowError:
+        with every_merge(), pytest.raises(DiffOverflowError):
+            merge(batches, since)
+        return
+    with every_merge():
+        found = merge(batches, since)
+    assert isinstance(found.time, int) == isinstance(expected.time, int) or not len(found)
+    for name in ("key64", "val64") if len(expected) else ("key64",):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+    assert found.times().tolist() == expected.times().tolist()
+    assert found.diffs().tolist() == expected.diffs().tolist()
 
 
 def several(data, layout):
@@ -515,7 +558,7 @@ def test_nothing(layout):
         assert list(split(updates, layout, 3)) == []
         assert [column.type for column in layout.decode(updates)] == list(layout.types)
         assert accumulated(grouped.records(), [updates])[1] == 0
-        assert len(merge([updates, updates], 3).updates) == 0
+        assert len(merge([updates, updates], 3)) == 0
         assert len(ipc.from_bytes(ipc.to_bytes(updates))) == 0
 
 
@@ -686,3 +729,64 @@ def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
         assert grouped.starts.tolist() == heads
         keys = [i for i, p in enumerate(places) if i == 0 or p[0] != places[i - 1][0]]
         assert grouped.key_starts.tolist() == keys
+
+
+# join
+
+changes = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 4), st.sampled_from((-2, -1, 1))
+    ),
+    max_size=12,
+)
+
+
+@many
+@given(
+    old=st.tuples(changes, changes), new=st.tuples(changes, changes),
+    kind=st.sampled_from(("numbers", "text", "colliding")), cut=st.booleans(),
+    most=st.integers(1, 20), replayed=st.sampled_from((-1, 4096)),
+)
+def test_join_of_histories(old, new, kind, cut, most, replayed):
+    value = Layout((pa.string(),), hash_mask=1 if kind == "colliding" else -1)
+    value = Layout((pa.int64(),)) if kind == "numbers" else value
+    layout = Layout((pa.int64(),), value=value)
+
+    def batch(rows):
+        keys, values, times, diffs = zip(*rows)
+        values = [ord(v) for v in values] if kind == "numbers" else list(values)
+        columns = [pa.array(keys, pa.int64()), pa.array(values, value.types[0])]
+        return consolidate(layout.encode(columns, np.array(times), np.array(diffs)))
+
+    later = [[(k, v, t + 5, d) for k, v, t, d in rows] for rows in new]
+    sides = []
+    for before, rows in zip(old, later):
+        half = len(before) // 2 if cut else 0
+        held = [batch(part).updates for part in (before[:half], before[half:]) if part]
+        sides.append(Reached(held, [], batch(rows) if rows else Grouped(empty(), np.empty(0)), 0))
+    found, pieces = Counter(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_diff.kernels.join.LONG", replayed)
+        pairs = join(*sides, (), 5, most)
+        for piece in pairs.pieces:
+            made = list(piece())
+            assert all(0 < len(part) <= most for part in made)
+            pieces += made
+    assert sum(map(len, pieces)) <= pairs.rows
+    for part in pieces:
+        left = [layout.column(part.left, i, part.left_rows).to_pylist() for i in range(2)]
+        right = [layout.column(part.right, i, part.right_rows).to_pylist() for i in range(2)]
+        times, diffs = (np.broadcast_to(x, len(part)).tolist() for x in (part.time, part.diff))
+        for k, a, other, b, time, diff in zip(*left, *right, times, diffs):
+            assert k == other
+            found[k, a, b, time] += diff
+    expected = Counter()
+    everything = [[(*row, False) for row in rows] for rows in old]
+    for rows, more in zip(everything, later):
+        rows += [(*row, True) for row in more]
+    for k, a, s, c, recent in everything[0]:
+        for other, b, t, d, also in everything[1]:
+            if k == other and (recent or also):
+                names = (ord(a), ord(b)) if kind == "numbers" else (a, b)
+                expected[k, *names, max(s, t)] += c * d
+    assert {k: d for k, d in found.items() if d} == {k: d for k, d in expected.items() if d}

@@ -113,13 +113,16 @@ class LocalRunner:
         self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
     ) -> dict[int, tuple[BatchFile, ...]]:
         """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
-        merged = {}
-        for bucket in sorted(files):
+        buckets = sorted(files)
+        threads = _threads(buckets, THREADED)
+
+        def merged(bucket: int) -> tuple[BatchFile, ...]:
             self._stop.check()
-            merged[bucket] = merge_bucket(
-                files[bucket], directory, bucket, since, most, in_memory=True
+            return merge_bucket(
+                files[bucket], directory, bucket, since, max(1, most // threads), in_memory=True
             )
-        return merged
+
+        return dict(zip(buckets, side_by_side(merged, buckets, threads)))
 
     def _parts(
         self, work: Work, schema: Schema, feed: Feed

@@ -230,7 +230,7 @@ def merge_bucket(
     batches = [storage.open_updates(path) for path in paths]
     files: list[BatchFile] = []
     for number, keys in enumerate(ranges(batches, [], fitting(batches, most))):
-        merged = merge([within(batch, keys) for batch in batches], since).updates
+        merged = merge([within(batch, keys) for batch in batches], since)
         name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
         files += write_file(directory, name, merged, in_memory=in_memory)
     return tuple(files)
@@ -283,7 +283,7 @@ def merge_together(
 ) -> dict[int, tuple[BatchFile, ...]]:
     """As `merge_bucket` for several buckets that have few rows, in one go."""
     batches = [storage.open_updates(path) for paths in files.values() for path in paths]
-    merged = merge(batches, since).updates
+    merged = merge(batches, since)
     gone: dict[int, tuple[BatchFile, ...]] = dict.fromkeys(files, ())
     return gone | write_files(directory, merged, layout, buckets)
 

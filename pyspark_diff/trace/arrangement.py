@@ -300,7 +300,7 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
         yield batches[0]  # a batch is consolidated
         return
     for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)):
-        yield merge([within(batch, keys) for batch in batches], None).updates
+        yield merge([within(batch, keys) for batch in batches], None)
 
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
