@@ -38,6 +38,10 @@ from pyspark_diff.trace.batch import BatchFile
 #: From this many rows on, buckets are done side by side.
 THREADED = 50_000
 
+#: Fewer rows than this, in more buckets than that, are done at once: each key is then looked for in
+#: the batches of all buckets, which with many keys costs more than to visit these one by one.
+TOGETHER, BUCKETS = 500, 4
+
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
 
@@ -58,7 +62,9 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
-        if work.buckets > 1 and rows_of(feeds) < THREADED:
+        looks = work.kernel is not None and work.kernel.stateful
+        least, most = (BUCKETS, TOGETHER) if looks else (1, THREADED)
+        if work.buckets > least and rows_of(feeds) < most:
             found = self._together(work, schema, feeds)
             if found is not None:
                 return found
@@ -80,7 +86,8 @@ class LocalRunner:
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
         buckets, waiting = read.buckets(), Waiting(read.most)
-        if rows < THREADED and len(buckets) > 1 and not read.at and not read.kernel.visits_all:
+        few = rows < TOGETHER and len(buckets) > BUCKETS
+        if few and not read.at and not read.kernel.visits_all:
             with self._stop.obeyed():
                 found = read_together(read, buckets, Waiting(read.most))
             if found is not None:
