@@ -654,6 +654,7 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
             self.trimmed += 1
 
     library = Library()
+    gc.unfreeze()  # other tests may have left something
     monkeypatch.setattr(memory, "_malloc", lambda: library)
     for name in memory._SET_UP:
         monkeypatch.delenv(name, raising=False)
