@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffOverflowError, StalledError, graphs
+from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
 from pyspark_diff.engine import indexed_loop
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.loop import Iteration
@@ -88,9 +88,33 @@ def counted(edges):
     return start.iterate(round_of, max_iterations=4, on_limit="return")
 
 
+def jumping(edges):
+    """The least node that is met by jumps to the least neighbour: both sides of a join go round."""
+    start = edges.toDF("src", "label").top_k(1, "label", per="src")
+
+    def round_of(now):
+        jumped = now.toDF("node", "src").join(now, "src").select(F.col("node").alias("src"), "label")
+        return start.union(jumped).top_k(1, "label", per="src")
+
+    return start.iterate(round_of)
+
+
+def parity(edges):
+    """Nodes at even and at odd distances from 0, each made of the other."""
+    def beyond(nodes):
+        return nodes.join(edges, "src").select(F.col("dst").alias("src"))
+
+    start = edges.where("src = 0").select("src").distinct()
+    with Loop() as loop:
+        even, odd = loop.variable(start), loop.variable(start.where("src > 0"))
+        even.set(beyond(odd).union(start).distinct())
+        odd.set(beyond(even).distinct())
+    return even.leave().concat(loop.leave(odd))
+
+
 BODIES = {
     "nearest": nearest, "least label": least_label, "reached": reached, "core": core,
-    "counted": counted,
+    "counted": counted, "jumping": jumping, "parity": parity,
 }
 
 
@@ -149,6 +173,61 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads):
                     before = len(done)
                     flow.step(rows, lower + 4)
                     assert len(done) == before or there
+                assert ours.given == plain.given
+
+
+class Lagging:
+    """Distances from roots that come in by an input of their own."""
+
+    def __init__(self, spark, buckets):
+        self.flow = Dataflow(spark, runner="local", buckets=buckets)
+        edges, edges_in = self.flow.input("edges", "src long, dst long")
+        roots, roots_in = self.flow.input("roots", "node long")
+        self.sessions = edges_in, roots_in
+        self._given: Counter = Counter()
+        graphs.bfs(edges, roots).inspect(self._take)
+
+    def _take(self, record, time, diff):
+        self._given[tuple(record), time] += diff
+
+    @property
+    def given(self):
+        """All updates so far."""
+        return {record: diff for record, diff in self._given.items() if diff}
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            changes, st.lists(st.tuples(node, st.integers(0, 3), st.sampled_from([1, -1]))),
+            st.integers(0, 4), st.integers(0, 4), st.booleans(), st.booleans(),
+        ),
+        min_size=1, max_size=5,
+    ),
+    buckets=st.integers(1, 6),
+)
+def test_inputs_that_lag(spark, steps, buckets):
+    """One input goes ahead of the other, what waits is discarded at times, in turns."""
+    indexed = Iteration._indexed
+    with pytest.MonkeyPatch.context() as patch:
+        ours, plain = Lagging(spark, buckets), Lagging(spark, buckets)
+        with ours.flow, plain.flow:
+            at = [0, 0]
+            for edges, roots, *ahead, fits, dropped in steps:
+                rows = (
+                    [(a, b, at[0] + t, d) for a, b, t, d in edges],
+                    [(n, at[1] + t, d) for n, t, d in roots],
+                )
+                at = [now + more for now, more in zip(at, ahead)]
+                for one, there in ((ours, fits), (plain, False)):
+                    patch.setattr(Iteration, "_indexed", indexed if there else lambda *_: False)
+                    for session, updates, upto in zip(one.sessions, rows, at):
+                        session.update(updates)
+                        session.advance_to(upto)
+                        session.flush()
+                    one.flow.step()
+                    if dropped:
+                        one.flow.discard(waiting=True)
                 assert ours.given == plain.given
 
 
