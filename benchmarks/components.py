@@ -3,11 +3,7 @@
     python benchmarks/components.py                       # 1M nodes / 5M edges
     python benchmarks/components.py --sizes 10000:20000 --changes 10000 --rows 100 10000 --graphx
 
-Load a random graph from Parquet, then replace edges: each replacement is one removal and one
-insertion at a logical time of its own, and a number of them is processed in one physical step.
-Every row is a fresh dataflow that makes all replacements, in batches of one size; a row that takes
-too long is stopped, and says how far it came. Seconds of ours and of the others come from one run,
-so quote their ratios: absolute times depend on the machine.
+The rows are those of ``bfs.py``, without the largest graph.
 """
 
 from __future__ import annotations

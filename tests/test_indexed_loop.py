@@ -94,7 +94,7 @@ def jumping(edges):
 
     def round_of(now):
         jumped = now.toDF("node", "src").join(now, "src").select(F.col("node").alias("src"), "label")
-        return start.union(jumped).top_k(1, "label", per="src")
+        return now.union(jumped).top_k(1, "label", per="src")
 
     return start.iterate(round_of)
 

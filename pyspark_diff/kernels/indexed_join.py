@@ -15,7 +15,7 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.jit import jit, kernel
-from pyspark_diff.kernels.join import TOO_LARGE
+from pyspark_diff.kernels.join import TOO_LARGE, changed, wrapped
 from pyspark_diff.kernels.key_index import (
     AT,
     COUNT,
@@ -107,10 +107,9 @@ def _join(  # type: ignore[no-untyped-def]
     cursors = np.zeros(files.shape[0], np.int64)
     spare = np.empty((64, 5), np.int64)
     ours = np.empty((64, 5), np.int64)
-    # Sums, values that stand, and where each is among them: of ours, and of theirs.
-    sums = np.zeros((2, 64), np.int64)
-    live = np.empty((2, 64), np.int64)
-    place = np.empty((2, 64), np.int64)
+    # Sums, values that stand, where each is among them, and an event of it: of ours, and of theirs.
+    our_sums, our_live, our_place, our_event = _sides(64)
+    sums, live, place, event = _sides(64)
     stop = 0
     while stop < keys.size:
         start = stop
@@ -139,18 +138,13 @@ def _join(  # type: ignore[no-untyped-def]
                     end += 1
                 out = _room(out, n, n + (end - begin) * (stop - start))
                 for i in range(start, stop):
+                    time = max(times[i], files[batch, TIME_OF_ALL])
                     for row in range(begin, end):
+                        value = part(files, batch, VALUES, VALUES, row)
                         diff = part(files, batch, DIFFS, DIFF_OF_ALL, row)
-                        product = diff * diffs[i]
-                        if _wrapped(diff, diffs[i], product):
-                            return out, arena, -1
-                        out[OURS_KEY, n] = key
-                        out[OURS, n] = values[i]
-                        out[THEIRS, n] = part(files, batch, VALUES, VALUES, row)
-                        out[WHEN, n] = max(times[i], files[batch, TIME_OF_ALL])
-                        out[PRODUCT, n] = product
-                        out[WHERE, n] = at
-                        n += 1
+                        n = _pair(out, n, key, values[i], value, time, diff, diffs[i], at)
+                        if n < 0:
+                            return out, arena, n
                 if n > most:
                     return out, arena, -2
                 continue
@@ -167,16 +161,12 @@ def _join(  # type: ignore[no-untyped-def]
             out = _room(out, n, n + (end - begin) * (stop - start))
             for i in range(start, stop):
                 for j in range(begin, end):
-                    product = arena[j, DIFF] * diffs[i]
-                    if _wrapped(arena[j, DIFF], diffs[i], product):
-                        return out, arena, -1
-                    out[OURS_KEY, n] = key
-                    out[OURS, n] = values[i]
-                    out[THEIRS, n] = arena[j, VALUE]
-                    out[WHEN, n] = times[i]
-                    out[PRODUCT, n] = product
-                    out[WHERE, n] = max(at, arena[j, AT])
-                    n += 1
+                    n = _pair(
+                        out, n, key, values[i], arena[j, VALUE], times[i], arena[j, DIFF],
+                        diffs[i], max(at, arena[j, AT]),
+                    )
+                    if n < 0:
+                        return out, arena, n
             if n > most:
                 return out, arena, -2
             continue
@@ -196,64 +186,54 @@ def _join(  # type: ignore[no-untyped-def]
             ours[i, RANK] = rank
         spare = ordered(ours, 0, count, TIME, RANK, AT, spare)
         least = max(count, end - begin)
-        if sums.shape[1] < least:
-            sums = np.zeros((2, 2 * least), np.int64)
-            live = np.empty((2, 2 * least), np.int64)
-            place = np.empty((2, 2 * least), np.int64)
+        if sums.size < least:
+            our_sums, our_live, our_place, our_event = _sides(2 * least)
+            sums, live, place, event = _sides(2 * least)
         standing = 0
         present = 0
         i = 0
         j = begin
         # What comes and goes before ours begins meets nothing.
         while j < end and arena[j, TIME] < ours[0, TIME]:
-            standing = _change(
-                sums, live, place, 1, arena[j, RANK], j - begin, arena[j, DIFF], standing
-            )
+            r = arena[j, RANK]
+            event[r] = j
+            standing = changed(r, arena[j, DIFF], sums, live, place, standing)
             j += 1
         while i < count or (j < end and present > 0):
             out = _room(out, n, n + max(standing, present))
             if j == end or (i < count and ours[i, TIME] <= arena[j, TIME]):
                 for k in range(standing):
-                    r = live[1, k]
-                    e = place[1, r] >> 32
-                    diff = sums[1, r]
-                    product = diff * ours[i, DIFF]
-                    if _wrapped(diff, ours[i, DIFF], product):
-                        return out, arena, -1
-                    out[OURS_KEY, n] = key
-                    out[OURS, n] = ours[i, VALUE]
-                    out[THEIRS, n] = arena[begin + e, VALUE]
-                    out[WHEN, n] = ours[i, TIME]
-                    out[PRODUCT, n] = product
-                    out[WHERE, n] = max(at, arena[begin + e, AT])
-                    n += 1
-                present = _change(sums, live, place, 0, ours[i, RANK], i, ours[i, DIFF], present)
+                    r = live[k]
+                    e = event[r]
+                    n = _pair(
+                        out, n, key, ours[i, VALUE], arena[e, VALUE], ours[i, TIME], sums[r],
+                        ours[i, DIFF], max(at, arena[e, AT]),
+                    )
+                    if n < 0:
+                        return out, arena, n
+                r = ours[i, RANK]
+                our_event[r] = i
+                present = changed(r, ours[i, DIFF], our_sums, our_live, our_place, present)
                 i += 1
             else:
+                r = arena[j, RANK]
                 for k in range(present):
-                    r = live[0, k]
-                    e = place[0, r] >> 32
-                    diff = sums[0, r]
-                    product = diff * arena[j, DIFF]
-                    if _wrapped(diff, arena[j, DIFF], product):
-                        return out, arena, -1
-                    out[OURS_KEY, n] = key
-                    out[OURS, n] = ours[e, VALUE]
-                    out[THEIRS, n] = arena[j, VALUE]
-                    out[WHEN, n] = arena[j, TIME]
-                    out[PRODUCT, n] = product
-                    out[WHERE, n] = max(at, arena[j, AT])
-                    n += 1
-                standing = _change(
-                    sums, live, place, 1, arena[j, RANK], j - begin, arena[j, DIFF], standing
-                )
+                    e = our_event[our_live[k]]
+                    n = _pair(
+                        out, n, key, ours[e, VALUE], arena[j, VALUE], arena[j, TIME],
+                        our_sums[our_live[k]], arena[j, DIFF], max(at, arena[j, AT]),
+                    )
+                    if n < 0:
+                        return out, arena, n
+                event[r] = j
+                standing = changed(r, arena[j, DIFF], sums, live, place, standing)
                 j += 1
             if n > most:
                 return out, arena, -2
         for k in range(standing):
-            sums[1, live[1, k]] = 0
+            sums[live[k]] = 0
         for k in range(present):
-            sums[0, live[0, k]] = 0
+            our_sums[our_live[k]] = 0
     return out, arena, n
 
 
@@ -303,22 +283,24 @@ def _ready(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _change(sums, live, place, side, rank, event, diff, count):  # type: ignore[no-untyped-def]
-    """Change the sum of a value; gives how many stand. Where one is among them, and an event of it,
-    are kept in one number."""
-    was = sums[side, rank]
-    sums[side, rank] = was + diff
-    if was == 0:
-        live[side, count] = rank
-        place[side, rank] = (event << 32) | count
-        return count + 1
-    if was + diff == 0:
-        last = live[side, count - 1]
-        at = place[side, rank] & 0xFFFFFFFF
-        live[side, at] = last
-        place[side, last] = (place[side, last] >> 32 << 32) | at
-        return count - 1
-    return count
+def _pair(out, n, key, ours, theirs, time, a, b, at):  # type: ignore[no-untyped-def]
+    """Write a pair; gives the number of them, or -1 where the product of the diffs is too large."""
+    product = a * b
+    if wrapped(a, b, product):
+        return -1
+    out[OURS_KEY, n] = key
+    out[OURS, n] = ours
+    out[THEIRS, n] = theirs
+    out[WHEN, n] = time
+    out[PRODUCT, n] = product
+    out[WHERE, n] = at
+    return n + 1
+
+
+@jit
+def _sides(size):  # type: ignore[no-untyped-def]
+    work = np.zeros((4, size), np.int64)
+    return work[0], work[1], work[2], work[3]
 
 
 @jit
@@ -330,11 +312,3 @@ def _room(out, n, least):  # type: ignore[no-untyped-def]
         for i in range(n):
             more[p, i] = out[p, i]
     return more
-
-
-@jit
-def _wrapped(a, b, product):  # type: ignore[no-untyped-def]
-    """Whether a product of two numbers that are not zero has left 64 bits."""
-    if abs(float(a) * float(b)) < 9.2e18:
-        return False
-    return (product < 0) != ((a < 0) != (b < 0)) or product // b != a

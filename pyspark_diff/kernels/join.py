@@ -450,7 +450,7 @@ def _meet(  # type: ignore[no-untyped-def]
                     _save(state, i, j, k, a_count, b_count)
                     return n
                 d = ad[i] * b_sum[b_live[k]]
-                if _wrapped(ad[i], b_sum[b_live[k]], d):
+                if wrapped(ad[i], b_sum[b_live[k]], d):
                     return -1
                 out[0, n] = av[i]
                 out[1, n] = b_live[k]
@@ -458,7 +458,7 @@ def _meet(  # type: ignore[no-untyped-def]
                 out[3, n] = d
                 n += 1
                 k += 1
-            a_count = _change(av[i], ad[i], a_sum, a_live, a_place, a_count)
+            a_count = changed(av[i], ad[i], a_sum, a_live, a_place, a_count)
             i += 1
         else:
             while k < a_count:
@@ -466,7 +466,7 @@ def _meet(  # type: ignore[no-untyped-def]
                     _save(state, i, j, k, a_count, b_count)
                     return n
                 d = bd[j] * a_sum[a_live[k]]
-                if _wrapped(bd[j], a_sum[a_live[k]], d):
+                if wrapped(bd[j], a_sum[a_live[k]], d):
                     return -1
                 out[0, n] = a_live[k]
                 out[1, n] = bv[j]
@@ -474,7 +474,7 @@ def _meet(  # type: ignore[no-untyped-def]
                 out[3, n] = d
                 n += 1
                 k += 1
-            b_count = _change(bv[j], bd[j], b_sum, b_live, b_place, b_count)
+            b_count = changed(bv[j], bd[j], b_sum, b_live, b_place, b_count)
             j += 1
         k = 0
     _save(state, i, j, k, a_count, b_count)
@@ -492,7 +492,7 @@ def _save(state, i, j, k, a_count, b_count):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _wrapped(a, b, product):  # type: ignore[no-untyped-def]
+def wrapped(a, b, product):  # type: ignore[no-untyped-def]
     """Whether a product of two numbers that are not zero has left 64 bits."""
     if abs(float(a) * float(b)) < 9.2e18:
         return False
@@ -500,7 +500,9 @@ def _wrapped(a, b, product):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _change(value, diff, sums, live, place, count):  # type: ignore[no-untyped-def]
+def changed(value, diff, sums, live, place, count):  # type: ignore[no-untyped-def]
+    """Change the sum of a value; gives how many values stand. Those are listed in any order, and it
+    is kept where each is in the list."""
     before = sums[value]
     sums[value] = before + diff
     if before == 0 and sums[value] != 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.jit import kernel
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.updates import Int64, PerRow, spread
 
 #: A table with a slot for each possible code beats sorting while it has at most this many slots a
@@ -201,6 +201,16 @@ def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
         table[code[i] - low] += diff[i]
 
 
+@jit
+def to_begins(counts):  # type: ignore[no-untyped-def]
+    """How many rows each part has becomes where each part begins."""
+    total = 0
+    for p in range(counts.size):
+        count = counts[p]
+        counts[p] = total
+        total += count
+
+
 @kernel("int64[:]-, int64, int64, int64")
 def _scattered(code, low, shift, parts):  # type: ignore[no-untyped-def]
     at = np.zeros(parts, np.int64)
@@ -208,11 +218,7 @@ def _scattered(code, low, shift, parts):  # type: ignore[no-untyped-def]
     number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
     for i in range(code.size):
         at[((code[i] - low) >> shift) & number] += 1
-    total = 0
-    for p in range(parts):
-        count = at[p]
-        at[p] = total
-        total += count
+    to_begins(at)
     rows = np.empty(code.size, np.int64)
     for i in range(code.size):
         p = ((code[i] - low) >> shift) & number
@@ -246,11 +252,7 @@ def _partition(  # type: ignore[no-untyped-def]
     number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
     for i in range(key.size):
         at[((key[i] - low) >> shift) & number] += 1
-    total = 0
-    for p in range(parts):
-        count = at[p]
-        at[p] = total
-        total += count
+    to_begins(at)
     rows = np.empty(key.size, np.int64)
     mask = (np.int64(1) << shift) - 1
     for i in range(key.size):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.sums import DENSE
+from pyspark_diff.kernels.sums import DENSE, to_begins
 from pyspark_diff.kernels.updates import Int64
 
 
@@ -44,11 +44,7 @@ def _counted(times, low, span):  # type: ignore[no-untyped-def]
     at = np.zeros(span, np.int64)
     for i in range(times.size):
         at[times[i] - low] += 1
-    total = 0
-    for t in range(span):
-        count = at[t]
-        at[t] = total
-        total += count
+    to_begins(at)
     order = np.empty(times.size, np.int64)
     for i in range(times.size):
         t = times[i] - low
