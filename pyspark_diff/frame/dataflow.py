@@ -80,7 +80,8 @@ class Dataflow(BaseDataflow):
     written afterwards to Spark: slower, and a way to tell whether the two agree.
 
     An operator holds up to 8 million rows at once, some gigabyte, in each task, and on the driver
-    in all buckets that are at work together; it works through more, or very wide ones, in pieces.
+    in all buckets that are at work together; twice as many where Spark runs on a single machine
+    with 16 GiB or more. It works through more, or very wide ones, in pieces.
     ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)`` sets another number for dataflows that
     are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
     say, is a TooManyRowsError.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 #: Numbers of the parameters in glibc's ``malloc.h``.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 #: By which memory is kept, and glibc's own as they are once a process has freed a large block: it
 #: adapts two of them to that, and no more once any has been set.
 _KEPT = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 1 << 26))
@@ -44,6 +44,26 @@ def keep_memory() -> bool:
     """
     library = _malloc()
     return library is not None and all([library.mallopt(*one) for one in _KEPT])
+
+
+@functools.cache
+def share_memory() -> bool:
+    """Let all threads take memory from one place; for processes that run kernels in threads.
+
+    Else each thread has a heap of its own, whose large blocks are given back at once whatever is
+    set: of the pages that a load of ten million rows touches that was more than half. It holds for
+    threads that begin afterwards, unless malloc has been set up by the environment. Kernels ask
+    for few, large blocks, so they do not wait for each other.
+
+    Returns
+    -------
+    bool
+        Whether the C library knows such a setting, and nobody had set it up.
+    """
+    library = _malloc()
+    if library is None or any(map(os.environ.get, ("MALLOC_ARENA_MAX", *_SET_UP))):
+        return False
+    return bool(library.mallopt(_ARENA_MAX, 1))
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import is_remote
 from pyspark.util import is_remote_only
 
+from pyspark_diff.kernels.memory import share_memory
 from pyspark_diff.spark.version import check_installed, check_session
 
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the
@@ -138,6 +139,7 @@ def configure(
         builder.config(key, value)
     if running:
         return builder
+    share_memory()
     given = {**_given_outside(), **builder._options}
     for key, wanted in _wanted(given, cores).items():
         if key not in given:
@@ -328,19 +330,28 @@ ALONE_ROWS = 20_000_000
 
 def driver_rows(spark: SparkSession) -> int:
     """Up to how many update rows an operator is better run on the driver."""
+    return ALONE_ROWS if _is_alone(spark) else DRIVER_ROWS
+
+
+def _is_alone(spark: SparkSession) -> bool:
+    """Whether Spark runs in the driver's own process."""
     try:
         master = spark.conf.get("spark.master") or ""
     except Exception:  # Connect servers need not tell
-        return DRIVER_ROWS
-    return ALONE_ROWS if master == "local" or master.startswith("local[") else DRIVER_ROWS
+        return False
+    return master == "local" or master.startswith("local[")
 
 
 #: The setting of a Spark session that says how many rows an operator holds at once.
 PIECE_ROWS = "spark.pyspark_diff.pieceRows"
+#: So many if it says nothing: some gigabyte. And where the driver works alone on a machine of this
+#: size: to sort ten million rows into files and to read them again is a quarter of a load's work.
+HELD_ROWS = 1 << 23
+HELD_ROWS_ALONE, LARGE_MACHINE = 1 << 24, 16 * _GIB
 
 
 def piece_rows(spark: SparkSession) -> int:
-    """So many rows an operator holds at once: 8 million, some gigabyte, if the session is silent.
+    """So many rows an operator holds at once.
 
     In each task that is so, and on the driver of all buckets together that are at work at once.
 
@@ -349,7 +360,8 @@ def piece_rows(spark: SparkSession) -> int:
     ValueError
         If the session says something that is not a positive number.
     """
-    told = str(spark.conf.get(PIECE_ROWS, str(1 << 23)))
+    large = _machine_bytes() >= LARGE_MACHINE and _is_alone(spark)
+    told = str(spark.conf.get(PIECE_ROWS, str(HELD_ROWS_ALONE if large else HELD_ROWS)))
     if not told.isdecimal() or not int(told):
         raise ValueError(
             f"{PIECE_ROWS} is {told!r}, and has to be a whole number of rows, one or more: so many "
