@@ -67,9 +67,11 @@ def in_order(rows):
 @given(
     batches=st.lists(past, max_size=3), rounds=st.lists(fresh, min_size=1, max_size=4),
     mode=st.sampled_from([LEAST, NUMBER, PRESENT, BOTH]), buckets=st.integers(1, 3),
-    many=st.booleans(),
+    many=st.booleans(), at_once=st.booleans(),
 )
-def test_replay(batches, rounds, mode, buckets, many):
+def test_replay(batches, rounds, mode, buckets, many, at_once):
+    if at_once:
+        rounds = [[(k, v, LOWER, d) for k, v, _, d in rows] for rows in rounds]
     if mode in (NUMBER, PRESENT, BOTH):
         batches = [[(k, 0, t, c, d) for k, _, t, c, d in batch] for batch in batches]
         rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]

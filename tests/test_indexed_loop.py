@@ -93,7 +93,8 @@ def jumping(edges):
     start = edges.toDF("src", "label").top_k(1, "label", per="src")
 
     def round_of(now):
-        jumped = now.toDF("node", "src").join(now, "src").select(F.col("node").alias("src"), "label")
+        jumped = now.toDF("node", "src").join(now, "src")
+        jumped = jumped.select(F.col("node").alias("src"), "label")
         return now.union(jumped).top_k(1, "label", per="src")
 
     return start.iterate(round_of)

@@ -190,14 +190,19 @@ def _replay(  # type: ignore[no-untyped-def]
             low = min(low, fresh[i, VALUE])
             high = max(high, fresh[i, VALUE])
         slots[s, LOW], slots[s, HIGH] = low, high
-        if work.shape[1] < max(count + size, NEAR):
-            work = np.zeros((8, 2 * (count + size)), np.int64)
-        span, spare = _numbered(
-            arena, begin, begin + count, fresh, size, low, high, work, spare
-        )
-        out, n, top = _walk(
-            arena, begin, begin + count, fresh, size, top, mode, out, n, work, span, key
-        )
+        if n + 4 > out.shape[1]:
+            out = _longer(out, n)
+        if _is_plain(arena, begin, begin + count, fresh, size):
+            n, top = _at_once(arena, begin, begin + count, fresh, size, top, mode, out, n, key)
+        else:
+            if work.shape[1] < max(count + size, NEAR):
+                work = np.zeros((8, 2 * (count + size)), np.int64)
+            span, spare = _numbered(
+                arena, begin, begin + count, fresh, size, low, high, work, spare
+            )
+            out, n, top = _walk(
+                arena, begin, begin + count, fresh, size, top, mode, out, n, work, span, key
+            )
         slots[s, FIRST] = counts[TOP]
         slots[s, COUNT] = top - counts[TOP]
         counts[LIVE] += slots[s, COUNT] - count
@@ -233,6 +238,82 @@ def _load(  # type: ignore[no-untyped-def]
     counts[TOP] = top
     counts[LIVE] += top - begin
     return arena, spare
+
+
+@jit
+def _is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
+    """Whether all that is new has one time, and all that is old has one that is not later."""
+    time = fresh[0, TIME]
+    if fresh[size - 1, TIME] != time:
+        return False
+    return begin == end or arena[begin, TIME] == arena[end - 1, TIME] <= time
+
+
+@jit
+def _at_once(  # type: ignore[no-untyped-def]
+    arena, begin, end, fresh, size, top, mode, out, n, key
+):
+    """What `_walk` does, where there is one time at which anything changes, as in a load."""
+    time = fresh[0, TIME]
+    merged = begin == end or arena[begin, TIME] == time
+    if not merged:
+        for i in range(begin, end):
+            copied(arena, i, arena, top + i - begin)
+        top += end - begin
+    there = here = False
+    old = new = value = np.int64(0)
+    i = begin
+    j = 0
+    while i < end or j < size:
+        diff = change = np.int64(0)
+        if j == size or (i < end and arena[i, VALUE] <= fresh[j, VALUE]):
+            value = arena[i, VALUE]
+        else:
+            value = fresh[j, VALUE]
+        if i < end and arena[i, VALUE] == value:
+            diff = arena[i, DIFF]
+            i += 1
+        if j < size and fresh[j, VALUE] == value:
+            change = fresh[j, DIFF]
+            j += 1
+        total = diff + change
+        kept = total if merged else change
+        if kept != 0:
+            arena[top, VALUE] = value
+            arena[top, TIME] = time
+            arena[top, AT] = 0
+            arena[top, DIFF] = kept
+            top += 1
+        if mode == LEAST:
+            if not there and diff > 0:
+                there = True
+                old = value
+            if not here and total > 0:
+                here = True
+                new = value
+            if there and here and not merged and j == size:
+                break
+        elif mode == PRESENT:
+            there = diff > 0
+            here = total > 0
+        else:
+            there = diff != 0
+            here = total != 0
+            old = diff
+            new = total
+    if mode == BOTH:
+        out[0, n] = key
+        out[1, n] = old
+        out[2, n] = time
+        out[3, n] = new
+        return n + 1, top
+    if time == PAST or (there and here and old == new):
+        return n, top
+    if here:
+        n = _put(out, n, n, key, new, time, 1)
+    if there:
+        n = _put(out, n, n, key, old, time, -1)
+    return n, top
 
 
 @jit

@@ -168,10 +168,18 @@ def bucket_of(first, narrow, key):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _place_of(key):  # type: ignore[no-untyped-def]
+    """Where in a table a key is looked for: keys that lie close together stay so, as they are
+    visited in order."""
+    run = key >> 6
+    mixed = (run ^ (run >> 31)) * 0x1E3779B97F4A7C15
+    return ((mixed ^ (mixed >> 29)) << 6) | (key & 63)
+
+
+@jit
 def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
     """The slot of a key; -1 where it has none, and is to be given none."""
-    mixed = key * 0x1E3779B97F4A7C15
-    place = (mixed ^ (mixed >> 29)) & (table.size - 1)
+    place = _place_of(key) & (table.size - 1)
     while table[place] != 0:
         s = table[place] - 1
         if slots[s, KEY] == key:
@@ -197,8 +205,7 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
 @kernel("int64[:], int64[:,:], int64")
 def _refill(table, slots, used):  # type: ignore[no-untyped-def]
     for s in range(used):
-        mixed = slots[s, KEY] * 0x1E3779B97F4A7C15
-        place = (mixed ^ (mixed >> 29)) & (table.size - 1)
+        place = _place_of(slots[s, KEY]) & (table.size - 1)
         while table[place] != 0:
             place = (place + 1) & (table.size - 1)
         table[place] = s + 1
