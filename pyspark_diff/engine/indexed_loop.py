@@ -397,37 +397,50 @@ class IndexedLoop:
     def _pairs(self, node: Reader, ours: int, rows: Sorted, at: int) -> Iterator[Numbers]:
         """What is new of one side, with all that the other side has: what belongs to now."""
         shards = self._index(node, 1 - ours)
+        keyed = OURS_KEY in self._parts_of(node, ours).values()
+        placed = node.arranged[1 - ours].loop is not None
 
         def pairs_of(part: tuple[KeyIndex, Sorted]) -> Int64 | None:
             index, new = part
-            return join_new(new.keys, new.values, new.times, new.diffs, index, at, self._most)
+            return join_new(
+                new.keys, new.values, new.times, new.diffs, index, at, self._most, keyed, placed
+            )
 
         for pairs in shards.each(pairs_of, shards.parts(rows), len(rows)):
             if pairs is None or shards.rows > INDEXED * self._most:
                 raise Unfit
             if pairs.shape[1]:
-                yield from self._placed(node, ours, pairs, at)
+                columns = {
+                    name: pairs[which] for name, which in self._parts_of(node, ours).items()
+                }
+                rows = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
+                self._step.report.rows_out += len(rows)
+                if placed:
+                    yield from self._placed(node, rows, pairs[WHERE], at)
+                else:
+                    yield rows
 
-    def _placed(self, node: Reader, ours: int, pairs: Int64, at: int) -> Iterator[Numbers]:
-        """The pairs that belong to the coordinate; the others are put off."""
+    def _parts_of(self, node: Reader, ours: int) -> dict[str, int]:
+        """The part of a pair that each column of a join's result is."""
         kernel = node.kernel
         assert isinstance(kernel, JoinKernel)
-        columns = {}
+        found = {}
         for name, (side, old) in zip(node.schema.names, kernel.columns):
             if name in self._graph.wanted[node]:
                 key = self._plan.columns[node.arranged[side]][0]
                 value = OURS if side == ours else THEIRS
-                columns[name] = pairs[OURS_KEY if old == key else value]
-        rows = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
-        self._step.report.rows_out += len(rows)
-        where = pairs[WHERE]
+                found[name] = OURS_KEY if old == key else value
+        return found
+
+    def _placed(self, node: Reader, rows: Numbers, where: Int64, at: int) -> Iterator[Numbers]:
+        """The pairs that belong to the coordinate; the others are put off."""
         if where.min() == where.max() == at:
             yield rows
             return
         for code in _distinct(where):
             which = np.flatnonzero(where == code)
             one = Numbers(
-                {name: held[which] for name, held in columns.items()}, rows.time[which],
+                {name: held[which] for name, held in rows.columns.items()}, rows.time[which],
                 rows.diff[which],
             )
             if code == at:

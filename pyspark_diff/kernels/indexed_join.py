@@ -61,7 +61,8 @@ OURS_KEY, OURS, THEIRS, WHEN, PRODUCT, WHERE = range(6)
 
 
 def join_new(
-    keys: Int64, values: Int64, times: Int64, diffs: Int64, theirs: KeyIndex, at: int, most: int
+    keys: Int64, values: Int64, times: Int64, diffs: Int64, theirs: KeyIndex, at: int, most: int,
+    keyed: bool = True, placed: bool = True,
 ) -> Int64 | None:
     """Pairs of what is new at a coordinate with all that the other side has.
 
@@ -73,6 +74,8 @@ def join_new(
     at : int
         The coordinate that is processed, packed; of a single loop.
     most : int
+    keyed, placed : bool
+        Whether keys and coordinates are wanted; else nothing is written there.
 
     Returns
     -------
@@ -87,7 +90,7 @@ def join_new(
     theirs.room(keys.size)
     found, arena, n = _join(
         theirs.table, theirs.slots, theirs.arena, theirs.added, theirs.counts, theirs.files,
-        theirs.first, theirs.narrow, keys, values, times, diffs, at, most,
+        theirs.first, theirs.narrow, keys, values, times, diffs, at, most, keyed, placed,
     )
     theirs.arena = arena
     if n == -1:
@@ -97,10 +100,11 @@ def join_new(
 
 @kernel(
     "int64[:], int64[:,:], int64[:,:], int64[:,:], int64[:], int64[:,:], int64[:], bool, "
-    "int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64, int64"
+    "int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64, int64, bool, bool"
 )
 def _join(  # type: ignore[no-untyped-def]
-    table, slots, arena, added, counts, files, first, narrow, keys, values, times, diffs, at, most
+    table, slots, arena, added, counts, files, first, narrow, keys, values, times, diffs, at, most,
+    keyed, placed,
 ):
     out = np.empty((6, 2 * keys.size + 64), np.int64)
     n = 0
@@ -136,13 +140,15 @@ def _join(  # type: ignore[no-untyped-def]
                 end = begin
                 while end < files[batch, LENGTH] and word(files[batch, KEYS] + 8 * end) == key:
                     end += 1
-                out = _room(out, n, n + (end - begin) * (stop - start))
+                out = _room(out, n, n + (end - begin) * (stop - start), start / keys.size, most)
                 for i in range(start, stop):
                     time = max(times[i], files[batch, TIME_OF_ALL])
                     for row in range(begin, end):
                         value = part(files, batch, VALUES, VALUES, row)
                         diff = part(files, batch, DIFFS, DIFF_OF_ALL, row)
-                        n = _pair(out, n, key, values[i], value, time, diff, diffs[i], at)
+                        n = _pair(
+                            out, n, key, values[i], value, time, diff, diffs[i], at, keyed, placed
+                        )
                         if n < 0:
                             return out, arena, n
                 if n > most:
@@ -158,12 +164,12 @@ def _join(  # type: ignore[no-untyped-def]
         if begin == end:
             continue
         if arena[end - 1, TIME] == PAST:
-            out = _room(out, n, n + (end - begin) * (stop - start))
+            out = _room(out, n, n + (end - begin) * (stop - start), start / keys.size, most)
             for i in range(start, stop):
                 for j in range(begin, end):
                     n = _pair(
                         out, n, key, values[i], arena[j, VALUE], times[i], arena[j, DIFF],
-                        diffs[i], max(at, arena[j, AT]),
+                        diffs[i], max(at, arena[j, AT]), keyed, placed,
                     )
                     if n < 0:
                         return out, arena, n
@@ -200,14 +206,14 @@ def _join(  # type: ignore[no-untyped-def]
             standing = changed(r, arena[j, DIFF], sums, live, place, standing)
             j += 1
         while i < count or (j < end and present > 0):
-            out = _room(out, n, n + max(standing, present))
+            out = _room(out, n, n + max(standing, present), start / keys.size, most)
             if j == end or (i < count and ours[i, TIME] <= arena[j, TIME]):
                 for k in range(standing):
                     r = live[k]
                     e = event[r]
                     n = _pair(
                         out, n, key, ours[i, VALUE], arena[e, VALUE], ours[i, TIME], sums[r],
-                        ours[i, DIFF], max(at, arena[e, AT]),
+                        ours[i, DIFF], max(at, arena[e, AT]), keyed, placed,
                     )
                     if n < 0:
                         return out, arena, n
@@ -222,6 +228,7 @@ def _join(  # type: ignore[no-untyped-def]
                     n = _pair(
                         out, n, key, ours[e, VALUE], arena[j, VALUE], arena[j, TIME],
                         our_sums[our_live[k]], arena[j, DIFF], max(at, arena[j, AT]),
+                        keyed, placed,
                     )
                     if n < 0:
                         return out, arena, n
@@ -283,17 +290,21 @@ def _ready(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _pair(out, n, key, ours, theirs, time, a, b, at):  # type: ignore[no-untyped-def]
+def _pair(  # type: ignore[no-untyped-def]
+    out, n, key, ours, theirs, time, a, b, at, keyed, placed
+):
     """Write a pair; gives the number of them, or -1 where the product of the diffs is too large."""
     product = a * b
     if wrapped(a, b, product):
         return -1
-    out[OURS_KEY, n] = key
+    if keyed:
+        out[OURS_KEY, n] = key
     out[OURS, n] = ours
     out[THEIRS, n] = theirs
     out[WHEN, n] = time
     out[PRODUCT, n] = product
-    out[WHERE, n] = at
+    if placed:
+        out[WHERE, n] = at
     return n + 1
 
 
@@ -304,10 +315,14 @@ def _sides(size):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _room(out, n, least):  # type: ignore[no-untyped-def]
+def _room(out, n, least, done, most):  # type: ignore[no-untyped-def]
+    """The same pairs with room for more: as many as it will be, after some part of the keys."""
     if out.shape[1] >= least:
         return out
-    more = np.empty((6, max(2 * out.shape[1], least)), np.int64)
+    least = max(2 * out.shape[1], least)
+    if done > 0.05:
+        least = max(least, np.int64(min(1.05 * n / done, most)))
+    more = np.empty((6, least), np.int64)
     for p in range(6):
         for i in range(n):
             more[p, i] = out[p, i]
