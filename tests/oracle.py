@@ -239,11 +239,22 @@ def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
     return nodes
 
 
-def iterated(times: int, body: Program, of: list[Collection]) -> Collection:
+def enters(record: Record) -> int:
+    """The iteration in which a record enters a loop, by its first value."""
+    if not record:
+        return 3
+    return 0 if record[0] is None else 1 if record[0] in (0, "a") else 3
+
+
+def iterated(times: int, style: str, body: Program, of: list[Collection]) -> Collection:
     """The first of some collections, after a body with all of them as inputs was applied to it."""
     now, *others = of
-    for _ in range(times):
-        now = evaluate(body, [now, *others])[body.outputs[-1]]
+    for i in range(times):
+        there = [
+            total((r, n) for r, n in other.items() if style != "entering" or enters(r) <= i)
+            for other in others
+        ]
+        now = evaluate(body, [now, *there])[body.outputs[-1]]
     return now
 
 
@@ -263,7 +274,7 @@ def _evaluate(
         return record[names.index(column)]
 
     if op.name == "iterate":
-        return iterated(op.args[0], op.args[-1], of)
+        return iterated(*op.args, of)
     if op.name in ("pick", "drop"):
         return mapped(lambda r: [tuple(value(r, name) for name in made)])
     if op.name in ("rename", "consolidate", "inspect", "arrange_by_self", "arrange_by_key"):

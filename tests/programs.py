@@ -142,9 +142,10 @@ def iterated(op: Op, of: list[DiffFrame]) -> DiffFrame:
     times, style, body = op.args
 
     def turn(now: DiffFrame) -> DiffFrame:
-        return build(body, [now, *of[1:]])[body.outputs[-1]]
+        others = [entering(other) for other in of[1:]] if style == "entering" else of[1:]
+        return build(body, [now, *others])[body.outputs[-1]]
 
-    if style == "iterate":
+    if style != "variables":
         return of[0].iterate(turn, max_iterations=times, on_limit="return")
     with Loop(times, "return") as loop:
         # Two variables that are the same at all times, each made of the other.
@@ -152,6 +153,20 @@ def iterated(op: Op, of: list[DiffFrame]) -> DiffFrame:
         after = two.set(turn(one))
         one.set(turn(two))
     return loop.leave(after)
+
+
+def entering(frame: DiffFrame) -> DiffFrame:
+    """A collection in a loop, each record as the oracle has it enter."""
+    if not frame.columns:
+        return frame.enter_at(F.lit(3))
+    name, kind = frame.columns[0], frame.schema[0].dataType.simpleString()
+    first = F.col(quoted(name))
+    number = F.when(first.isNull(), 0)
+    if kind in ("bigint", "int", "double", "string"):
+        number = number.when(first == F.lit("a" if kind == "string" else 0), 1)
+    elif kind == "boolean":
+        number = number.when(~first, 1)  # to Python false is zero
+    return frame.enter_at(number.otherwise(3))
 
 
 def pandas_twice(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

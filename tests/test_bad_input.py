@@ -718,6 +718,7 @@ FRAME_CALLS = {
     "sink": lambda c: c.sink("out", foreach(print)),
     "save_as_table": lambda c: c.save_as_table("kept_rows"),
     "iterate": lambda c: c.iterate(lambda x: x),
+    "enter_at": lambda c: c.enter_at("n"),
     "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),
     "negate": lambda c: c.negate(),

@@ -55,6 +55,7 @@ from pyspark_diff.operators.linear import (
     Negate,
     Pick,
 )
+from pyspark_diff.operators.loop import Entering
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.reduce import ReduceKernel
 from pyspark_diff.operators.threshold import ThresholdKernel
@@ -743,6 +744,7 @@ def of_frame(make):
 STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pick: lambda _: Pick((("s", "t"), ("k", "k"))),
     DropNull: lambda _: DropNull(("k", "s")),
+    Entering: lambda _: Entering("w", 2),
     MultiplyDiff: lambda _: MultiplyDiff("w"),
     Negate: lambda _: Negate(),
     Expression: lambda _: Expression(

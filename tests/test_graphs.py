@@ -335,6 +335,40 @@ def collected(result: DiffFrame, at: int = 0) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in result.at(at).collect())
 
 
+@pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint", "date", "decimal(3,0)"])
+def test_components_of_ids_of_each_type(spark, kind):
+    """Whether or not small ones go first, and on both sides of zero."""
+    rows = [(-128, 127), (-128, -127), (0, 1), (1, 63), (63, 64), (-2, -1), (5, 5)]
+    ends = [
+        F.date_add(F.lit("2024-01-01").cast("date"), F.col(end)) if kind == "date" else
+        F.col(end).cast(kind) for end in ("src", "dst")
+    ]
+    frame = spark.createDataFrame(rows, "src int, dst int").select(
+        ends[0].alias("src"), ends[1].alias("dst")
+    )
+    ids = {n: v for a, b, x, y in zip(*zip(*rows), *zip(*frame.collect()))
+           for n, v in ((a, x), (b, y))}
+    least = {-128: -128, 127: -128, -127: -128, 0: 0, 1: 0, 63: 0, 64: 0, -2: -2, -1: -2, 5: 5}
+    assert collected(graphs.connected_components(frame)) == sorted(
+        (ids[node], ids[component]) for node, component in least.items()
+    )
+
+
+def test_few_labels_set_out_where_a_small_one_is_first(spark):
+    """Most nodes hear of the smallest of their component before any other but their own."""
+    rows = np.random.default_rng(5).integers(0, 2000, (8000, 2))
+    with Dataflow(spark, runner="local") as flow:
+        edges, session = flow.input("edges", "src long, dst long")
+        found = graphs.connected_components(edges).keep()
+        session.insert(pa.table({"src": rows[:, 0], "dst": rows[:, 1]}))
+        session.advance_to(1)
+        session.flush()
+        flow.step()
+        assert Counter(row.component for row in found.at().collect())[0] > 1900
+        # Each node tells its neighbours of one label, and hardly any takes it back.
+        assert sum(turn.changes for turn in flow.report.iterations) < 1.2 * 2 * len(rows)
+
+
 def test_ids_are_of_any_ordered_type_and_columns_of_any_name(spark):
     roads = of_rows(
         spark, "`from.city` string, km long, to string",

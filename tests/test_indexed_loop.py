@@ -113,9 +113,23 @@ def parity(edges):
     return even.leave().concat(loop.leave(odd))
 
 
+def entering(edges):
+    """Least labels, of which each sets out when some time has passed, for some it is never."""
+    labels = edges.select("src").distinct().withColumn("label", F.col("src"))
+    with Loop(max_iterations=12, on_limit="return") as loop:
+        sent = loop.variable(labels.where(F.lit(False)))
+        # Large ones first, so that what has gone is taken back.
+        iteration = F.when(F.col("label") == 1, 12).otherwise(12 - 2 * F.col("label"))
+        own = labels.enter_at(iteration)
+        least = own.union(sent).top_k(1, "label", per="src")
+        sent.set(least.join(edges, "src").select(F.col("dst").alias("src"), "label"))
+    return loop.leave(least)
+
+
 BODIES = {
     "nearest": nearest, "least label": least_label, "reached": reached, "core": core,
     "counted": counted, "jumping": jumping, "parity": parity,
+    "entering": entering, "components": graphs.connected_components,
 }
 
 

@@ -78,7 +78,7 @@ def loop_ops(draw: st.DrawFn, program: Program, of: int, loops: int) -> Op:
     inputs = tuple(columns[i] for i in (of, *others))
     body = draw(bodies(inputs, 3 if loops else 2, loops))
     times = draw(st.integers(1, 4 if not loops else 3))
-    style = draw(st.sampled_from(["iterate", "iterate", "variables"]))
+    style = draw(st.sampled_from(["iterate", "entering", "variables"]))
     return Op("iterate", (of, *others), (times, style, body))
 
 
@@ -681,6 +681,104 @@ def test_mutual_recursion(spark):
         odd.set(beyond(even).distinct())
     assert sorted(row.node for row in even.leave().at(0).collect()) == [1, 3, 5]
     assert sorted(row.node for row in loop.leave(odd).at(0).collect()) == [2, 4, 6]
+
+
+# Records that enter later than others.
+
+
+def smallest(labels, edges, iteration=None):
+    """The least label that reaches a node, in which labels set out one after the other."""
+    with Loop(max_iterations=300) as loop:
+        sent = loop.variable(labels.where(F.lit(False)))
+        own = labels if iteration is None else labels.enter_at(iteration)
+        least = own.union(sent).top_k(1, "label", per="node")
+        sent.set(least.join(edges, "node").select(F.col("other").alias("node"), "label"))
+    return loop.leave(least)
+
+
+def ring(spark, n):
+    rows = [(i, (i + 1) % n, 0, 1) for i in range(n)]
+    return DiffFrame(spark.createDataFrame(rows, "node long, other long, time long, diff long"))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_what_is_likely_to_win_goes_first(spark, runner):
+    """Labels that enter late find better ones there, and never set out; quiet iterations cost
+    nothing."""
+    went = {}
+    for apart in (0, 100):
+        with Dataflow(spark, runner=runner) as flow:
+            edges, edges_in = flow.input("edges", "node long, other long")
+            labels = edges.select("node", F.col("node").alias("label"))
+            iteration = F.when(F.col("label") == 0, 0).otherwise(apart)
+            found = smallest(labels, edges, iteration).keep()
+            edges_in.insert([(i, (i + 1) % 6) for i in range(6)])
+            edges_in.advance_to(1)
+            edges_in.flush()
+            turns = []
+            flow.step(turns.append)
+            assert sorted(found.at().collect()) == [(i, 0) for i in range(6)]
+            went[apart] = sum(turn.changes for turn in turns)
+            assert len(turns) < 12
+            assert apart == 0 or turns[-1].iteration == (100,)
+    assert went[100] < went[0] / 2
+
+
+def test_a_record_that_is_to_enter_never_or_before_the_beginning_is_refused(spark):
+    edges = ring(spark, 3)
+    labels = edges.select("node", F.col("node").alias("label"))
+    for iteration, error, told in [
+        (F.col("label") - 1, SchemaError, "iteration -1"),
+        (F.when(F.col("label") > 0, F.col("label")), SchemaError, "is null"),
+        (F.col("label") + 298, StalledError, "at iteration 300, and it has 300 at most"),
+    ]:
+        with pytest.raises(error, match=told):
+            smallest(labels, edges, iteration).at(0)
+    assert sorted(smallest(labels, edges, F.col("label") + 290).at(0).collect()) == [
+        (0, 0), (1, 0), (2, 0)
+    ]
+
+
+def test_enter_at_where_it_makes_no_sense(spark):
+    edges = ring(spark, 3)
+    with pytest.raises(SchemaError, match="is for loops"):
+        edges.enter_at("node")
+    with Loop() as loop:
+        x = loop.variable(edges)
+        with pytest.raises(SchemaError, match="from outside of"):
+            x.enter_at("node")
+        with pytest.raises(SchemaError, match="this is a string"):
+            edges.enter_at(F.col("node").cast("string"))
+        x.set(x.distinct())
+
+
+@pytest.mark.parametrize("runner", ["local", "auto"])
+def test_a_loop_that_swings_until_something_enters_is_not_refused(spark, runner):
+    """A lamp that goes on and off until somebody comes, long after it was looked at first."""
+    def blinking(then):
+        def body(x):
+            there = switch.enter_at(F.lit(400)).select(F.lit("e").alias("e"))
+            now = x.withColumn("e", F.lit("e"))
+            stays = now.join(there, "e", "left_semi").select(then.cast("long").alias("n"))
+            turns = now.join(there, "e", "left_anti").select((1 - F.col("n")).alias("n"))
+            return stays.union(turns).distinct()
+        return body
+
+    for then, rests in ((F.lit(7), True), (1 - F.col("n"), False)):
+        with Dataflow(spark, runner=runner) as flow:
+            lamp, lamp_in = flow.input("lamp", "n long")
+            switch, switch_in = flow.input("switch", "n long")
+            found = lamp.iterate(blinking(then)).keep()
+            for session in (lamp_in, switch_in):
+                session.insert([(1,)])
+                session.advance_to(1)
+                session.flush()
+            if rests:
+                flow.step()
+                assert found.at().collect() == [(7,)]
+                continue
+            with pytest.raises(StalledError, match="every 2 iterations, here at 4"):
+                flow.step()
 
 
 # What is refused.

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop_plan import Planned
-from pyspark_diff.engine.oscillation import WATCHED
 from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.consolidate import consolidate
@@ -31,7 +30,7 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
-from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
@@ -136,6 +135,12 @@ class Around(Protocol):
 
     def inner(self, node: Arranged) -> View:
         """An arrangement of the loop as it was before the step."""
+
+    def enters(self, loop: LoopScope, iteration: int) -> None:
+        """Note an iteration in which something enters."""
+
+    def watched(self, loop: LoopScope, iteration: int) -> bool:
+        """Whether what goes round after an iteration is looked at."""
 
     def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
         """Refuse a loop that swings."""
@@ -245,6 +250,8 @@ class IndexedLoop:
             self._step.inside = node, (at,)
             if isinstance(node, Enter):
                 self._given[node] = self._enter(node) if at == 0 else None
+            elif isinstance(node, EnterAt):
+                self._given[node] = self._enter_at(node, at)
             elif isinstance(node, Variable):
                 self._given[node] = self._variable(node, at)
             elif isinstance(node, Keyed):
@@ -293,6 +300,17 @@ class IndexedLoop:
                 found.append(numbers_of(table.select([*names, TIME, DIFF])))
         return together(found)
 
+    def _enter_at(self, node: EnterAt, at: int) -> Numbers | None:
+        rows = self._rows(node.inputs[0]) if at == 0 else None
+        if rows is not None:
+            numbers = rows.columns[node.at]
+            for number in node.iterations(numbers)[0]:
+                self._later[node, number] = [rows.where(numbers == number)]
+                self._around.enters(node.loop, number)
+                if number:
+                    self._note(number)
+        return together(self._later.pop((node, at), []))
+
     def _variable(self, node: Variable, at: int) -> Numbers | None:
         parts = self._back.pop((node, at), [])
         if at == 0:
@@ -316,7 +334,7 @@ class IndexedLoop:
             if not loop.stops:
                 raise Unfit  # the error tells of updates that still go round, if there are any
             return 0
-        if at >= WATCHED and not loop.stops:
+        if self._around.watched(loop, at):
             schema = node.schema.only(n for n in node.schema.names if n in found.columns)
             went = self._around.went[loop]
             assert went is not None
@@ -438,11 +456,7 @@ class IndexedLoop:
             yield rows
             return
         for code in _distinct(where):
-            which = np.flatnonzero(where == code)
-            one = Numbers(
-                {name: held[which] for name, held in rows.columns.items()}, rows.time[which],
-                rows.diff[which],
-            )
+            one = rows.where(np.flatnonzero(where == code))
             if code == at:
                 yield one
             else:

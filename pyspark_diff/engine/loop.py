@@ -23,12 +23,13 @@ from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
-from pyspark_diff.errors import StalledError
+from pyspark_diff.errors import SchemaError, StalledError
 from pyspark_diff.kernels.coordinates import pack, unpack
-from pyspark_diff.kernels.updates import Updates, spread
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import Updates, joined, spread
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
-from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
@@ -73,7 +74,7 @@ class Iteration:
         #: The coordinate that is processed, of each loop that runs.
         self._now: dict[LoopScope, Coordinate] = {}
         self._back: dict[tuple[Variable, Coordinate], list[Feed]] = {}
-        self._later: dict[tuple[Reader, Coordinate], list[Feed]] = {}
+        self._later: dict[tuple[Node, Coordinate], list[Feed]] = {}
         #: By bucket, files of keys that are due, and how many there are.
         self._due: dict[tuple[Reader, Coordinate], dict[int, tuple[list[str], int]]] = {}
         #: Files with the updates of the coordinate that is processed, and how many there are.
@@ -83,6 +84,8 @@ class Iteration:
         #: where that is not all on the driver.
         self._swings: dict[LoopScope, Oscillation] = {}
         self.went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
+        #: The last iteration in which something enters, of each loop that runs.
+        self.entered: dict[LoopScope, int] = {}
         #: When the outermost loop began, and when something was last said of it.
         self._began = self._told = time.monotonic()
         #: Arrangements outside of all loops, as they are in this step.
@@ -117,6 +120,7 @@ class Iteration:
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
         self._swings.pop(loop, None)
+        self.entered.pop(loop, None)
         for leave, feeds in left.items():
             self.step.emitted[leave] = _together(feeds)
 
@@ -137,6 +141,7 @@ class Iteration:
         finally:
             self._swings.pop(subgraph.loop, None)
             self.went.pop(subgraph.loop, None)
+            self.entered.pop(subgraph.loop, None)
 
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
@@ -188,6 +193,8 @@ class Iteration:
             if not any(at):
                 reached = self._graph.feeds(node.inputs[0], step.emitted)
                 step.emitted[node] = tuple(step.gated(node, reached, self.upper))
+        elif isinstance(node, EnterAt):
+            self._enter_at(node, at)
         elif isinstance(node, Variable):
             self._variable(node, at)
         elif isinstance(node, Keyed):
@@ -208,6 +215,36 @@ class Iteration:
     def _feeds(self, node: Node, at: Coordinate) -> tuple[Feed, ...]:
         """What a node of the loop gives at a coordinate."""
         return self._graph.feeds(node, self.step.emitted, _seen(at))
+
+    def _enter_at(self, node: EnterAt, at: Coordinate) -> None:
+        source = node.inputs[0]
+        for feed in self._feeds(source, at) if at[-1] == 0 else ():
+            made = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
+            found = [made.within(t)[node.at] for t in self.step.local.tables(made)]
+            if any(column.null_count for column in found):
+                raise SchemaError(
+                    f"enter_at: a record of {node.loop.name} has no iteration to enter at: it is "
+                    "null"
+                )
+            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in found)]
+            for number, rows in zip(*node.iterations(np.concatenate(numbers))):
+                # Of all the rows that are read so many count.
+                part = replace(made, source=replace(made.source, rows=rows))
+                then = (*at[:-1], number)
+                self._later.setdefault((node, then), []).append(
+                    part.then(Entering(node.at, number))
+                )
+                self.enters(node.loop, number)
+                self._note(node.loop, then)
+        self.step.emitted[node] = tuple(self._later.pop((node, at), ()))
+
+    def enters(self, loop: LoopScope, iteration: int) -> None:
+        """Something enters a loop that runs, in an iteration that is still to come."""
+        self.entered[loop] = max(iteration, self.entered.get(loop, 0))
+
+    def watched(self, loop: LoopScope, iteration: int) -> bool:
+        """Whether it is watched if what goes round after an iteration comes back."""
+        return not loop.stops and iteration >= max(WATCHED, self.entered.get(loop, 0) + 1)
 
     def _variable(self, node: Variable, at: Coordinate) -> None:
         feeds = self._back.pop((node, at), [])
@@ -249,7 +286,7 @@ class Iteration:
             if not node.loop.stops:
                 self._refuse(node, node.loop, feeds, following)
             return 0
-        if at[-1] >= WATCHED and not node.loop.stops:
+        if self.watched(node.loop, at[-1]):
             feeds = [feed for feed in self._settled(node, feeds) if feed.source.rows != 0]
             if not feeds:
                 return 0

@@ -14,7 +14,7 @@ from pyspark_diff.kernels.indexed_replay import BOTH, LEAST, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
-from pyspark_diff.operators.loop import Enter, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Variable
 from pyspark_diff.operators.node import Arranged, Concat, Keyed, Linear, Node, Reader
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.operators.top_k import TopKKernel
@@ -50,7 +50,7 @@ def planned(
     columns: dict[Arranged, tuple[str, ...]] = {}
     modes: dict[Node, int] = {}
     for node in subgraph.items:
-        if isinstance(node, (Enter, Variable, Concat)):
+        if isinstance(node, (Enter, EnterAt, Variable, Concat)):
             continue
         if isinstance(node, Linear):
             stage = on_numbers(node.stage)

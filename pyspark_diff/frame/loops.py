@@ -9,14 +9,21 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
 from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.expressions.names import unused
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import Leave, Variable
+from pyspark_diff.operators.loop import EnterAt, Leave, Variable
 from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
+from pyspark_diff.spark.frames import column
 
 if TYPE_CHECKING:
+    from pyspark.sql._typing import ColumnOrName
     from typing_extensions import Self
 
 #: After how many iterations a loop without a limit of its own is taken for one that never ends.
@@ -201,6 +208,73 @@ class LoopMethods(Frame):
                 )
             variable.set(result)
         return loop.leave(result)
+
+    def enter_at(self, iteration: ColumnOrName) -> Self:
+        """This collection in the loop that is being written, each record from an iteration on.
+
+        At every logical time the iteration ``i`` of the loop sees the records for which the column
+        is at most ``i``; so in the end it sees all of them.
+
+        Parameters
+        ----------
+        iteration : Column or str
+            A whole number of each record, zero or more. It is computed from the record alone, so
+            that it is the same when the record goes.
+
+        Raises
+        ------
+        SchemaError
+            If there is no loop around, or this is a collection of it, or the column is of no
+            integer type; in a step, if it is null or negative.
+        StalledError
+            In a step: if a record is to enter when the loop has come to `max_iterations`. With
+            ``on_limit="return"`` it does not enter then.
+
+        Notes
+        -----
+        Where a loop keeps the best of what reaches a record, what is likely to win goes first: what
+        would have been taken back again never sets out. Iterations in which nothing happens cost
+        nothing, however many, so the numbers may lie as far apart as what enters takes to spread.
+        They count for `max_iterations`.
+        Source: differential-dataflow, ``enter_at`` of ``operators/iterate.rs``.
+
+        Examples
+        --------
+        The least number that reaches each node, small ones first:
+
+        >>> from pyspark_diff import DiffFrame, Loop
+        >>> edges = DiffFrame(spark.createDataFrame(
+        ...     [(7, 3, 0, 1), (3, 9, 0, 1), (9, 7, 0, 1)],
+        ...     "node int, other int, time int, diff int"))
+        >>> labels = edges.select("node", F.col("node").alias("label"))
+        >>> with Loop() as loop:
+        ...     sent = loop.variable(labels.where(F.lit(False)))
+        ...     own = labels.enter_at(F.col("label") * 10)
+        ...     least = own.union(sent).top_k(1, "label", per="node")
+        ...     moved = least.join(edges, "node").select(F.col("other").alias("node"), "label")
+        ...     _ = sent.set(moved)
+        >>> sorted(tuple(row) for row in loop.leave(least).at(0).collect())
+        [(3, 3), (7, 3), (9, 3)]
+        """
+        self._collection.check_open()
+        stack = _stack()
+        if not stack:
+            raise SchemaError("enter_at is for loops: with Loop() as loop: ..., or iterate(...)")
+        given = F.col(iteration) if isinstance(iteration, str) else iteration
+        source, found = self._collection.seeing(given)
+        names = source.node.schema.names
+        at = unused("iteration", names)
+        node = computed(
+            source, "enter_at", [*((name, column(name)) for name in names), (at, found)],
+            outputs={at: found},
+        )
+        kind = node.schema.field(at).dataType
+        if not isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
+            raise SchemaError(
+                f"enter_at takes the number of an iteration, and this is a {kind.simpleString()}"
+            )
+        entered = EnterAt(stack[-1], node, at, names)
+        return self._derived(entered, resolver=self._collection.resolver)
 
     def set(self, result: Self) -> Self:
         """Say what a variable of a loop is in the next iteration: see `Loop`.

@@ -56,6 +56,11 @@ class Numbers:
     def __len__(self) -> int:
         return int(self.time.size)
 
+    def where(self, which: np.ndarray) -> "Numbers":
+        """The rows that a mask, or their numbers, say."""
+        columns = {name: values[which] for name, values in self.columns.items()}
+        return Numbers(columns, self.time[which], self.diff[which])
+
     def table(self, schema: Schema, time: pa.DataType) -> pa.Table:
         """The rows as a table of update rows."""
         arrow = schema.arrow()
@@ -161,7 +166,7 @@ def on_numbers(stage: Stage) -> OnNumbers | None:
             rows.time, rows.diff,
         )
     if isinstance(stage, Filter) and _known(stage.condition):
-        return lambda rows: _where(rows, _whole(_value(stage.condition, rows), rows) != 0)
+        return lambda rows: rows.where(_whole(_value(stage.condition, rows), rows) != 0)
     return None
 
 
@@ -169,11 +174,6 @@ def _negated(rows: Numbers) -> Numbers:
     if (rows.diff == np.iinfo(np.int64).min).any():
         raise Unfit
     return Numbers(rows.columns, rows.time, -rows.diff)
-
-
-def _where(rows: Numbers, which: np.ndarray) -> Numbers:
-    columns = {name: values[which] for name, values in rows.columns.items()}
-    return Numbers(columns, rows.time[which], rows.diff[which])
 
 
 def _added(a: Int64, b: Int64) -> Int64:
