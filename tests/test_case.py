@@ -75,7 +75,7 @@ DONE = {
     "concat": lambda a, o, p, n: a.concat(o.select(n("Dst"), n("w"), n("src"))),
     "iterate": lambda a, o, p, n: a.select("src").iterate(lambda x: x.toDF(n("src")).distinct()),
     "enter_at": lambda a, o, p, n: a.select("src").iterate(
-        lambda x: a.select("src").enter_at(n("src")).union(x).distinct()
+        lambda x: a.select("src").where("src is not null").enter_at(n("src")).union(x).distinct()
     ),
     "edges_of": lambda a, o, p, n: graphs.edges_of(a, src=n("src"), dst=n("Dst")),
     "edges of a plain frame": lambda a, o, p, n: graphs.bfs(
