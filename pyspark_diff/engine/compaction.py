@@ -20,7 +20,7 @@ from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import View
 from pyspark_diff.times import Antichain, meet_all
-from pyspark_diff.trace.batch import Batch
+from pyspark_diff.trace.batch import Batch, Paths
 from pyspark_diff.trace.spine import Trace
 
 
@@ -59,9 +59,9 @@ class Compaction:
         return View(
             form.layout,
             form.stored,
-            _files(old),
-            _files(new),
-            _files(both),
+            Paths(old),
+            Paths(new),
+            Paths(both),
             sum(batch.rows for batch in (*new, *both)),
             node.depth,
         )
@@ -124,11 +124,3 @@ def _before(frontier: Antichain) -> Antichain:
     """The last time that is complete at a frontier, as one."""
     at = frontier.bound
     return frontier if at is None else Antichain([at - 1])
-
-
-def _files(batches: list[Batch]) -> dict[int, tuple[str, ...]]:
-    found: dict[int, tuple[str, ...]] = {}
-    for batch in batches:
-        for bucket, files in batch.files.items():
-            found[bucket] = (*found.get(bucket, ()), *(file.path for file in files))
-    return found

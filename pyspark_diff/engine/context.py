@@ -29,13 +29,13 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Work, merge_together, write_file
+from pyspark_diff.runners.work import BucketResult, Work, files_of, merge_together, write_file
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
-from pyspark_diff.trace.batch import Batch, BatchFile
+from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
@@ -327,7 +327,7 @@ class StepContext:
             self.settings.buckets,
             node.kernel,
             output,
-            {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
+            Paths(trace.batches),
             self.directory_of(node),
             keeps,
             self._settled(node, trace, upper),
@@ -409,8 +409,7 @@ class StepContext:
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        files = {r.bucket: r.files for r in results if r.files}
-        return trace.extended(upper, since, files)
+        return trace.extended(upper, since, files_of(results))
 
     def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
         """The trace with those batches merged for which it is due."""
@@ -425,26 +424,27 @@ class StepContext:
 
     def _merge(
         self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
-    ) -> dict[int, tuple[BatchFile, ...]]:
-        """One batch of several: by bucket its files. Those of a bucket that is in one of them only
-        stay as they are, if not every one is to be written."""
+    ) -> Mapping[int, tuple[BatchFile, ...]]:
+        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one of
+        them only stay as they are, if not every one is to be written."""
+        rows = sum(batch.rows for batch in batches)
+        self.report.rows_merged += rows
+        few, directory = self.settings.few(rows), self.directory_of(node)
+        if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
+            layout = self.graph.form(node).layout
+            whole = merge_together(batches, directory, since, layout, self.settings.buckets)
+            self.written.extend(file.path for files in whole.values() for file in files)
+            return whole
         several: dict[int, tuple[BatchFile, ...]] = {}
         merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
         for bucket, files in merged.items():
             all_ = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
             if every or len(all_) > len(files):
                 several[bucket] = all_
-        rows = sum(batch.rows for batch in batches)
-        self.report.rows_merged += rows
         if several:
-            few, directory = self.settings.few(rows), self.directory_of(node)
             paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
-            if few and rows < min(THREADED, self.settings.piece_rows) and len(paths) > 1:
-                layout = self.graph.form(node).layout
-                made = merge_together(paths, directory, since, layout, self.settings.buckets)
-            else:
-                runner = self.local if few else self.spark_runner
-                made = runner.merge(paths, directory, since, self.settings.piece_rows)
+            runner = self.local if few else self.spark_runner
+            made = runner.merge(paths, directory, since, self.settings.piece_rows)
             self.written.extend(file.path for files in made.values() for file in files)
             merged.update(made)
         return {bucket: files for bucket, files in merged.items() if files}

@@ -35,7 +35,7 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Rest, View
-from pyspark_diff.runners.work import BucketResult
+from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 
@@ -406,7 +406,7 @@ class Iteration:
         now = pack(self._now[node.loop]) if node.loop is not None else 0
         step.emit(node, results, self.upper, rest.pop(now, ()))
         step.emitted[node] = (*step.emitted[node], *more)
-        files = {r.bucket: r.files for r in results if r.files}
+        files = files_of(results)
         if files:
             trace = step.trace(node, self.lower)
             step.traces[node] = trace.joined(self.lower, self.upper, files)

@@ -31,13 +31,13 @@ from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.split import places
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread, sum_of
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 IN_MEMORY_ROWS = 4096
@@ -154,6 +154,8 @@ class BucketResult:
     rest : tuple of (int, int, int, int)
         Output that is too much to hold, and is made when it is read: for each coordinate it, the
         first part of it, about how many rows they have, and the `most` by which parts are cut.
+    together : mapping of int to tuple of BatchFile
+        Where several buckets were done at once, the files of all of them by bucket.
     """
 
     bucket: int
@@ -164,13 +166,22 @@ class BucketResult:
     later: Mapping[int, Given] = field(default_factory=dict)
     due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
     rest: tuple[tuple[int, int, int, int], ...] = ()
+    together: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""
-        for files in (self.files, *self.due.values()):
+        for files in (self.files, *self.due.values(), *self.together.values()):
             yield from (file.path for file in files)
         for given in (self.output, *self.later.values()):
             yield from given.paths
+
+
+def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, ...]]:
+    """The files of the new batch, by bucket."""
+    for result in results:
+        if result.together:
+            return result.together
+    return {result.bucket: result.files for result in results if result.files}
 
 
 def run_bucket(
@@ -258,8 +269,8 @@ def run_together(
     grouped = consolidate(updates)
     old: list[Updates] = []
     if work.kernel is not None and work.kernel.stateful and len(grouped.updates):
-        buckets = np.unique(work.layout.buckets(grouped.updates, work.buckets))
-        old = [updates for bucket in buckets.tolist() for updates in work.old(bucket)]
+        buckets = np.unique(work.layout.buckets(grouped.updates, work.buckets)).tolist()
+        old = [storage.open_updates(path) for path in opened_together(work.files, buckets)]
     if ranges([grouped.updates], old, fitting([grouped.updates, *old], work.most)) != [None]:
         return None
     spool = Spool(work.directory, "out", waiting, make=True)
@@ -273,39 +284,57 @@ def run_together(
     if work.keeps:
         kept = compact(grouped, work.since).placed(work.coordinate)
         files = write_files(work.directory, kept, work.layout, work.buckets)
-    first = BucketResult(-1, (), spool.given(), len(updates), read)
-    return [first, *(BucketResult(b, made, Given(), 0, 0) for b, made in files.items())]
+    return [BucketResult(-1, (), spool.given(), len(updates), read, together=files)]
+
+
+def opened_together(
+    files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
+) -> tuple[str, ...]:
+    """What is opened to see some buckets at once, or all."""
+    return tuple(path for _, path in opened_by(files, buckets))
+
+
+def opened_by(
+    files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
+) -> list[tuple[int | None, str]]:
+    """The same, and of which bucket each is; None where it is of all."""
+    if isinstance(files, Paths):
+        return list(files.opened(buckets))
+    return [
+        (bucket, path) for bucket in (files if buckets is None else buckets)
+        for path in files.get(bucket, ())
+    ]
 
 
 def merge_together(
-    files: Mapping[int, Sequence[str]], directory: str, since: int | None, layout: Layout,
-    buckets: int,
-) -> dict[int, tuple[BatchFile, ...]]:
-    """As `merge_bucket` for several buckets that have few rows, in one go."""
-    batches = [storage.open_updates(path) for paths in files.values() for path in paths]
-    merged = merge(batches, since)
-    gone: dict[int, tuple[BatchFile, ...]] = dict.fromkeys(files, ())
-    return gone | write_files(directory, merged, layout, buckets)
+    batches: Sequence[Batch], directory: str, since: int | None, layout: Layout, buckets: int
+) -> Mapping[int, tuple[BatchFile, ...]]:
+    """As `merge_bucket` for all buckets of batches that have few rows, in one go."""
+    held = [storage.open_updates(path) for batch in batches for _, path in batch.opened()]
+    return write_files(directory, merge(held, since), layout, buckets)
 
 
 def write_files(
     directory: str, updates: Updates, layout: Layout, buckets: int
-) -> dict[int, tuple[BatchFile, ...]]:
+) -> Mapping[int, tuple[BatchFile, ...]]:
     """Write a batch of whose buckets all rows are at hand, in order."""
-    few = len(updates) <= IN_MEMORY_ROWS
-    width = updates.size // max(1, len(updates))
+    if buckets == 1 or not len(updates):
+        files = write_file(directory, f"{0:05d}", updates, in_memory=True)
+        return {0: tuple(files)} if files else {}
+    order, stops = places(updates, layout, buckets)
     found: dict[int, tuple[BatchFile, ...]] = {}
-    for bucket, part in partition(updates, layout, buckets):
-        if few:
-            # Parts of one copy, which none of them keeps alive for long.
-            path, rows = f"{directory}/{bucket:05d}.arrow", len(part)
-            storage.hold_in_memory(path, part)
-            found[bucket] = (BatchFile(path, rows, rows * width),)
-        else:
-            found[bucket] = tuple(
-                write_file(directory, f"{bucket:05d}", part, in_memory=True)
-            )
-    return found
+    if max(stop - start for _, start, stop in stops) > IN_MEMORY_ROWS:
+        for bucket, start, stop in stops:
+            part = updates.take(order[start:stop])
+            found[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
+        return found
+    width, parts = updates.size // len(updates), {}
+    for bucket, start, stop in stops:
+        path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
+        parts[path] = order[start:stop]
+        found[bucket] = (BatchFile(path, rows, rows * width),)
+    storage.hold_together(directory, updates, parts)
+    return HeldTogether(directory, found)
 
 
 def write_file(
