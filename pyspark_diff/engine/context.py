@@ -425,8 +425,8 @@ class StepContext:
     def _merge(
         self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
     ) -> Mapping[int, tuple[BatchFile, ...]]:
-        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one of
-        them only stay as they are, if not every one is to be written."""
+        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one
+        of them only stay as they are, if not every one is to be written."""
         rows = sum(batch.rows for batch in batches)
         self.report.rows_merged += rows
         few, directory = self.settings.few(rows), self.directory_of(node)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from pyspark_diff.errors import (
     TimeRegressionError,
 )
 from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
@@ -41,6 +43,11 @@ from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 IN_MEMORY_ROWS = 4096
+
+#: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
+#: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
+#: than to look for each key in all of them.
+BUCKETS, TOGETHER = 4, 500
 
 
 @dataclass(frozen=True)
@@ -266,11 +273,13 @@ def run_together(
     list of BucketResult or None
         None where it is more than can be held.
     """
+    looks = work.kernel is not None and work.kernel.stateful
+    if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
+        return None
     grouped = consolidate(updates)
     old: list[Updates] = []
-    if work.kernel is not None and work.kernel.stateful and len(grouped.updates):
-        buckets = np.unique(work.layout.buckets(grouped.updates, work.buckets)).tolist()
-        old = [storage.open_updates(path) for path in opened_together(work.files, buckets)]
+    if looks and len(grouped.updates):
+        old = _old_together(work, grouped.updates)
     if ranges([grouped.updates], old, fitting([grouped.updates, *old], work.most)) != [None]:
         return None
     spool = Spool(work.directory, "out", waiting, make=True)
@@ -285,6 +294,32 @@ def run_together(
         kept = compact(grouped, work.since).placed(work.coordinate)
         files = write_files(work.directory, kept, work.layout, work.buckets)
     return [BucketResult(-1, (), spool.given(), len(updates), read, together=files)]
+
+
+def _batches(files: Mapping[int, tuple[str, ...]]) -> Sequence[Batch]:
+    if not isinstance(files, Paths):
+        raise TypeError("only who has the batches looks into several buckets at once")
+    return files.batches
+
+
+def _is_together(batch: Batch) -> bool:
+    """Whether keys are looked for in a batch at once, or in few files."""
+    files = list(islice(batch.opened(), BUCKETS + 1))
+    return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
+
+
+def _old_together(work: Work, new: Updates) -> list[Updates]:
+    """What the kernel may read of older updates under the keys of new ones."""
+    buckets = work.layout.buckets(new, work.buckets)
+    touched = np.unique(buckets).tolist()
+    held: list[Updates] = []
+    for batch in _batches(work.files):
+        files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
+        found = None
+        if len(files) > BUCKETS:
+            found = rows_under(new.key64, buckets, [(b, u) for b, u in files if b is not None])
+        held += [updates for _, updates in files] if found is None else [found]
+    return held
 
 
 def opened_together(

@@ -103,31 +103,31 @@ class Paths(Mapping[int, tuple[str, ...]]):
     """
 
     def __init__(self, batches: Sequence[Batch]):
-        self._batches = batches
+        self.batches = batches
 
     def __getitem__(self, bucket: int) -> tuple[str, ...]:
         found = tuple(
-            file.path for batch in self._batches for file in batch.files.get(bucket, ())
+            file.path for batch in self.batches for file in batch.files.get(bucket, ())
         )
         if not found:
             raise KeyError(bucket)
         return found
 
     def __iter__(self) -> Iterator[int]:
-        if len(self._batches) == 1:
-            return iter(self._batches[0].files)
-        return iter(dict.fromkeys(b for batch in self._batches for b in batch.files))
+        if len(self.batches) == 1:
+            return iter(self.batches[0].files)
+        return iter(dict.fromkeys(b for batch in self.batches for b in batch.files))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        return any(batch.files for batch in self._batches)
+        return any(batch.files for batch in self.batches)
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)  # a task has no use for anything else
 
     def opened(self, buckets: Sequence[int] | None = None) -> Iterator[tuple[int | None, str]]:
         """As `Batch.opened`, of all batches."""
-        for batch in self._batches:
+        for batch in self.batches:
             yield from batch.opened(buckets)
