@@ -95,6 +95,16 @@ class Compaction:
         # Where the first step completes nothing, there is no time before.
         return trace.since.join(hold)
 
+    def forward(self, node: Node, trace: Trace, at: Antichain) -> Trace:
+        """The trace when nothing has come, and all that has to do with the node is at a frontier.
+        """
+        if not isinstance(node, Arranged):
+            raise TypeError(f"{node!r} keeps nothing")
+        frontiers = dict.fromkeys((node, *self.graph.readers[node]), at)
+        needed = self.needed(node, frontiers, at)
+        since = self.since(node, trace, frontiers, at) if needed else at
+        return Trace(trace.lower, at, since, trace.batches)
+
     def readable(self, node: Arranged) -> bool:
         """Whether a user may read the collection at a time."""
         return node in self.graph.sinks and not (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Mapping, Sequence
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.engine.traces import Forward, Traces
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
@@ -116,7 +118,7 @@ class StepContext:
         """Begin a step that goes up to some frontiers of the inputs: with what is to be processed
         again taken back."""
         before = self.state
-        self.parts = self._parts(arrivals, upper)
+        self.parts, resting = self._parts(arrivals, upper)
         others = len(self.parts) < len(self.graph.connected)
         if others:
             self.touched = [node for part in self.parts for node in part.nodes]
@@ -127,39 +129,51 @@ class StepContext:
         self.kept = kept(self.parts, self.state, upper, others)
         self.compaction = Compaction(self.graph, self.settings, self.kept)
         self.frontiers = dict(self.state.frontiers)
-        self.traces = dict(self.state.traces)
+        traces = self.state.traces
+        self.traces = traces.copy() if isinstance(traces, Traces) else Traces(dict(traces))
         self.pending = dict(self.state.pending)
+        compaction = Compaction(self.graph, self.settings)  # nothing of these can be taken back
+        forward: dict[Antichain, Forward] = {}
+        for part in resting:
+            at = upper[part.inputs[0]]
+            self.frontiers.update(dict.fromkeys(part.nodes, at))
+            self.kept.floors.update(dict.fromkeys(part.inputs, at))
+            if at not in forward:
+                forward[at] = partial(compaction.forward, at=at)
+            self.traces.rest(part.arranged, forward[at])
 
     def _parts(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
-    ) -> Sequence[Part]:
-        """The parts of the graph in which the step changes anything."""
+    ) -> tuple[Sequence[Part], list[Part]]:
+        """The parts of the graph in which the step does anything, and those that only go on."""
         before, graph = self.state, self.graph
         known = before.graph is graph and before.lagging is not None
         if not known or before.rewinds or self.growth.late:
-            return graph.connected
+            return graph.connected, []
         at = before.frontiers
         moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
-        if len(moved) == len(upper):
-            return graph.connected
         moved += [node for node, new in arrivals.items() if new]
-        return list({id(part): part for part in map(graph.part_of.__getitem__, moved)}.values())
+        parts: list[Part] = []
+        resting: list[Part] = []
+        for part in {id(p): p for p in map(graph.part_of.__getitem__, moved)}.values():
+            (resting if self._rests(part, arrivals, upper) else parts).append(part)
+        return parts, resting
 
-    def rests(
+    def _rests(
         self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]],
         upper: Mapping[Node, Antichain],
     ) -> bool:
         """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
         before = self.state
-        if not part.plain or self.growth.late or self.unshown or before.graph is not self.graph:
+        at, to = before.frontiers[part.inputs[0]], upper[part.inputs[0]]
+        if not part.plain or to.is_empty:
             return False
-        first = before.frontiers[part.inputs[0]]
         for node in part.inputs:
             if arrivals.get(node) or before.waiting.get(node) or before.recent.get(node) or (
-                node in self.kept.nodes or before.frontiers[node] != first
+                before.frontiers[node] != at or upper[node] != to
             ):
                 return False
-        return not any(map(before.pending.get, part.nodes))
+        return not before.pending or not any(map(before.pending.get, part.nodes))
 
     def cut(self, file: BatchFile, node: Node, bucket: int, at: int) -> BatchFile | None:
         """The updates of a file before a time, as another file."""

@@ -125,7 +125,7 @@ class Iteration:
         step, plan = self.step, self._graph.on_numbers(subgraph)
         if plan is None or step.settings.runner == "spark":
             return False
-        pending, report, traces = dict(step.pending), replace(step.report), dict(step.traces)
+        pending, report, traces = dict(step.pending), replace(step.report), step.traces.copy()
         iterations = len(step.report.iterations)
         try:
             IndexedLoop(self, subgraph, plan).run()
