@@ -100,7 +100,8 @@ class Compaction:
         """
         if not isinstance(node, Arranged):
             raise TypeError(f"{node!r} keeps nothing")
-        frontiers = dict.fromkeys((node, *self.graph.readers[node]), at)
+        every: list[Node] = [node, *self.graph.readers[node]]
+        frontiers = dict.fromkeys(every, at)
         needed = self.needed(node, frontiers, at)
         since = self.since(node, trace, frontiers, at) if needed else at
         return Trace(trace.lower, at, since, trace.batches)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Iterator, Mapping, Sequence
 
@@ -81,8 +82,12 @@ class Output:
         arrays = list(columns)
         arrays.append(from_int64(pa.array(spread(time, diff.size)), self.time))
         arrays.append(pa.array(diff))
-        fields = list(self.schema) + [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        return pa.Table.from_arrays(arrays, schema=self._updates)
+
+    @cached_property  # asked for in each step
+    def _updates(self) -> pa.Schema:
+        fields = [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
+        return pa.schema([*self.schema, *fields])
 
 
 @dataclass(frozen=True)

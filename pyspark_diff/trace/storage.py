@@ -32,6 +32,7 @@ import zlib
 from collections import OrderedDict
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping
 from urllib.parse import unquote, urlsplit
@@ -108,10 +109,11 @@ class Storage:
             _remove_orphans(folder)
             self.root, lock = _make_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, self.root, lock, os.getpid())
+        self._numbers = count(1)
 
     def directory(self, name: str) -> str:
         """A path that nobody has used, for a directory that is made with its first file."""
-        return os.path.join(self.root, f"{name}-{uuid.uuid4().hex[:12]}")
+        return os.path.join(self.root, f"{name}-{next(self._numbers)}")  # the root is ours alone
 
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
