@@ -19,6 +19,7 @@ from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import ipc, sums
+from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
@@ -828,3 +829,33 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
                 names = (ord(a), ord(b)) if kind == "numbers" else (a, b)
                 expected[k, *names, max(s, t)] += c * d
     assert {k: d for k, d in found.items() if d} == {k: d for k, d in expected.items() if d}
+
+
+@given(
+    rows=st.lists(st.tuples(
+        st.integers(-9, 9), st.integers(0, 3), st.integers(-2, 2), st.integers(0, 2)
+    )),
+    keys=st.lists(st.integers(-12, 12)),
+    buckets=st.integers(1, 6),
+)
+def test_rows_under_keys_are_those_of_all_files(rows, keys, buckets):
+    """What is found in the files of buckets is what is found in the batch that they are cut of."""
+    layout = Layout((pa.int64(),), value=None)
+    columns = [np.array(column, np.int64) for column in zip(*rows)] or [np.empty(0, np.int64)] * 4
+    key64, time, diff, coordinate = columns
+    batch = consolidate(Updates(key64, None, time, diff, coordinate=coordinate)).updates
+    wanted = np.sort(np.array(keys, np.int64))
+    files = list(split(batch, layout, buckets))
+    expected = batch.take(np.isin(batch.key64, wanted)) if len(batch) else batch
+    if not files:
+        return
+    found = rows_under(
+        wanted, layout.buckets(Updates(wanted, None, 0, 1), buckets), files
+    )
+    assert found.key64.tolist() == expected.key64.tolist()
+    for one, other in (
+        (found.times(), expected.times()), (found.diffs(), expected.diffs()),
+        (np.broadcast_to(found.coordinate, len(found)),
+         np.broadcast_to(expected.coordinate, len(expected))),
+    ):
+        assert one.tolist() == other.tolist()

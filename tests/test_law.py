@@ -18,7 +18,7 @@ from pyspark_diff.spark.schema import Schema
 
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
-#: On the driver few rows are done for all buckets at once, where these are more than four.
+#: On the driver keys are looked for in more than four files of a batch at once.
 buckets = st.sampled_from([1, 2, 3, 7])
 held = st.sampled_from([0, 1, 4096])
 

@@ -25,7 +25,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
+        "accumulators arrow_expression bucketed buffers cache consolidate coordinates diff_vectors "
         "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
         "jit join key_index key_ranges "
         "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
@@ -53,7 +53,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
         "graph growth indexed_loop live loop loop_plan lowering oscillation plan program progress "
-        "rewind state step subgraph".split()
+        "rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable feeding hold input_session "

@@ -126,7 +126,7 @@ def test_steps_are_told_apart():
             return replace(NOTHING, jobs=self.jobs, jobs_done=self.jobs)
 
     bridge = Counting()
-    first, second = StepJobs(Antichain([0])), StepJobs(Antichain([1]))
+    first, second = StepJobs(lambda: Antichain([0])), StepJobs(lambda: Antichain([1]))
     first.begin(bridge, "flow")
     bridge.jobs = 3
     first.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections import Counter
 
 import numpy as np
@@ -379,3 +380,80 @@ def test_what_nothing_comes_to_is_not_visited(spark, monkeypatch):
         # They are compacted as those that run are.
         sinces = {trace.since.bound for trace in flow._state.traces.values()}
         assert sinces == {8}, sinces
+
+
+def calls(do) -> int:
+    """How many functions are called while something is done, in this thread."""
+    found = 0
+
+    def count(frame, event, argument):
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_what_a_step_costs_follows_neither_buckets_nor_operators(spark):
+    """Many buckets, and many operators that nothing comes to, are no work in a small step."""
+
+    def of_buckets(buckets: int) -> int:
+        random = np.random.default_rng(3)
+        with Dataflow(spark, runner="local", buckets=buckets) as flow:
+            words, session = flow.input("words", "word long, size long")
+            words.select("word").count().select("count").count().keep()
+            session.insert(pa.table({
+                "word": random.integers(0, 3000, 9000), "size": np.arange(9000)
+            }))
+            flow.advance_to(1)
+            found = []
+            for time in range(2, 9):
+                rows = {"word": random.integers(0, 3000, 900), "size": np.arange(900)}
+                session.insert(pa.table(rows))
+                found.append(calls(lambda time=time: flow.advance_to(time)))
+        return sorted(found)[3]
+
+    def of_inputs(inputs: int) -> int:
+        with Dataflow(spark, runner="local", buckets=2) as flow:
+            given = [flow.input(f"i{number}", "k long") for number in range(inputs)]
+            for rows, session in given:
+                rows.groupBy("k").count().keep()
+                session.insert([(1,), (2,)])
+            flow.advance_to(1)
+            found = []
+            for time in range(2, 9):
+                session.insert([(1,)])
+                session.advance_to(time)
+                found.append(calls(flow.step))
+        return sorted(found)[3]
+
+    assert of_buckets(32) < 1.5 * of_buckets(1)
+    assert of_inputs(60) < 1.5 * of_inputs(1)
+
+
+def test_what_rests_is_seen_as_if_it_had_run(spark):
+    with Dataflow(spark, runner="local") as flow:
+        given = [flow.input(f"i{number}", "k long") for number in range(3)]
+        counts = [rows.groupBy("k").count().keep() for rows, _ in given]
+        for _, session in given:
+            session.insert([(1,)])
+        flow.advance_to(1)
+        for time in range(2, 9):
+            given[0][1].insert([(time,)])
+            flow.advance_to(time)
+        held = counts[1].hold(7)
+        with pytest.raises(NotReadableError, match="compacted"):
+            counts[1].at(5)
+        flow.advance_to(20)
+        assert counts[1].at(7).collect() == counts[1].at(19).collect() == [(1, 1)]
+        given[1][1].insert([(1,)])
+        flow.advance_to(21)
+        assert [counts[1].at(t).collect() for t in (7, 19, 20)] == [[(1, 1)], [(1, 1)], [(1, 2)]]
+        held.release()
+        flow.advance_to(30)
+        with pytest.raises(NotReadableError, match="compacted"):
+            counts[1].at(20)

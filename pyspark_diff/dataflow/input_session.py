@@ -217,8 +217,9 @@ class BaseSession:
     def _advance_at_least(self, to: Antichain) -> None:
         """Move the session's time forward, if it is open and not there yet."""
         with self._lock:
-            if self._content.capability.precedes(to):
-                self._content = self._content._replace(capability=to)
+            held = self._content
+            if held.capability.precedes(to):
+                self._content = _Content(to, *held[1:])
 
     def _is_ahead(self, taken: int) -> bool:
         """Whether it was given more than so many arrivals, or advanced since they were flushed."""
@@ -232,15 +233,15 @@ class BaseSession:
 
     def _hand_over(self) -> None:
         """Flush, if it is open."""
-        held = self._content
-        if held.capability is held.frontier and not held.waiting and not held.rows:
-            return  # of many inputs most have nothing
         with self._lock:
             if not self._content.capability.is_empty:
                 self._flush(self._content.capability)
 
     def _flush(self, frontier: Antichain) -> None:
-        self._content = self._all_flushed()._replace(capability=frontier, frontier=frontier)
+        held = self._content
+        if held.waiting or held.rows:
+            held = self._all_flushed()
+        self._content = _Content(frontier, frontier, [], [], held.flushed, held.first)
 
     def _all_flushed(self) -> _Content:
         """The content when all that has entered is among what was flushed."""

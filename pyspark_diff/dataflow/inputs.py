@@ -141,10 +141,11 @@ class Inputs:
     def advance_to(self, time: Any) -> None:
         """Move all that are open and not there yet forward, unless all are beyond."""
         to = self._time_type.encode(time)
-        times = {s.name: at for s in self.sessions() if (at := s._at()) is not None}
-        if times and min(times.values()) > to:
+        times = [at for s in self.sessions() if (at := s._at()) is not None]
+        if times and min(times) > to:
             shown = ", ".join(
-                f"input {name!r} at {self._time_type.decode(at)!r}" for name, at in times.items()
+                f"input {s.name!r} at {self._time_type.decode(at)!r}" for s in self.sessions()
+                if (at := s._at()) is not None
             )
             raise TimeRegressionError(
                 f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
@@ -166,7 +167,9 @@ class Inputs:
     def hand_over(self) -> None:
         """Flush all that are open."""
         for session in list(self.sessions()):  # others may be added meanwhile
-            session._hand_over()
+            held = session._content
+            if held.capability is not held.frontier or held.waiting or held.rows:
+                session._hand_over()  # of many inputs most have nothing
 
     def given(
         self, graph: Graph, state: State

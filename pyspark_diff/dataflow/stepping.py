@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
 from pyspark.sql import Column
@@ -319,7 +320,7 @@ class SteppingMethods(Parts):
         watch = None if on_iteration is None else Watched(on_iteration)
         stop = stop or Stop()
         self._shown = self._complete()
-        self._live.begin(self._frontier())
+        self._live.begin(partial(self._inputs.frontier, self._shown))
         try:
             try:
                 self._commit(growth, old, arrivals, upper, watch, stop)
@@ -338,7 +339,7 @@ class SteppingMethods(Parts):
             self._deliver()
             self._give()
         finally:
-            self._live.end(self._frontier())
+            self._live.end(self._frontier)
             self._tidy()
 
     @interruptible()

@@ -20,7 +20,7 @@ from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.read import View
 from pyspark_diff.times import Antichain, meet_all
-from pyspark_diff.trace.batch import Batch
+from pyspark_diff.trace.batch import Batch, Paths
 from pyspark_diff.trace.spine import Trace
 
 
@@ -59,9 +59,9 @@ class Compaction:
         return View(
             form.layout,
             form.stored,
-            _files(old),
-            _files(new),
-            _files(both),
+            Paths(old),
+            Paths(new),
+            Paths(both),
             sum(batch.rows for batch in (*new, *both)),
             node.depth,
         )
@@ -95,6 +95,17 @@ class Compaction:
         # Where the first step completes nothing, there is no time before.
         return trace.since.join(hold)
 
+    def forward(self, node: Node, trace: Trace, at: Antichain) -> Trace:
+        """The trace when nothing has come, and all that has to do with the node is at a frontier.
+        """
+        if not isinstance(node, Arranged):
+            raise TypeError(f"{node!r} keeps nothing")
+        every: list[Node] = [node, *self.graph.readers[node]]
+        frontiers = dict.fromkeys(every, at)
+        needed = self.needed(node, frontiers, at)
+        since = self.since(node, trace, frontiers, at) if needed else at
+        return Trace(trace.lower, at, since, trace.batches)
+
     def readable(self, node: Arranged) -> bool:
         """Whether a user may read the collection at a time."""
         return node in self.graph.sinks and not (
@@ -124,11 +135,3 @@ def _before(frontier: Antichain) -> Antichain:
     """The last time that is complete at a frontier, as one."""
     at = frontier.bound
     return frontier if at is None else Antichain([at - 1])
-
-
-def _files(batches: list[Batch]) -> dict[int, tuple[str, ...]]:
-    found: dict[int, tuple[str, ...]] = {}
-    for batch in batches:
-        for bucket, files in batch.files.items():
-            found[bucket] = (*found.get(bucket, ()), *(file.path for file in files))
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Mapping, Sequence
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
+from pyspark_diff.engine.traces import Forward, Traces
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
@@ -29,13 +31,13 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest, View
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Work, merge_together, write_file
+from pyspark_diff.runners.work import BucketResult, Work, files_of, merge_together, write_file
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
-from pyspark_diff.trace.batch import Batch, BatchFile
+from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
@@ -116,7 +118,7 @@ class StepContext:
         """Begin a step that goes up to some frontiers of the inputs: with what is to be processed
         again taken back."""
         before = self.state
-        self.parts = self._parts(arrivals, upper)
+        self.parts, resting = self._parts(arrivals, upper)
         others = len(self.parts) < len(self.graph.connected)
         if others:
             self.touched = [node for part in self.parts for node in part.nodes]
@@ -127,39 +129,51 @@ class StepContext:
         self.kept = kept(self.parts, self.state, upper, others)
         self.compaction = Compaction(self.graph, self.settings, self.kept)
         self.frontiers = dict(self.state.frontiers)
-        self.traces = dict(self.state.traces)
+        traces = self.state.traces
+        self.traces = traces.copy() if isinstance(traces, Traces) else Traces(dict(traces))
         self.pending = dict(self.state.pending)
+        compaction = Compaction(self.graph, self.settings)  # nothing of these can be taken back
+        forward: dict[Antichain, Forward] = {}
+        for part in resting:
+            at = upper[part.inputs[0]]
+            self.frontiers.update(dict.fromkeys(part.nodes, at))
+            self.kept.floors.update(dict.fromkeys(part.inputs, at))
+            if at not in forward:
+                forward[at] = partial(compaction.forward, at=at)
+            self.traces.rest(part.arranged, forward[at])
 
     def _parts(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
-    ) -> Sequence[Part]:
-        """The parts of the graph in which the step changes anything."""
+    ) -> tuple[Sequence[Part], list[Part]]:
+        """The parts of the graph in which the step does anything, and those that only go on."""
         before, graph = self.state, self.graph
         known = before.graph is graph and before.lagging is not None
         if not known or before.rewinds or self.growth.late:
-            return graph.connected
+            return graph.connected, []
         at = before.frontiers
         moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
-        if len(moved) == len(upper):
-            return graph.connected
         moved += [node for node, new in arrivals.items() if new]
-        return list({id(part): part for part in map(graph.part_of.__getitem__, moved)}.values())
+        parts: list[Part] = []
+        resting: list[Part] = []
+        for part in {id(p): p for p in map(graph.part_of.__getitem__, moved)}.values():
+            (resting if self._rests(part, arrivals, upper) else parts).append(part)
+        return parts, resting
 
-    def rests(
+    def _rests(
         self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]],
         upper: Mapping[Node, Antichain],
     ) -> bool:
         """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
         before = self.state
-        if not part.plain or self.growth.late or self.unshown or before.graph is not self.graph:
+        at, to = before.frontiers[part.inputs[0]], upper[part.inputs[0]]
+        if not part.plain or to.is_empty:
             return False
-        first = before.frontiers[part.inputs[0]]
         for node in part.inputs:
             if arrivals.get(node) or before.waiting.get(node) or before.recent.get(node) or (
-                node in self.kept.nodes or before.frontiers[node] != first
+                before.frontiers[node] != at or upper[node] != to
             ):
                 return False
-        return not any(map(before.pending.get, part.nodes))
+        return not before.pending or not any(map(before.pending.get, part.nodes))
 
     def cut(self, file: BatchFile, node: Node, bucket: int, at: int) -> BatchFile | None:
         """The updates of a file before a time, as another file."""
@@ -327,7 +341,7 @@ class StepContext:
             self.settings.buckets,
             node.kernel,
             output,
-            {b: files for b in range(self.settings.buckets) if (files := trace.files(b))},
+            Paths(trace.batches),
             self.directory_of(node),
             keeps,
             self._settled(node, trace, upper),
@@ -409,8 +423,7 @@ class StepContext:
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        files = {r.bucket: r.files for r in results if r.files}
-        return trace.extended(upper, since, files)
+        return trace.extended(upper, since, files_of(results))
 
     def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
         """The trace with those batches merged for which it is due."""
@@ -425,26 +438,27 @@ class StepContext:
 
     def _merge(
         self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
-    ) -> dict[int, tuple[BatchFile, ...]]:
-        """One batch of several: by bucket its files. Those of a bucket that is in one of them only
-        stay as they are, if not every one is to be written."""
+    ) -> Mapping[int, tuple[BatchFile, ...]]:
+        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one
+        of them only stay as they are, if not every one is to be written."""
+        rows = sum(batch.rows for batch in batches)
+        self.report.rows_merged += rows
+        few, directory = self.settings.few(rows), self.directory_of(node)
+        if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
+            layout = self.graph.form(node).layout
+            whole = merge_together(batches, directory, since, layout, self.settings.buckets)
+            self.written.extend(file.path for files in whole.values() for file in files)
+            return whole
         several: dict[int, tuple[BatchFile, ...]] = {}
         merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
         for bucket, files in merged.items():
             all_ = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
             if every or len(all_) > len(files):
                 several[bucket] = all_
-        rows = sum(batch.rows for batch in batches)
-        self.report.rows_merged += rows
         if several:
-            few, directory = self.settings.few(rows), self.directory_of(node)
             paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
-            if few and rows < min(THREADED, self.settings.piece_rows) and len(paths) > 1:
-                layout = self.graph.form(node).layout
-                made = merge_together(paths, directory, since, layout, self.settings.buckets)
-            else:
-                runner = self.local if few else self.spark_runner
-                made = runner.merge(paths, directory, since, self.settings.piece_rows)
+            runner = self.local if few else self.spark_runner
+            made = runner.merge(paths, directory, since, self.settings.piece_rows)
             self.written.extend(file.path for files in made.values() for file in files)
             merged.update(made)
         return {bucket: files for bucket, files in merged.items() if files}

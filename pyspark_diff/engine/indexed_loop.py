@@ -53,9 +53,10 @@ from pyspark_diff.runners.numbers import (
 )
 from pyspark_diff.runners.read import View, opened
 from pyspark_diff.runners.threads import side_by_side
-from pyspark_diff.runners.work import write_files
+from pyspark_diff.runners.work import opened_by, opened_together, write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.trace import storage
 
 Made = TypeVar("Made")
 
@@ -220,12 +221,11 @@ class IndexedLoop:
             if source.loop is None:
                 rows += view.rows
             for files in (view.old, view.new):
-                for paths in files.values():
-                    for updates in opened(paths):
-                        if updates.words is None:
-                            return False
-                        if updates.key64.size > largest.size:
-                            largest = updates.key64
+                for updates in opened(opened_together(files)):
+                    if updates.words is None:
+                        return False
+                    if updates.key64.size > largest.size:
+                        largest = updates.key64
         cores = min(os.cpu_count() or 1, MOST_SHARDS)
         if rows >= THREADED and largest.size > cores:
             # Its keys lie as those of others do, more or less: they are of the same kind.
@@ -360,7 +360,7 @@ class IndexedLoop:
         """What is new of an arrangement at a coordinate."""
         if node.loop is None and at == 0 and node not in self._fresh:
             view = self._around.outer(node)
-            held = [updates for paths in view.new.values() for updates in opened(paths)]
+            held = opened(opened_together(view.new))
             if held:
                 values = [np.zeros(len(u), np.int64) if u.val64 is None else u.val64 for u in held]
                 self._fresh[node] = Sorted(*added_up(
@@ -380,9 +380,8 @@ class IndexedLoop:
         if (node, number) not in self._indices:
             view = self._view(node.arranged[number])
             batches = [
-                (bucket, updates, files is view.old)
-                for files in (view.old, view.new)
-                for bucket, paths in files.items() for updates in opened(paths)
+                (bucket, storage.open_updates(path), files is view.old)
+                for files in (view.old, view.new) for bucket, path in opened_by(files)
             ]
             buckets, narrow = self._step.settings.buckets, view.layout.narrow
             shards = [

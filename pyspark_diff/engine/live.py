@@ -33,7 +33,7 @@ _NAMES = [field.name for field in fields(JobCounts) if field.name != "running"]
 class StepJobs:
     """The jobs of one step. It holds state; what is told of it never goes back."""
 
-    def __init__(self, lower: Antichain):
+    def __init__(self, lower: Callable[[], Antichain]):
         self.lower = lower
         self.jobs = self.jobs_done = 0
         self.told = False
@@ -84,10 +84,11 @@ class Live:
         self._bridge: Bridge | None = None
         self._gone: finalize[..., Live] | None = None
         #: Of the last step that was begun, and of the last one that is over.
-        self.step = self.before = StepJobs(Antichain())
+        self.step = self.before = StepJobs(Antichain)
 
-    def begin(self, lower: Antichain) -> None:
-        """A step begins; Spark is told of it when it has its first job."""
+    def begin(self, lower: Callable[[], Antichain]) -> None:
+        """A step begins; Spark is told of it, and from where it goes on, when it has its first job.
+        """
         self.step = StepJobs(lower)
 
     @contextmanager
@@ -125,12 +126,12 @@ class Live:
                 self._gone = finalize(self, _gone.append, (bridge, self._name))
         if bridge is not None:
             self.step.begin(bridge, self._name)
-            bridge.begin(self._name, self.step.lower)
+            bridge.begin(self._name, self.step.lower())
 
-    def end(self, frontier: Antichain) -> None:
+    def end(self, frontier: Callable[[], Antichain]) -> None:
         """The step is over, committed or not; updates may yet come beyond a frontier."""
         if self.step.told and self._bridge is not None:
-            self._bridge.end(self._name, frontier)
+            self._bridge.end(self._name, frontier())
         self.before = self.step
 
     def frontier(self) -> Antichain | None:

@@ -36,7 +36,7 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Rest, View
-from pyspark_diff.runners.work import BucketResult
+from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 
@@ -129,7 +129,7 @@ class Iteration:
         step, plan = self.step, self._graph.on_numbers(subgraph)
         if plan is None or step.settings.runner == "spark":
             return False
-        pending, report, traces = dict(step.pending), replace(step.report), dict(step.traces)
+        pending, report, traces = dict(step.pending), replace(step.report), step.traces.copy()
         iterations = len(step.report.iterations)
         try:
             IndexedLoop(self, subgraph, plan).run()
@@ -443,7 +443,7 @@ class Iteration:
         now = pack(self._now[node.loop]) if node.loop is not None else 0
         step.emit(node, results, self.upper, rest.pop(now, ()))
         step.emitted[node] = (*step.emitted[node], *more)
-        files = {r.bucket: r.files for r in results if r.files}
+        files = files_of(results)
         if files:
             trace = step.trace(node, self.lower)
             step.traces[node] = trace.joined(self.lower, self.upper, files)

@@ -9,6 +9,7 @@ while. It only reads: which operator is being worked on, and how many are done.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -160,12 +161,15 @@ class _Watcher:
         self._lock = threading.Lock()
         self._runs: list[_Run] = []
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def begin(self, run: _Run) -> None:
         with self._lock:
             self._runs.append(run)
-            # A process that was forked has the variable and not the thread.
-            if self._thread is None or not self._thread.is_alive():
+            # A process that was forked has the variable and not the thread. To ask the thread
+            # itself costs a third of a millisecond.
+            if self._thread is None or self._process != os.getpid():
+                self._process = os.getpid()
                 self._thread = threading.Thread(
                     target=self._look, name="pyspark_diff progress", daemon=True
                 )

@@ -53,7 +53,7 @@ class Kept:
         Those of them where that is as it was before the step, so that nothing of before goes.
     """
 
-    floors: Mapping[Node, Antichain] = field(default_factory=dict)
+    floors: dict[Node, Antichain] = field(default_factory=dict)
     nodes: Mapping[Node, Antichain] = field(default_factory=dict)
     still: frozenset[Node] = frozenset()
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.traces import Traces
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
@@ -194,7 +195,9 @@ class State:
         def of(held: Mapping[Node, _Held]) -> Iterable[_Held]:
             return held.values() if nodes is None else [held[n] for n in nodes if n in held]
 
-        found = {path for trace in of(self.traces) for path in trace.paths()}
+        # To bring a trace forward changes no file of it.
+        traces = self.traces.held if isinstance(self.traces, Traces) else self.traces
+        found = {path for trace in of(traces) for path in trace.paths()}
         for feeds in of(self.pending):
             found.update(path for feed in feeds for path in feed.source.paths)
         for arrivals in (*of(self.waiting), *of(self.recent)):

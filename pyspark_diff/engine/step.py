@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.graph import Part
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
@@ -107,10 +106,7 @@ class Step:
         self._recent = dict(context.state.recent)
         work: list[tuple[int, Item]] = []
         for part in context.parts:
-            if context.rests(part, arrivals, upper):
-                self._pass_on(part, upper)
-            else:
-                work += part.items
+            work += part.items
         for done, item in sorted(work, key=itemgetter(0)):
             context.stop.check()
             context.doing, context.inside, context.done = item, None, done
@@ -124,21 +120,6 @@ class Step:
                 self._visit(item, before)
         context.inside, context.done = None, len(context.graph.order)
         return self._deliveries()
-
-    def _pass_on(self, part: Part, upper: Mapping[Node, Antichain]) -> None:
-        """Move the frontiers of a part in which nothing else happens."""
-        context = self._context
-        for _, node in part.items:
-            if isinstance(node, Subgraph):
-                raise TypeError("a loop does more than pass frontiers on")
-            lower = context.frontiers[node]
-            context.frontiers[node] = at = (
-                upper[node] if isinstance(node, Input)
-                else meet_all(context.frontiers[source] for source in node.inputs)
-            )
-            if isinstance(node, (Keyed, Reader)) and node.keeps:
-                trace = context.trace(node, lower)
-                context.traces[node] = Trace(trace.lower, at, trace.since, trace.batches)
 
     def _deliveries(self) -> list[Delivery]:
         """What consumers are to be given."""

@@ -47,17 +47,19 @@ class KeyIndex:
 
     Parameters
     ----------
-    batches : iterable of (int, Updates, bool)
-        Bucket, updates, and whether they stood before the step. Each is `plain`.
+    batches : iterable of (int or None, Updates, bool)
+        Bucket, or None where they are of all, updates, and whether they stood before the step. They
+        have `words`.
     buckets : int
     narrow : bool
         Whether Spark hashes the key as 32 bits.
     """
 
     def __init__(
-        self, batches: Iterable[tuple[int, Updates, bool]], buckets: int, narrow: bool
+        self, batches: Iterable[tuple[int | None, Updates, bool]], buckets: int, narrow: bool
     ):
-        rows: list[list[tuple[int, ...]]] = [[] for _ in range(buckets)]
+        rows: list[list[int]] = [[] for _ in range(buckets)]
+        flat: list[tuple[int, ...]] = []
         self._held = []
         for bucket, updates, past in batches:
             words = updates.words
@@ -66,10 +68,12 @@ class KeyIndex:
             if words[LENGTH]:
                 if past:
                     words = (*words[:TIMES], 0, PAST, *words[PLACES:])
-                rows[bucket].append(words)
+                for of_bucket in rows if bucket is None else rows[bucket:bucket + 1]:
+                    of_bucket.append(len(flat))
+                flat.append(words)
                 self._held.append(updates)  # their memory is looked into
-        flat = [words for held in rows for words in held]
-        self.files = np.array(flat, np.int64).reshape(len(flat), 9)
+        every = np.array([number for held in rows for number in held], np.int64)
+        self.files = np.array(flat, np.int64).reshape(len(flat), 9)[every]
         self.first = np.cumsum([0, *map(len, rows)])
         self.narrow = narrow
         self.table = np.zeros(64, np.int64)

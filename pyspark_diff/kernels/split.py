@@ -15,7 +15,7 @@ import numpy as np
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import Int64, Updates
 
 
 def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
@@ -53,19 +53,26 @@ def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int
     if buckets == 1:
         yield 0, rows
         return
-    bucket = layout.buckets(rows, buckets)
-    # Stable, so that each part stays ordered: a counting sort, as there are few buckets.
-    order, stops = _by_bucket(bucket, buckets)
+    order, stops = places(rows, layout, buckets)
     plain = rows.columns is None and rows.values is None
     moved = rows.take(order) if plain else rows
-    start = 0
-    for number in np.flatnonzero(np.diff(stops, prepend=0)):
-        stop = int(stops[number])
-        if plain:
-            yield int(number), moved.between(start, stop)
-        else:
-            yield int(number), rows.take(order[start:stop])
-        start = stop
+    for number, start, stop in stops:
+        yield number, moved.between(start, stop) if plain else rows.take(order[start:stop])
+
+
+def places(
+    rows: Updates, layout: Layout, buckets: int
+) -> tuple[Int64, list[tuple[int, int, int]]]:
+    """Numbers of rows in order of their buckets, else as they come; and for each bucket that has
+    any where its rows begin and end among them."""
+    # A counting sort, as there are few buckets.
+    order, stops = _by_bucket(layout.buckets(rows, buckets), buckets)
+    found, start = [], 0
+    for bucket, stop in enumerate(stops.tolist()):
+        if stop > start:
+            found.append((bucket, start, stop))
+            start = stop
+    return order, found
 
 
 @kernel("int32[:], int64")

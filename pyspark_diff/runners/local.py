@@ -25,6 +25,7 @@ from pyspark_diff.runners.read import Read, read_bucket, read_together
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import (
+    TOGETHER,
     BucketResult,
     Work,
     merge_bucket,
@@ -37,10 +38,6 @@ from pyspark_diff.trace.batch import BatchFile
 
 #: From this many rows on, buckets are done side by side.
 THREADED = 50_000
-
-#: Fewer rows than this, in more buckets than that, are done at once: each key is then looked for in
-#: the batches of all buckets, which with many keys costs more than to visit these one by one.
-TOGETHER, BUCKETS = 500, 4
 
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
@@ -62,9 +59,7 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
-        looks = work.kernel is not None and work.kernel.stateful
-        least, most = (BUCKETS, TOGETHER) if looks else (1, THREADED)
-        if work.buckets > least and rows_of(feeds) < most:
+        if work.buckets > 1 and rows_of(feeds) < THREADED:
             found = self._together(work, schema, feeds)
             if found is not None:
                 return found
@@ -86,7 +81,7 @@ class LocalRunner:
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
         buckets, waiting = read.buckets(), Waiting(read.most)
-        few = rows < TOGETHER and len(buckets) > BUCKETS
+        few = rows < TOGETHER and len(buckets) > 1
         if few and not read.at and not read.kernel.visits_all:
             with self._stop.obeyed():
                 found = read_together(read, buckets, Waiting(read.most))

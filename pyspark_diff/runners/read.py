@@ -49,7 +49,13 @@ from pyspark_diff.operators.contract import (
     Side,
 )
 from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
-from pyspark_diff.runners.work import BucketResult, Output, write_file, write_files
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Output,
+    opened_together,
+    write_file,
+    write_files,
+)
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
@@ -93,7 +99,7 @@ class View:
     def together(self, buckets: Sequence[int]) -> "View":
         """Some buckets as one, the first."""
         every = (
-            {0: tuple(path for bucket in buckets for path in files.get(bucket, ()))}
+            {0: opened_together(files, buckets)}
             for files in (self.old, self.new, self.both, self.earlier)
         )
         old, new, both, earlier = every
@@ -297,13 +303,13 @@ def read_together(
     if found.rest:
         storage.remove_files(list(found.paths()))
         return None
-    results = [replace(found, bucket=-1, files=())]
+    result = replace(found, bucket=-1, files=())
     if found.files and own is not None:
         made = concat(opened(file.path for file in found.files))
         storage.remove_files([file.path for file in found.files])
         files = write_files(read.directory, made, own.layout, read.all_buckets)
-        results += [BucketResult(b, part, Given(), 0, 0) for b, part in files.items()]
-    return results
+        result = replace(result, together=files)
+    return [result]
 
 
 class _Met:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -25,22 +27,28 @@ from pyspark_diff.errors import (
     TimeRegressionError,
 )
 from pyspark_diff.kernels import ipc
+from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.split import partition
+from pyspark_diff.kernels.split import places
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread, sum_of
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 IN_MEMORY_ROWS = 4096
+
+#: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
+#: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
+#: than to look for each key in all of them.
+BUCKETS, TOGETHER = 4, 500
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,12 @@ class Output:
         arrays = list(columns)
         arrays.append(from_int64(pa.array(spread(time, diff.size)), self.time))
         arrays.append(pa.array(diff))
-        fields = list(self.schema) + [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        return pa.Table.from_arrays(arrays, schema=self._updates)
+
+    @cached_property  # asked for in each step
+    def _updates(self) -> pa.Schema:
+        fields = [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
+        return pa.schema([*self.schema, *fields])
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,8 @@ class BucketResult:
     rest : tuple of (int, int, int, int)
         Output that is too much to hold, and is made when it is read: for each coordinate it, the
         first part of it, about how many rows they have, and the `most` by which parts are cut.
+    together : mapping of int to tuple of BatchFile
+        Where several buckets were done at once, the files of all of them by bucket.
     """
 
     bucket: int
@@ -164,13 +178,22 @@ class BucketResult:
     later: Mapping[int, Given] = field(default_factory=dict)
     due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
     rest: tuple[tuple[int, int, int, int], ...] = ()
+    together: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""
-        for files in (self.files, *self.due.values()):
+        for files in (self.files, *self.due.values(), *self.together.values()):
             yield from (file.path for file in files)
         for given in (self.output, *self.later.values()):
             yield from given.paths
+
+
+def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, ...]]:
+    """The files of the new batch, by bucket."""
+    for result in results:
+        if result.together:
+            return result.together
+    return {result.bucket: result.files for result in results if result.files}
 
 
 def run_bucket(
@@ -255,11 +278,13 @@ def run_together(
     list of BucketResult or None
         None where it is more than can be held.
     """
+    looks = work.kernel is not None and work.kernel.stateful
+    if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
+        return None
     grouped = consolidate(updates)
     old: list[Updates] = []
-    if work.kernel is not None and work.kernel.stateful and len(grouped.updates):
-        buckets = np.unique(work.layout.buckets(grouped.updates, work.buckets))
-        old = [updates for bucket in buckets.tolist() for updates in work.old(bucket)]
+    if looks and len(grouped.updates):
+        old = _old_together(work, grouped.updates)
     if ranges([grouped.updates], old, fitting([grouped.updates, *old], work.most)) != [None]:
         return None
     spool = Spool(work.directory, "out", waiting, make=True)
@@ -273,39 +298,83 @@ def run_together(
     if work.keeps:
         kept = compact(grouped, work.since).placed(work.coordinate)
         files = write_files(work.directory, kept, work.layout, work.buckets)
-    first = BucketResult(-1, (), spool.given(), len(updates), read)
-    return [first, *(BucketResult(b, made, Given(), 0, 0) for b, made in files.items())]
+    return [BucketResult(-1, (), spool.given(), len(updates), read, together=files)]
+
+
+def _batches(files: Mapping[int, tuple[str, ...]]) -> Sequence[Batch]:
+    if not isinstance(files, Paths):
+        raise TypeError("only who has the batches looks into several buckets at once")
+    return files.batches
+
+
+def _is_together(batch: Batch) -> bool:
+    """Whether keys are looked for in a batch at once, or in few files."""
+    files = list(islice(batch.opened(), BUCKETS + 1))
+    return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
+
+
+def _old_together(work: Work, new: Updates) -> list[Updates]:
+    """What the kernel may read of older updates under the keys of new ones."""
+    buckets = work.layout.buckets(new, work.buckets)
+    touched = np.unique(buckets).tolist()
+    held: list[Updates] = []
+    for batch in _batches(work.files):
+        files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
+        found = None
+        if len(files) > BUCKETS:
+            found = rows_under(new.key64, buckets, [(b, u) for b, u in files if b is not None])
+        held += [updates for _, updates in files] if found is None else [found]
+    return held
+
+
+def opened_together(
+    files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
+) -> tuple[str, ...]:
+    """What is opened to see some buckets at once, or all."""
+    return tuple(path for _, path in opened_by(files, buckets))
+
+
+def opened_by(
+    files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
+) -> list[tuple[int | None, str]]:
+    """The same, and of which bucket each is; None where it is of all."""
+    if isinstance(files, Paths):
+        return list(files.opened(buckets))
+    return [
+        (bucket, path) for bucket in (files if buckets is None else buckets)
+        for path in files.get(bucket, ())
+    ]
 
 
 def merge_together(
-    files: Mapping[int, Sequence[str]], directory: str, since: int | None, layout: Layout,
-    buckets: int,
-) -> dict[int, tuple[BatchFile, ...]]:
-    """As `merge_bucket` for several buckets that have few rows, in one go."""
-    batches = [storage.open_updates(path) for paths in files.values() for path in paths]
-    merged = merge(batches, since)
-    gone: dict[int, tuple[BatchFile, ...]] = dict.fromkeys(files, ())
-    return gone | write_files(directory, merged, layout, buckets)
+    batches: Sequence[Batch], directory: str, since: int | None, layout: Layout, buckets: int
+) -> Mapping[int, tuple[BatchFile, ...]]:
+    """As `merge_bucket` for all buckets of batches that have few rows, in one go."""
+    held = [storage.open_updates(path) for batch in batches for _, path in batch.opened()]
+    return write_files(directory, merge(held, since), layout, buckets)
 
 
 def write_files(
     directory: str, updates: Updates, layout: Layout, buckets: int
-) -> dict[int, tuple[BatchFile, ...]]:
+) -> Mapping[int, tuple[BatchFile, ...]]:
     """Write a batch of whose buckets all rows are at hand, in order."""
-    few = len(updates) <= IN_MEMORY_ROWS
-    width = updates.size // max(1, len(updates))
+    if buckets == 1 or not len(updates):
+        files = write_file(directory, f"{0:05d}", updates, in_memory=True)
+        return {0: tuple(files)} if files else {}
+    order, stops = places(updates, layout, buckets)
     found: dict[int, tuple[BatchFile, ...]] = {}
-    for bucket, part in partition(updates, layout, buckets):
-        if few:
-            # Parts of one copy, which none of them keeps alive for long.
-            path, rows = f"{directory}/{bucket:05d}.arrow", len(part)
-            storage.hold_in_memory(path, part)
-            found[bucket] = (BatchFile(path, rows, rows * width),)
-        else:
-            found[bucket] = tuple(
-                write_file(directory, f"{bucket:05d}", part, in_memory=True)
-            )
-    return found
+    if max(stop - start for _, start, stop in stops) > IN_MEMORY_ROWS:
+        for bucket, start, stop in stops:
+            part = updates.take(order[start:stop])
+            found[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
+        return found
+    width, parts = updates.size // len(updates), {}
+    for bucket, start, stop in stops:
+        path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
+        parts[path] = order[start:stop]
+        found[bucket] = (BatchFile(path, rows, rows * width),)
+    storage.hold_together(directory, updates, parts)
+    return HeldTogether(directory, found)
 
 
 def write_file(

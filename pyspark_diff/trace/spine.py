@@ -51,7 +51,7 @@ class Trace:
 
     def paths(self) -> list[str]:
         """Paths of all files."""
-        return [path for batch in self.batches for path in batch.paths()]
+        return [path for batch in self.batches for path in batch.paths]
 
     def files(self, bucket: int) -> tuple[str, ...]:
         """Paths of one bucket's files, oldest first."""
@@ -92,7 +92,7 @@ class Trace:
         """The trace up to a new upper, with the files of the interval since the last one."""
         batches = self.batches
         if files:
-            batches += (Batch(Description(self.upper, upper, since), dict(files)),)
+            batches += (Batch(Description(self.upper, upper, since), files),)
         return replace(self, upper=upper, since=since, batches=batches)
 
     def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
@@ -100,7 +100,7 @@ class Trace:
 
         A loop brings the updates of one interval in many parts, one for each iteration.
         """
-        batch = Batch(Description(lower, upper, self.since), dict(files))
+        batch = Batch(Description(lower, upper, self.since), files)
         return replace(self, batches=self.batches + (batch,))
 
     def due(self, fences: Iterable[Antichain] = ()) -> list[tuple[int, int]]:
@@ -136,4 +136,4 @@ class Trace:
         if not files:
             return replace(self, batches=before + after)
         description = Description(old[0].description.lower, old[-1].description.upper, since)
-        return replace(self, batches=before + (Batch(description, dict(files)),) + after)
+        return replace(self, batches=before + (Batch(description, files),) + after)

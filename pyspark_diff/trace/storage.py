@@ -31,8 +31,10 @@ import weakref
 import zlib
 from collections import OrderedDict
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Iterable, Iterator
+from typing import Iterable, Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -40,7 +42,7 @@ import pyarrow as pa
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import Int64, Updates
 from pyspark_diff.trace.cache import local_copy, upload
 
 _PREFIX = "pyspark_diff-"
@@ -62,7 +64,21 @@ _MOST_OPEN = 4096
 #: Files that are what their names say, in which they never change.
 _checked: set[str] = set()
 #: Small batches that no other process has had to read yet.
-_in_memory: dict[str, Updates] = {}
+_in_memory: dict[str, Updates | _Part] = {}
+#: Those of several buckets as one, in order of their keys, by the directory of their files.
+_wholes: dict[str, Updates] = {}
+
+
+class _Part:
+    """One bucket of a small batch: its rows are picked out when somebody asks for them alone."""
+
+    def __init__(self, directory: str, whole: Updates, rows: Int64):
+        self.directory, self._whole, self._rows = directory, whole, rows
+
+    @cached_property
+    def updates(self) -> Updates:
+        """The rows of the bucket."""
+        return self._whole.take(self._rows)
 
 
 class Storage:
@@ -93,10 +109,11 @@ class Storage:
             _remove_orphans(folder)
             self.root, lock = _make_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, self.root, lock, os.getpid())
+        self._numbers = count(1)
 
     def directory(self, name: str) -> str:
         """A path that nobody has used, for a directory that is made with its first file."""
-        return os.path.join(self.root, f"{name}-{uuid.uuid4().hex[:12]}")
+        return os.path.join(self.root, f"{name}-{next(self._numbers)}")  # the root is ours alone
 
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
@@ -176,6 +193,7 @@ class StoreFiles:
         """Remove what only this process could have read. A second call does nothing."""
         for directory in self._made:
             inside = directory + os.sep
+            _wholes.pop(directory, None)
             for known in (_opened, _in_memory):
                 for path in [path for path in known if path.startswith(inside)]:
                     del known[path]
@@ -300,12 +318,22 @@ def hold_in_memory(path: str, updates: Updates) -> None:
     _in_memory[path] = updates
 
 
+def hold_together(directory: str, updates: Updates, parts: Mapping[str, Int64]) -> None:
+    """The same with a batch of several buckets: each of its files has some of its rows.
+
+    Whoever looks into all buckets opens the directory, and has all rows at once. It can be opened
+    as long as all of its files are there.
+    """
+    _wholes[directory] = whole = updates.take(np.arange(len(updates)))
+    for path, rows in parts.items():
+        _in_memory[path] = _Part(directory, whole, rows)
+
+
 def settle(paths: Iterable[str]) -> None:
     """Write the files of held batches, so that other processes can read them."""
     for path in paths:
-        updates = _in_memory.get(path)
-        if updates is not None:
-            write_batch(path, ipc.to_batch(updates))
+        if path in _in_memory:
+            write_batch(path, ipc.to_batch(open_updates(path)))
             del _in_memory[path]
 
 
@@ -326,9 +354,9 @@ def open_updates(path: str) -> Updates:
 
     Files never change under their name, so those opened last are kept open.
     """
-    found = _in_memory.get(path)
-    if found is not None:
-        return found
+    held = _in_memory.get(path, _wholes.get(path))
+    if held is not None:
+        return held.updates if isinstance(held, _Part) else held
     found = _opened.get(path)
     if found is None:
         with _explained(path), _understood(path):
@@ -409,9 +437,13 @@ def opened_for_task() -> Iterator[None]:
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     for path in paths:
-        if _in_memory.pop(path, None) is not None:
+        held = _in_memory.pop(path, None)
+        if held is not None:
+            if isinstance(held, _Part):
+                _wholes.pop(held.directory, None)
             continue
         _opened.pop(path, None)
+        _wholes.pop(os.path.dirname(path), None)
         _checked.discard(path)
         # The directory goes with the last file of the batch, also of one that is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
@@ -440,6 +472,8 @@ def remove_directories(paths: list[str]) -> None:
     for known in (_opened, _in_memory):
         for path in [path for path in known if os.path.dirname(path) in folders]:
             del known[path]
+    for folder in folders:
+        _wholes.pop(folder, None)
     for folder in filter(os.path.exists, paths):
         for _ in range(5):  # a task that still runs may add a file while others are removed
             shutil.rmtree(folder, ignore_errors=True)
@@ -452,8 +486,9 @@ def _remove(root: str, lock: int, owner: int) -> None:
         return  # a fork of the owner ends, not the owner
     for path in [path for path in _opened if path.startswith(root + os.sep)]:
         del _opened[path]  # a mapped file holds its space also when it is deleted
-    for path in [path for path in _in_memory if path.startswith(root)]:
-        del _in_memory[path]
+    for held in (_in_memory, _wholes):
+        for path in [path for path in held if path.startswith(root)]:
+            del held[path]
     _remove_locked(root)
     os.close(lock)
 
