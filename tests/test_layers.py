@@ -28,7 +28,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "accumulators arrow_expression buffers cache consolidate coordinates diff_vectors "
         "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
         "jit join key_index key_ranges "
-        "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
+        "layout lookup machine_memory memory merge merge_sort murmur3 pauses quotients ranking replay results "
         "split standing sums tallies time_order top_k updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
