@@ -790,3 +790,33 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
                 names = (ord(a), ord(b)) if kind == "numbers" else (a, b)
                 expected[k, *names, max(s, t)] += c * d
     assert {k: d for k, d in found.items() if d} == {k: d for k, d in expected.items() if d}
+
+
+def test_what_has_gone_meets_nothing_in_a_join():
+    """Records that are replaced one after the other: each pair comes and goes once."""
+    keys, steps = 50, 20
+    step = np.tile(np.arange(1, steps), keys)
+    first = consolidate(Updates(np.arange(keys), None, 0, 1, np.zeros(keys, np.int64))).updates
+    key = np.repeat(np.arange(keys), steps - 1)
+    rows = Updates(
+        np.tile(key, 2), None, np.tile(step, 2), np.repeat([-1, 1], key.size),
+        np.concatenate((step - 1, step)),
+    )
+    sides = [Reached([first], [], consolidate(rows), 0) for _ in range(2)]
+    pairs = join(*sides, (), 1, 1000)
+    assert pairs.read == 2 * keys
+    made = [len(part) for piece in pairs.pieces for part in piece()]
+    # Of each side one record goes and one comes, and the other side has one at a time; both sides
+    # change together, so that what goes meets what has come as well.
+    assert sum(made) == 4 * keys * (steps - 1)
+    assert max(made) <= 1000
+
+
+def test_joins_of_sums_beyond_64_bits_are_refused():
+    new = consolidate(Updates(np.array([7]), None, 1, 2**62, np.array([1])))
+    one = consolidate(Updates(np.array([7]), None, 3, 1, np.array([1])))
+    old = Updates(np.array([7]), None, 0, 2**62, np.array([1]))
+    sides = Reached([old], [], new, 0), Reached([], [], one, 0)
+    with pytest.raises(DiffOverflowError):
+        for piece in join(*sides, (), 1, 10).pieces:
+            list(piece())
