@@ -33,7 +33,7 @@ from pyspark_diff.runners import local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
-from pyspark_diff.spark import session
+from pyspark_diff.spark import session as sessions
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace import arrangement, storage
 
@@ -682,13 +682,13 @@ def test_a_setting_that_is_no_number_of_rows(another, told):
 
 @pytest.mark.parametrize("memory, least", [(None, 0), (1 << 30, 0), (1 << 38, (1 << 38) // 200)])
 def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least):
-    monkeypatch.setattr(session, "all_memory", lambda: memory)
-    tasks = session.parallelism(spark)
-    assert session.piece_rows(spark) == max(1 << 23, min(least, 1 << 30) // tasks)
-    assert session.driver_rows(spark) == max(session.ALONE_ROWS, min(least, 1 << 30))
-    monkeypatch.setattr(session, "_is_alone", lambda spark: False)
-    assert session.piece_rows(spark) == 1 << 23
-    assert session.driver_rows(spark) == session.DRIVER_ROWS
+    monkeypatch.setattr(sessions, "all_memory", lambda: memory)
+    tasks = sessions.parallelism(spark)
+    assert sessions.piece_rows(spark) == max(1 << 23, min(least, 1 << 30) // tasks)
+    assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
+    monkeypatch.setattr(sessions, "_is_alone", lambda spark: False)
+    assert sessions.piece_rows(spark) == 1 << 23
+    assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
 
 
 def test_the_setting_reaches_the_operators(small):

@@ -326,7 +326,7 @@ DRIVER_ROWS = 2_000_000
 #: The same where Spark runs in the driver's own process: its cores and memory are all there is, and
 #: what is too much to hold is worked through in pieces either way. More where memory has room.
 ALONE_ROWS = 20_000_000
-#: A row takes about half as many bytes while a kernel works on it: half of the memory is left alone.
+#: A row takes about half as many bytes while a kernel works on it: half of the memory is left.
 _ROW_BYTES = 200
 
 
