@@ -16,7 +16,7 @@ from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import ipc, sums
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.consolidate import Grouped, Runs, consolidate, consolidate_parts
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.jit import jit, kernel, signature
@@ -820,3 +820,39 @@ def test_joins_of_sums_beyond_64_bits_are_refused():
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), 1, 10).pieces:
             list(piece())
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 1, 7, 2**20, -(2**20)]), st.sampled_from([3, -5, 2**20, 2**61]),
+                st.sampled_from([0, 1, 5, 2**20]), st.integers(-2, 2),
+            ),
+            max_size=10,
+        ),
+        max_size=4,
+    ),
+    st.booleans(), st.booleans(),
+)
+def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_diff):
+    def batch(rows):
+        key, value, time, diff = (np.array(c, np.int64) for c in (zip(*rows) if rows else [()] * 4))
+        return Updates(key, None, 4 if one_time else time, 2 if one_diff else diff, value)
+
+    whole = consolidate(concat(map(batch, parts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "PARTITIONED", 0)
+        patch.setattr(sums, "DENSE", 0)
+        given_ = [batch(rows) for rows in parts]
+        found = consolidate_parts(given_)
+    assert given_ == []
+    for grouped in (found, Runs(found.updates)) if len(found.updates) else ():
+        for name in ("key64", "val64"):
+            ours, theirs = (getattr(one.updates, name) for one in (grouped, whole))
+            assert ours.tolist() == theirs.tolist()
+        assert grouped.updates.times().tolist() == whole.updates.times().tolist()
+        assert grouped.updates.diffs().tolist() == whole.updates.diffs().tolist()
+        assert grouped.starts.tolist() == whole.starts.tolist()
+        assert grouped.key_starts.tolist() == whole.key_starts.tolist()
+    assert len(found.updates) == len(whole.updates)

@@ -120,9 +120,9 @@ class Meeting:
 
     def placed(self, pairs: Matches) -> Matches:
         """Pairs where they belong."""
-        if not self.at:
-            return pairs
         rows = pairs.left_rows if self.swap else pairs.right_rows
+        if not self.at or rows is None:
+            return pairs
         return replace(pairs, coordinate=self._lub(rows))
 
     def coordinates(self) -> list[int]:

@@ -25,7 +25,7 @@ from pyspark_diff.errors import (
     TimeRegressionError,
 )
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.consolidate import consolidate, consolidate_parts, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
@@ -194,7 +194,7 @@ def run_bucket(
     BucketResult
     """
     held, parts = intake.take(bucket)
-    grouped = consolidate(concat(held))
+    grouped = consolidate_parts(held)
     old = work.old(bucket)
     new = [*parts, grouped.updates]
     files: list[BatchFile] = []
