@@ -37,7 +37,7 @@ from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, 
 from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
-#: order of time instead: what is not there at the same time never meets.
+#: order of time: what is not there at the same time never meets, and is not looked at.
 LONG = 4096
 
 TOO_LARGE = (
@@ -233,8 +233,8 @@ def join(
     >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
     >>> pairs = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None, 100)
     >>> p, = next(pairs.pieces)()
-    >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
-    ([20, 20], [7, 8], 3)
+    >>> p.left.val64.tolist(), p.right.val64.tolist(), p.time.tolist()
+    ([20, 20], [7, 8], [3, 3])
     """
     if not at:
         pairs = _walked(left, right, lower, most, wanted)
