@@ -20,7 +20,7 @@ from oracle import accumulate, normal
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels.bucketed import rows_under
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.consolidate import Grouped, Runs, consolidate, consolidate_parts
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.jit import jit, kernel, signature
@@ -859,3 +859,69 @@ def test_rows_under_keys_are_those_of_all_files(rows, keys, buckets):
          np.broadcast_to(expected.coordinate, len(expected))),
     ):
         assert one.tolist() == other.tolist()
+
+
+def test_what_has_gone_meets_nothing_in_a_join():
+    """Records that are replaced one after the other: each pair comes and goes once."""
+    keys, steps = 50, 20
+    step = np.tile(np.arange(1, steps), keys)
+    first = consolidate(Updates(np.arange(keys), None, 0, 1, np.zeros(keys, np.int64))).updates
+    key = np.repeat(np.arange(keys), steps - 1)
+    rows = Updates(
+        np.tile(key, 2), None, np.tile(step, 2), np.repeat([-1, 1], key.size),
+        np.concatenate((step - 1, step)),
+    )
+    sides = [Reached([first], [], consolidate(rows), 0) for _ in range(2)]
+    pairs = join(*sides, (), 1, 1000)
+    assert pairs.read == 2 * keys
+    made = [len(part) for piece in pairs.pieces for part in piece()]
+    # Of each side one record goes and one comes, and the other side has one at a time; both sides
+    # change together, so that what goes meets what has come as well.
+    assert sum(made) == 4 * keys * (steps - 1)
+    assert max(made) <= 1000
+
+
+def test_joins_of_sums_beyond_64_bits_are_refused():
+    new = consolidate(Updates(np.array([7]), None, 1, 2**62, np.array([1])))
+    one = consolidate(Updates(np.array([7]), None, 3, 1, np.array([1])))
+    old = Updates(np.array([7]), None, 0, 2**62, np.array([1]))
+    sides = Reached([old], [], new, 0), Reached([], [], one, 0)
+    with pytest.raises(DiffOverflowError):
+        for piece in join(*sides, (), 1, 10).pieces:
+            list(piece())
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 1, 7, 2**20, -(2**20)]), st.sampled_from([3, -5, 2**20, 2**61]),
+                st.sampled_from([0, 1, 5, 2**20]), st.integers(-2, 2),
+            ),
+            max_size=10,
+        ),
+        max_size=4,
+    ),
+    st.booleans(), st.booleans(),
+)
+def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_diff):
+    def batch(rows):
+        key, value, time, diff = (np.array(c, np.int64) for c in (zip(*rows) if rows else [()] * 4))
+        return Updates(key, None, 4 if one_time else time, 2 if one_diff else diff, value)
+
+    whole = consolidate(concat(map(batch, parts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "PARTITIONED", 0)
+        patch.setattr(sums, "DENSE", 0)
+        given_ = [batch(rows) for rows in parts]
+        found = consolidate_parts(given_)
+    assert given_ == []
+    for grouped in (found, Runs(found.updates)) if len(found.updates) else ():
+        for name in ("key64", "val64"):
+            ours, theirs = (getattr(one.updates, name) for one in (grouped, whole))
+            assert ours.tolist() == theirs.tolist()
+        assert grouped.updates.times().tolist() == whole.updates.times().tolist()
+        assert grouped.updates.diffs().tolist() == whole.updates.diffs().tolist()
+        assert grouped.starts.tolist() == whole.starts.tolist()
+        assert grouped.key_starts.tolist() == whole.key_starts.tolist()
+    assert len(found.updates) == len(whole.updates)

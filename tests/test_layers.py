@@ -28,8 +28,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "accumulators arrow_expression bucketed buffers cache consolidate coordinates diff_vectors "
         "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
         "jit join key_index key_ranges "
-        "layout lookup memory merge merge_sort murmur3 pauses quotients ranking replay results "
-        "split standing sums tallies time_order top_k updates warm_up xxhash64".split()
+        "layout lookup machine_memory memory merge merge_join merge_sort murmur3 pauses quotients "
+        "ranking replay results split standing sums tallies time_order top_k updates warm_up "
+        "xxhash64".split()
     ),
     "spark": frozenset(
         "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "

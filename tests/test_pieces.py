@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.kernels import ipc, key_ranges
+from pyspark_diff.kernels import ipc, key_ranges, machine_memory
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
@@ -33,6 +33,7 @@ from pyspark_diff.runners import local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
+from pyspark_diff.spark import session as sessions
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace import arrangement, storage
 
@@ -439,7 +440,7 @@ def test_what_nobody_can_reduce_and_does_not_fit_is_refused(small, monkeypatch):
         pairs.inspect(lambda *_: None)
         left_in.close()
         right_in.close()
-        monkeypatch.setattr(pieces, "_free_memory", lambda: 1 << 20)
+        monkeypatch.setattr(pieces, "free_memory", lambda: 1 << 20)
         with pytest.raises(TooManyRowsError) as caught:
             flow.step()
         text = str(caught.value)
@@ -458,7 +459,7 @@ def test_rest_of_several_buckets_has_to_fit_together(small, monkeypatch):
         left_in.close()
         right_in.close()
         # Each has room, but not both.
-        monkeypatch.setattr(pieces, "_free_memory", lambda: 4_000_000 * pieces.ROW_BYTES)
+        monkeypatch.setattr(pieces, "free_memory", lambda: 4_000_000 * pieces.ROW_BYTES)
         with pytest.raises(TooManyRowsError, match=r"\(7,\): 1,800 x 1,800 rows"):
             flow.step()
 
@@ -496,7 +497,7 @@ def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
         least = rows.groupBy("k").agg(F.min("v").alias("v")).keep()
         session.insert([(i % 50, i) for i in range(1000)] + [(99, i) for i in range(3000)])
         session.close()
-        monkeypatch.setattr(pieces, "_free_memory", lambda: 1 << 10)
+        monkeypatch.setattr(pieces, "free_memory", lambda: 1 << 10)
         with pytest.raises(TooManyRowsError, match=r"3,000 rows under one key.*\(99,\): 3,000"):
             flow.step()
         monkeypatch.undo()
@@ -657,16 +658,16 @@ def test_a_record_that_occurs_a_hundred_million_times(spark):
 
 
 def test_memory_that_a_container_has_left_is_less_than_the_machines(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_GROUP", str(tmp_path))
-    machine = pieces._free_memory()
+    monkeypatch.setattr(machine_memory, "_GROUP", str(tmp_path))
+    machine = machine_memory.free_memory()
     assert machine is not None and machine > 1 << 20
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("5000\n")
-    assert pieces._free_memory() > 1 << 20
+    assert machine_memory.free_memory() > 1 << 20
     (tmp_path / "memory.max").write_text("9000\n")
-    assert pieces._free_memory() == 4000
+    assert machine_memory.free_memory() == 4000
     (tmp_path / "memory.stat").write_text("anon 70\ninactive_file 500\n")
-    assert pieces._free_memory() == 4500
+    assert machine_memory.free_memory() == 4500
 
 
 # The setting.
@@ -677,6 +678,17 @@ def test_a_setting_that_is_no_number_of_rows(another, told):
     another.conf.set("spark.pyspark_diff.pieceRows", told)
     with pytest.raises(ValueError, match="spark.pyspark_diff.pieceRows.*whole number of rows"):
         Dataflow(another)
+
+
+@pytest.mark.parametrize("memory, least", [(None, 0), (1 << 30, 0), (1 << 38, (1 << 38) // 200)])
+def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least):
+    monkeypatch.setattr(sessions, "all_memory", lambda: memory)
+    tasks = sessions.parallelism(spark)
+    assert sessions.piece_rows(spark) == max(1 << 23, min(least, 1 << 30) // tasks)
+    assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
+    monkeypatch.setattr(sessions, "_is_alone", lambda spark: False)
+    assert sessions.piece_rows(spark) == 1 << 23
+    assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
 
 
 def test_the_setting_reaches_the_operators(small):

@@ -24,7 +24,7 @@ from pyspark_diff.engine.subgraph import Item, Subgraph
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.memory import large_work
 from pyspark_diff.operators.imported import Imported
-from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.inspect import Inspect, in_order
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
@@ -132,14 +132,22 @@ class Step:
             self._before = [one for one in self._before if (one.node, one.at) not in unshown]
         shown = []
         seen = {(inspect, at) for inspect, _, at in context.shows}
-        others = [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in seen]
-        for inspect, feeds, at in (*context.shows, *others):
+        shows = [*context.shows]
+        shows += [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in seen]
+        # What was handed on is nobody's any more, and goes when it has been put in order.
+        context.shows, context.emitted = [], {}
+        shows.reverse()
+        while shows:
+            inspect, feeds, at = shows.pop()
             context.doing = inspect
             tables = context.evaluation.tables(inspect, feeds)
+            feeds = ()
             if inspect in context.kept.nodes:
                 self._shown += [Shown(inspect, at, table) for table in tables]
             if (inspect, at) in unshown:
                 tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
+            if sum(table.num_rows for table in tables) >= LARGE:
+                tables = in_order(tables)  # here, where memory is kept
             shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))
         return shown
 

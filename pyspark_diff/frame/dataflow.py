@@ -50,7 +50,8 @@ class Dataflow(BaseDataflow):
         jobs. The answer is the same.
     local_rows : int, optional
         Up to this many update rows an operator runs on the driver under ``"auto"``: 2 million if
-        not given, and 20 million where there is no other machine than the driver's.
+        not given, and 20 million, or 120 for 24 GiB of memory, where there is no other machine
+        than the driver's.
     keep_history : bool
         Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
         only the latest complete time can be read, and state stays bounded however long the stream
@@ -80,8 +81,9 @@ class Dataflow(BaseDataflow):
     written afterwards to Spark: slower, and a way to tell whether the two agree.
 
     An operator holds up to 8 million rows at once, some gigabyte, in each task, and on the driver
-    in all buckets that are at work together; twice as many where Spark runs on a single machine
-    with 16 GiB or more. It works through more, or very wide ones, in pieces.
+    in all buckets that are at work together; it works through more, or very wide ones, in pieces.
+    Where there is no other machine than the driver's, they are as many as half of the memory has
+    room for in all tasks.
     ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)`` sets another number for dataflows that
     are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
     say, is a TooManyRowsError.

@@ -14,16 +14,17 @@ into the code where their ranges allow, and ranked first where they do not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels import ranking
+from pyspark_diff.kernels import ranking, sums
 from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time
-from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, empty
+from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_pairs
+from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, concat, empty
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,63 @@ class Grouped:
     def lengths(self) -> Int64:
         """Number of rows of each record."""
         return np.diff(self.starts, append=len(self.updates))
+
+
+class Runs(Grouped):
+    """As `Grouped`, where records and keys are looked for when somebody asks where they start.
+
+    Parameters
+    ----------
+    updates : Updates
+        Consolidated rows, in order.
+    """
+
+    def __init__(self, updates: Updates):
+        object.__setattr__(self, "updates", updates)
+
+    @cached_property
+    def starts(self) -> Int64:  # type: ignore[override]
+        """Index of the first row of each record."""
+        new = self._new_keys()
+        if self.updates.val64 is not None:
+            new |= _changes(self.updates.val64, self.updates.values)
+        return np.flatnonzero(new)
+
+    @cached_property
+    def key_starts(self) -> Int64 | None:  # type: ignore[override]
+        """Index of the first row of each key, where records are pairs of a key and a value."""
+        return None if self.updates.val64 is None else np.flatnonzero(self._new_keys())
+
+    def _new_keys(self) -> np.ndarray:
+        return _changes(self.updates.key64, self.updates.columns)
+
+
+def consolidate_parts(parts: list[Updates]) -> Grouped:
+    """As `consolidate`, of all rows of several parts. The list is emptied.
+
+    Where nobody else has the parts, they go before there is what is made of them.
+    """
+    parts[:] = [part for part in parts if len(part)]
+    if parts and sum(map(len, parts)) >= sums.PARTITIONED:
+        coordinate, ordering = parts[0].coordinate, parts[0].ordering
+        columns = [
+            (part.key64, part.val64, part.time, part.diff) for part in parts
+            if part.columns is None and part.values is None and part.val64 is not None
+            and not isinstance(part.diff, DiffVectors)
+            and not isinstance(part.coordinate, np.ndarray) and part.coordinate == coordinate
+        ]
+        if len(columns) == len(parts):
+            parts.clear()
+            found = sum_pairs(columns)
+            parts += [
+                Updates(key, None, time, diff, value, None, ordering, coordinate)
+                for key, value, time, diff in (columns if found is None else [found])
+            ]
+            if found is not None:
+                return Runs(parts.pop())
+    rows = concat(parts)
+    parts.clear()
+    return consolidate(rows)
 
 
 def consolidate(updates: Updates) -> Grouped:
@@ -159,11 +217,7 @@ def runs_of(updates: Updates) -> Grouped:
     if len(updates) == 1:
         starts = np.zeros(1, np.int64)
         return Grouped(updates, starts, None if updates.val64 is None else starts)
-    new_key = _changes(updates.key64, updates.columns)
-    if updates.val64 is None:
-        return Grouped(updates, np.flatnonzero(new_key))
-    new = new_key | _changes(updates.val64, updates.values)
-    return Grouped(updates, np.flatnonzero(new), np.flatnonzero(new_key))
+    return Runs(updates)
 
 
 def _changes(key64: Int64, columns: tuple[pa.Array, ...] | None) -> np.ndarray:

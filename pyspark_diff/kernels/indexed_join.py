@@ -15,7 +15,7 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.jit import jit, kernel
-from pyspark_diff.kernels.join import TOO_LARGE, changed, wrapped
+from pyspark_diff.kernels.join import TOO_LARGE, changed
 from pyspark_diff.kernels.key_index import (
     AT,
     COUNT,
@@ -54,6 +54,7 @@ from pyspark_diff.kernels.key_index import (
     summed,
     word,
 )
+from pyspark_diff.kernels.merge_join import wrapped
 from pyspark_diff.kernels.updates import Int64
 
 #: Rows of the result: key, the value of what is new, that of its match, time, diff, coordinate.

@@ -31,11 +31,13 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit, kernel
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, pick
+from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, fits, wrapped
+from pyspark_diff.kernels.merge_join import Part as WalkPart
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, pick
 from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
-#: order of time instead: what is not there at the same time never meets.
+#: order of time: what is not there at the same time never meets, and is not looked at.
 LONG = 4096
 
 TOO_LARGE = (
@@ -51,7 +53,8 @@ class Matches:
     Parameters
     ----------
     left, right : Updates
-    left_rows, right_rows : ndarray of int64, shape (pairs,)
+    left_rows, right_rows : ndarray of int64, shape (pairs,), or None
+        None where a pair has a row of its own.
     time, diff : ndarray of int64, shape (pairs,), or int
     coordinate : ndarray of int64, shape (pairs,), or int
         In a loop, where a pair belongs: the least coordinate beyond those of both rows.
@@ -59,14 +62,18 @@ class Matches:
 
     left: Updates
     right: Updates
-    left_rows: Int64
-    right_rows: Int64
+    left_rows: Int64 | None
+    right_rows: Int64 | None
     time: PerRow
     diff: PerRow
     coordinate: PerRow = 0
 
     def __len__(self) -> int:
-        return int(self.left_rows.size)
+        return len(self.left) if self.left_rows is None else int(self.left_rows.size)
+
+    def left_updates(self) -> Updates:
+        """The left rows, one for each pair."""
+        return self.left if self.left_rows is None else self.left.take(self.left_rows)
 
 
 @dataclass(frozen=True)
@@ -113,9 +120,9 @@ class Meeting:
 
     def placed(self, pairs: Matches) -> Matches:
         """Pairs where they belong."""
-        if not self.at:
-            return pairs
         rows = pairs.left_rows if self.swap else pairs.right_rows
+        if not self.at or rows is None:
+            return pairs
         return replace(pairs, coordinate=self._lub(rows))
 
     def coordinates(self) -> list[int]:
@@ -150,16 +157,21 @@ class Pairs:
     read : int
         Number of rows that were read, new ones left out.
     meetings : list of Meeting
-        What meets.
+        What meets, in a loop.
+    at : tuple of int
+        The coordinate that is processed.
     """
 
     pieces: Iterator[Piece]
     rows: int
     read: int
     meetings: list[Meeting]
+    at: Coordinate = ()
 
     def coordinates(self) -> list[int]:
         """The coordinates at which there may be pairs, packed."""
+        if not self.at:
+            return [0]
         return sorted({code for meeting in self.meetings for code in meeting.coordinates()})
 
 
@@ -187,7 +199,7 @@ class Reached:
 
 def join(
     left: Reached, right: Reached, at: Coordinate, lower: int | None, most: int, *,
-    null_safe: bool = False,
+    null_safe: bool = False, wanted: tuple[int, ...] = (KEY, LEFT, RIGHT),
 ) -> Pairs:
     """What is new in the join of two arrangements when a coordinate is processed.
 
@@ -204,6 +216,9 @@ def join(
         So many pairs are made at once.
     null_safe : bool
         Whether a null matches a null; else it matches nothing.
+    wanted : tuple of int
+        What is looked at of the pairs, the key or the values of a side; other columns of them may
+        be empty.
 
     Returns
     -------
@@ -218,9 +233,20 @@ def join(
     >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
     >>> pairs = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None, 100)
     >>> p, = next(pairs.pieces)()
-    >>> p.left.val64[p.left_rows].tolist(), p.right.val64[p.right_rows].tolist(), p.time
-    ([20, 20], [7, 8], 3)
+    >>> p.left.val64.tolist(), p.right.val64.tolist(), p.time.tolist()
+    ([20, 20], [7, 8], [3, 3])
     """
+    if not at:
+        pairs = _walked(left, right, lower, most, wanted)
+        if pairs is not None:
+            return pairs
+    return _multiplied_out(left, right, at, lower, most, null_safe)
+
+
+def _multiplied_out(
+    left: Reached, right: Reached, at: Coordinate, lower: int | None, most: int, null_safe: bool
+) -> Pairs:
+    """Products of updates, where keys are looked up: whatever they are, and in loops."""
     met: list[Meeting] = []
     read = 0
     for ours, theirs, swap in ((left, right, False), (right, left, True)):
@@ -237,7 +263,56 @@ def join(
             met.append(_with_new(ours.new, now, null_safe, *where))
     pieces = chain.from_iterable(_pieces(meeting, most) for meeting in met)
     rows = sum(int(meeting.sizes.sum(dtype=np.float64)) for meeting in met)
-    return Pairs(pieces, rows, read, met)
+    return Pairs(pieces, rows, read, met, at)
+
+
+def _walked(
+    left: Reached, right: Reached, lower: int | None, most: int, wanted: tuple[int, ...]
+) -> Pairs | None:
+    """As `join`, if all updates are numbers: in one walk over both sides."""
+    sides, read = [], [0, 0]
+    several = [False, False]
+    for number, (ours, theirs) in enumerate(((left, right), (right, left))):
+        if ours.earlier or not all(map(fits, (*ours.old, ours.new.updates))):
+            return None
+        old = [batch for batch in ours.old if len(batch)] if len(theirs.new.updates) else []
+        held = old[0] if old else empty()
+        if len(old) > 1:
+            # No more of them is merged than meets anything.
+            _, read[number], found = history(theirs.new, old, lower)
+            held, several[number] = found or empty(), True
+        sides.append((ours.new.updates, held))
+    walk = MergeJoin(sides[0], sides[1], most, LONG)
+    parts, found_old = walk.parts()
+    met = sum(b if again else a for a, b, again in zip(found_old, read, several))
+
+    def pieces() -> Iterator[Piece]:
+        for part in parts:
+            if part.long:
+                run = [
+                    Reached([old.between(*bounds[1])], [], runs_of(new.between(*bounds[0])), 0)
+                    for (new, old), bounds in zip(sides, part.bounds())
+                ]
+                yield from _multiplied_out(run[0], run[1], (), lower, most, True).pieces
+            else:
+                yield partial(_of_part, walk, part, wanted)
+
+    return Pairs(pieces(), int(sum(part.rows for part in parts)), met, [])
+
+
+def _of_part(walk: MergeJoin, part: WalkPart, wanted: tuple[int, ...]) -> Iterator[Matches]:
+    likes = [new if len(new) else old for new, old in (walk.left, walk.right)]
+    for pairs in walk.pairs(part, wanted):
+        if pairs is None:
+            raise DiffOverflowError(TOO_LARGE)
+        # One for each pair; where it is not wanted, nobody looks at it.
+        key = pairs.key if KEY in wanted else pairs.time
+        left, right = (
+            Updates(key, None, 0, 1, value if value.size and like.val64 is not None else None, None,
+                    like.ordering)
+            for value, like in zip((pairs.left, pairs.right), likes)
+        )
+        yield Matches(left, right, None, None, pairs.time, pairs.diff)
 
 
 def _of_this_step(
@@ -489,14 +564,6 @@ def _save(state, i, j, k, a_count, b_count):  # type: ignore[no-untyped-def]
     state[2] = k
     state[3] = a_count
     state[4] = b_count
-
-
-@jit
-def wrapped(a, b, product):  # type: ignore[no-untyped-def]
-    """Whether a product of two numbers that are not zero has left 64 bits."""
-    if abs(float(a) * float(b)) < 9.2e18:
-        return False
-    return (product < 0) != ((a < 0) != (b < 0)) or product // b != a
 
 
 @jit

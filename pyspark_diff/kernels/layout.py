@@ -119,8 +119,8 @@ class Layout:
             columns += self.decode_value(updates)
         return columns
 
-    def column(self, updates: Updates, position: int, rows: Int64) -> pa.Array:
-        """One of the columns that `decode` gives, for some rows: nothing else is moved."""
+    def column(self, updates: Updates, position: int, rows: Int64 | None) -> pa.Array:
+        """One of the columns that `decode` gives, for some rows or all: nothing else is moved."""
         width = len(self.types)
         if position >= width:
             if self.value is None or position >= width + len(self.value.types):
@@ -130,10 +130,13 @@ class Layout:
             value = Updates(updates.val64, updates.values, 0, 1)
             return self.value.column(value, position - width, rows)
         if self.exact and updates.columns is None:
-            return from_int64(pa.array(updates.key64[rows]), self.types[0])
+            key64 = updates.key64 if rows is None else updates.key64[rows]
+            return from_int64(pa.array(key64), self.types[0])
         if updates.columns is None:  # no rows: `empty()` knows no types
             return pa.array([], self.types[position])
-        found = updates.columns[position].take(pa.array(rows))
+        found = updates.columns[position]
+        if rows is not None:
+            found = found.take(pa.array(rows))
         return from_int64(found, self.types[0]) if self.exact else found
 
     def decode_value(self, updates: Updates) -> list[pa.Array]:

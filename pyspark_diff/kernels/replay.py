@@ -91,6 +91,8 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
     if isinstance(updates.time, np.ndarray):
         moved = since is not None and int(grouped.updates.times().min()) < since
         return consolidate(updates).updates if moved else updates
+    if not isinstance(grouped.updates.time, np.ndarray):
+        return updates  # each record has one row
     if grouped.starts.size == len(updates):
         return updates
     if isinstance(updates.diff, DiffVectors):

@@ -94,6 +94,70 @@ def _sum_partitioned(
     return codes, times, sums
 
 
+def sum_pairs(
+    parts: list[tuple[Int64, Int64, PerRow, PerRow]]
+) -> tuple[Int64, Int64, PerRow, PerRow] | None:
+    """Sums by (key, value, time), ordered by these, of rows in several parts.
+
+    As `_sum_partitioned`, from columns as they are: one integer for each row is all that is made
+    between them and the sums. The list is emptied when that has been made: where nobody else has
+    the parts, the sums need no room beside them.
+
+    Parameters
+    ----------
+    parts : list of (ndarray, ndarray, ndarray or int, ndarray or int)
+        Keys, values, times and diffs; some in all.
+
+    Returns
+    -------
+    tuple of keys, values, times and diffs, or None
+        None where ranges are too wide, or so narrow that a table is better, and nothing is emptied.
+
+    Examples
+    --------
+    >>> found = sum_pairs([(np.array([2, 1]), np.array([9 << 40, 5]), 0, 1)])
+    >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in found]
+    [[1, 2], [5, 9895604649984], 0, 1]
+    """
+    rows = sum(part[0].size for part in parts)
+    bounds = [_bounds([part[i] for part in parts]) for i in range(4)]
+    lows = [low for low, _ in bounds]
+    bits = [(high - low).bit_length() for low, high in bounds]
+    code = bits[0] + bits[1]
+    if code > 62 or max(map(abs, bounds[3])) * rows >= 2**63 or 1 << code < DENSE * rows:
+        return None
+    upper = max(code + bits[2] + bits[3] - 62, min(_upper_bits(rows), code))
+    if upper > 16:
+        return None
+    shift, widths = code - upper, np.array([*bits, *lows])
+    stops = np.zeros(1 << upper, np.int64)
+    for key, value, _, _ in parts:
+        _tally_pairs(key, value, widths, shift, stops)
+    packed = np.empty(rows, np.int64)
+    stops = np.cumsum(stops) - stops
+    for key, value, *both in parts:
+        columns = [x if isinstance(x, np.ndarray) else np.array([x]) for x in both]
+        _pack_pairs(key, value, *columns, widths, shift, stops, packed)
+    parts.clear()
+    begin = 0
+    for stop in stops.tolist():
+        packed[begin:stop].sort()
+        begin = stop
+    count = _sum_runs(packed, stops, bits[3], lows[3])
+    keys, values = np.empty(count, np.int64), np.empty(count, np.int64)
+    times = np.empty(count if bits[2] else 0, np.int64)
+    diffs = np.empty(count, np.int64)
+    alike = _unpack_pairs(packed, stops, widths, shift, keys, values, times, diffs)
+    return keys, values, times if bits[2] else lows[2], int(diffs[0]) if alike and count else diffs
+
+
+def _bounds(columns: list[PerRow]) -> tuple[int, int]:
+    return (
+        min(int(np.min(column)) for column in columns),
+        max(int(np.max(column)) for column in columns),
+    )
+
+
 def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, Int64]:
     """Sum of diffs of each code, ordered by code, without zeros.
 
@@ -308,3 +372,62 @@ def _runs(  # type: ignore[no-untyped-def]
                 sums[n] = total
                 n += 1
         begin = stops[p]
+
+
+@kernel("int64[:]-, int64[:]-, int64[:], int64, int64[:]")
+def _tally_pairs(key, value, widths, shift, counts):  # type: ignore[no-untyped-def]
+    bits, low, value_low = widths[1], widths[4], widths[5]
+    for i in range(key.size):
+        counts[(((key[i] - low) << bits) | (value[i] - value_low)) >> shift] += 1
+
+
+@kernel(
+    "int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64[:], int64, int64[:], int64[:]"
+)
+def _pack_pairs(key, value, time, diff, widths, shift, at, rows):  # type: ignore[no-untyped-def]
+    bits, time_bits, diff_bits = widths[1], widths[2], widths[3]
+    low, value_low, first, diff_low = widths[4], widths[5], widths[6], widths[7]
+    times, diffs = -(time.size > 1), -(diff.size > 1)  # one value may stand for all
+    mask = (np.int64(1) << shift) - 1
+    for i in range(key.size):
+        code = ((key[i] - low) << bits) | (value[i] - value_low)
+        row = ((code & mask) << time_bits) | (time[i & times] - first)
+        p = code >> shift
+        rows[at[p]] = (row << diff_bits) | (diff[i & diffs] - diff_low)
+        at[p] += 1
+
+
+@kernel(
+    "int64[:], int64[:], int64[:], int64, int64[:], int64[:], int64[:], int64[:]"
+)
+def _unpack_pairs(  # type: ignore[no-untyped-def]
+    rows, stops, widths, shift, keys, values, times, sums
+):
+    """Write the sums that are not zero; gives whether they are all the same."""
+    bits, time_bits, diff_bits = widths[1], widths[2], widths[3]
+    low, value_low, first, diff_low = widths[4], widths[5], widths[6], widths[7]
+    value_mask = (np.int64(1) << bits) - 1
+    time_mask = (np.int64(1) << time_bits) - 1
+    diff_mask = (np.int64(1) << diff_bits) - 1
+    n = 0
+    begin = 0
+    alike = True
+    for p in range(stops.size):
+        i = begin
+        while i < stops[p]:
+            same = rows[i] >> diff_bits
+            total = 0
+            while i < stops[p] and rows[i] >> diff_bits == same:
+                total += (rows[i] & diff_mask) + diff_low
+                i += 1
+            if total != 0:
+                code = (np.int64(p) << shift) | (same >> time_bits)
+                keys[n] = (code >> bits) + low
+                values[n] = (code & value_mask) + value_low
+                if times.size:
+                    times[n] = (same & time_mask) + first
+                sums[n] = total
+                alike = alike and total == sums[0]
+                n += 1
+        begin = stops[p]
+    return alike

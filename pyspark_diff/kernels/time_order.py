@@ -1,13 +1,14 @@
 """Rows in order of their times: in one pass where times lie close together.
 
-For times ``t`` and ``order = in_time_order(t)``::
+For times ``t`` and ``places = in_time_order(t)``, which are those of the rows::
 
-    t[order] ascends;   rows of one time stay as they are
+    put(t, places) ascends;   rows of one time stay as they are
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.sums import DENSE, to_begins
@@ -15,7 +16,7 @@ from pyspark_diff.kernels.updates import Int64
 
 
 def in_time_order(times: Int64) -> Int64 | None:
-    """The rows in order of their times.
+    """Where each row goes in order of their times.
 
     Parameters
     ----------
@@ -29,14 +30,44 @@ def in_time_order(times: Int64) -> Int64 | None:
     Examples
     --------
     >>> in_time_order(np.array([5, 3, 5, 3])).tolist(), in_time_order(np.array([1, 1, 2]))
-    ([1, 3, 0, 2], None)
+    ([2, 0, 3, 1], None)
     """
     if (times[1:] >= times[:-1]).all():
         return None
     low, high = int(times.min()), int(times.max())
     if high - low < DENSE * times.size:
         return _counted(times, low, high - low + 1)
-    return np.argsort(times, kind="stable")
+    places = np.empty(times.size, np.int64)
+    places[np.argsort(times, kind="stable")] = np.arange(times.size)
+    return places
+
+
+def put(column: pa.ChunkedArray, places: Int64) -> pa.Array:
+    """A column with each row in its place.
+
+    Examples
+    --------
+    >>> put(pa.chunked_array([[1, 2], [3]]), np.array([2, 0, 1])).to_pylist()
+    [2, 3, 1]
+    """
+    kind = column.type
+    if column.null_count or not (pa.types.is_int64(kind) or pa.types.is_timestamp(kind)):
+        order = np.empty(places.size, np.int64)
+        order[places] = np.arange(places.size)
+        return column.combine_chunks().take(pa.array(order))
+    # Chunk by chunk: no copy of all of them is made first, to be moved then.
+    found = np.empty(places.size, np.int64)
+    start = 0
+    for chunk in column.chunks:
+        _put(chunk.view(pa.int64()).to_numpy(), places[start:start + len(chunk)], found)
+        start += len(chunk)
+    return pa.array(found).view(kind)
+
+
+@kernel("int64[:]-, int64[:]-, int64[:]")
+def _put(values, places, found):  # type: ignore[no-untyped-def]
+    for i in range(values.size):
+        found[places[i]] = values[i]
 
 
 @kernel("int64[:]-, int64, int64")
@@ -45,9 +76,9 @@ def _counted(times, low, span):  # type: ignore[no-untyped-def]
     for i in range(times.size):
         at[times[i] - low] += 1
     to_begins(at)
-    order = np.empty(times.size, np.int64)
+    places = np.empty(times.size, np.int64)
     for i in range(times.size):
         t = times[i] - low
-        order[at[t]] = i
+        places[i] = at[t]
         at[t] += 1
-    return order
+    return places

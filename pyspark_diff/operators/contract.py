@@ -147,6 +147,10 @@ class Side(Reached):
     lower: int | None
     limit: Limit | None = None
 
+    def is_value(self, name: str) -> bool:
+        """Whether a column is one of the value, and not of the key."""
+        return self.names.index(name) >= len(self.layout.types)
+
 
 class Kernel(ABC):
     """The function of an operator on one bucket. Either a replay or bilinear, see above."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.time_order import in_time_order
+from pyspark_diff.kernels.time_order import in_time_order, put
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_rows
@@ -57,11 +57,7 @@ class Inspect(Node):
         tables = [table for table in tables if table.num_rows or not at]
         if not tables:
             return []
-        table = pa.concat_tables(tables)
-        # Arrow takes 300 ns a row to sort and move them, most of which is for looking at chunks.
-        order = in_time_order(as_int64(table[TIME].combine_chunks()).to_numpy())
-        if order is not None:
-            table = table.combine_chunks().take(pa.array(order))
+        (table,) = in_order(list(tables))
         if self.by_table:
             table = table.rename_columns([*self.schema.names, time, diff])
             if at:
@@ -75,3 +71,23 @@ class Inspect(Node):
         times = map(self.time_type.decode, as_int64(table[TIME].combine_chunks()).to_pylist())
         moments = ((time, *at) for time in times) if at else times
         return zip(records, moments, table[DIFF].to_pylist())
+
+
+def in_order(tables: list[pa.Table]) -> list[pa.Table]:
+    """Update rows in order of time, as one table.
+
+    The list is emptied: where nobody else has its tables, they go column by column as they are put
+    in order, so that there is no room for all rows twice.
+    """
+    table = pa.concat_tables(tables)
+    tables.clear()
+    places = in_time_order(as_int64(table[TIME].combine_chunks()).to_numpy())
+    if places is None:
+        return [table]
+    schema, columns = table.schema, table.columns
+    del table
+    columns.reverse()
+    found = []
+    while columns:
+        found.append(put(columns.pop(), places))
+    return [pa.Table.from_arrays(found, schema=schema)]

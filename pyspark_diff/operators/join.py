@@ -27,6 +27,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.kernels.join import Piece
 from pyspark_diff.kernels.join import join as join_core
+from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
@@ -57,7 +58,13 @@ class JoinKernel(BilinearKernel):
         self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int], most: int
     ) -> Parts:
         left, right = sides
-        pairs = join_core(left, right, at, left.lower, most, null_safe=self.null_safe)
+        looked_at = tuple({
+            (LEFT, RIGHT)[side] if sides[side].is_value(name) else KEY
+            for side, name in (self.columns[i] for i in wanted)
+        })
+        pairs = join_core(
+            left, right, at, left.lower, most, null_safe=self.null_safe, wanted=looked_at
+        )
         parts = (partial(self._made, sides, wanted, piece) for piece in pairs.pieces)
         return Parts(parts, pairs.rows, pairs.read, pairs.coordinates)
 
@@ -99,7 +106,9 @@ class SemijoinKernel(BilinearKernel):
         self, sides: Sequence[Side], at: Coordinate, wanted: Sequence[int], most: int
     ) -> Parts:
         left, right = sides
-        pairs = join_core(left, right, at, left.lower, most, null_safe=self.null_safe)
+        pairs = join_core(
+            left, right, at, left.lower, most, null_safe=self.null_safe, wanted=(KEY, LEFT)
+        )
 
         sign = -1 if self.anti else 1
         positions = [left.names.index(self.names[i]) for i in wanted]
@@ -107,7 +116,7 @@ class SemijoinKernel(BilinearKernel):
 
         def met(piece: Piece) -> Iterator[Updates]:
             for p in piece():
-                yield p.left.take(p.left_rows).at(p.time, sign * p.diff).placed(p.coordinate)
+                yield p.left_updates().at(p.time, sign * p.diff).placed(p.coordinate)
 
         def given(rows: Updates) -> tuple[Changes, PerRow]:
             every = np.arange(len(rows))

@@ -21,14 +21,13 @@ import pyarrow as pa
 from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
+from pyspark_diff.kernels.machine_memory import free_memory
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.trace import storage
 
 #: What a row takes while a kernel works on it, roughly.
 ROW_BYTES = 100
-#: Where a container finds its own limits.
-_GROUP = "/sys/fs/cgroup"
 #: So many of the heaviest keys are named.
 NAMED = 3
 
@@ -232,7 +231,7 @@ def check_room(
     ------
     TooManyRowsError
     """
-    free = _free_memory()
+    free = free_memory()
     if free is not None and rows * ROW_BYTES > free:
         raise too_many(name, f"{rows:,} {what} do not fit into memory", sides())
 
@@ -286,31 +285,3 @@ def _touched(sides: Sequence[Side]) -> tuple[Side, Int64, list[Int64]]:
         for side in sides
     ]
     return most, first, counts
-
-
-def _free_memory() -> int | None:
-    """Bytes that this machine, or the container on it, can still give; None if neither tells."""
-    machine = _figures("/proc/meminfo").get("MemAvailable:")
-    limit = _figures(f"{_GROUP}/memory.max").get("")
-    used = _figures(f"{_GROUP}/memory.current").get("")
-    free = None if machine is None else machine << 10
-    if limit is None or used is None:
-        return free
-    # Pages of files that nobody has used for long are given up when others are wanted.
-    unused = _figures(f"{_GROUP}/memory.stat").get("inactive_file", 0)
-    left = max(0, limit - used + unused)
-    return left if free is None else min(free, left)
-
-
-def _figures(path: str) -> dict[str, int]:
-    """The whole numbers of a file that the system keeps, by the names that stand before them."""
-    found = {}
-    try:
-        with open(path) as lines:
-            for line in lines:
-                *name, value = line.removesuffix("kB\n").split()
-                if value.isdecimal():
-                    found[" ".join(name)] = int(value)
-    except (OSError, ValueError):
-        pass  # this system keeps no such file
-    return found

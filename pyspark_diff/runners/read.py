@@ -32,7 +32,7 @@ from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, within
@@ -585,7 +585,7 @@ def _visited(
             new, rows = recent(keys, [*side.earlier, new.updates], limit)
             rows_read += rows - len(side.new.updates)
         elif limit is not None:
-            new = replace(new, updates=new.updates.placed(0))
+            new = Grouped(new.updates.placed(0), new.starts, new.key_starts)
         visited.append(replace(side, earlier=[], new=new, limit=limit))
     return visited, rows_read
 

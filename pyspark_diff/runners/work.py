@@ -28,7 +28,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.bucketed import rows_under
-from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.consolidate import consolidate, consolidate_parts, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
@@ -217,7 +217,7 @@ def run_bucket(
     BucketResult
     """
     held, parts = intake.take(bucket)
-    grouped = consolidate(concat(held))
+    grouped = consolidate_parts(held)
     old = work.old(bucket)
     new = [*parts, grouped.updates]
     files: list[BatchFile] = []

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import is_remote
 from pyspark.util import is_remote_only
 
+from pyspark_diff.kernels.machine_memory import all_memory
 from pyspark_diff.kernels.memory import share_memory
 from pyspark_diff.spark.version import check_installed, check_session
 
@@ -324,13 +325,16 @@ def _properties(name: str | None) -> dict[str, str]:
 #: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
 #: speaks against more is the driver's memory, and clusters with many cores.
 DRIVER_ROWS = 2_000_000
-#: The same where Spark runs in the driver's own process: its cores and memory are all there is.
+#: The same where Spark runs in the driver's own process: its cores and memory are all there is, and
+#: what is too much to hold is worked through in pieces either way. More where memory has room.
 ALONE_ROWS = 20_000_000
+#: A row takes about half as many bytes while a kernel works on it: half of the memory is left.
+_ROW_BYTES = 200
 
 
 def driver_rows(spark: SparkSession) -> int:
     """Up to how many update rows an operator is better run on the driver."""
-    return ALONE_ROWS if _is_alone(spark) else DRIVER_ROWS
+    return max(ALONE_ROWS, _room()) if _is_alone(spark) else DRIVER_ROWS
 
 
 def _is_alone(spark: SparkSession) -> bool:
@@ -342,26 +346,31 @@ def _is_alone(spark: SparkSession) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def _room() -> int:
+    """How many rows kernels of this machine may hold at once."""
+    return min((all_memory() or 0) // _ROW_BYTES, 1 << 30)
+
+
 #: The setting of a Spark session that says how many rows an operator holds at once.
 PIECE_ROWS = "spark.pyspark_diff.pieceRows"
-#: So many if it says nothing: some gigabyte. And where the driver works alone on a machine of this
-#: size: to sort ten million rows into files and to read them again is a quarter of a load's work.
-HELD_ROWS = 1 << 23
-HELD_ROWS_ALONE, LARGE_MACHINE = 1 << 24, 16 * _GIB
 
 
 def piece_rows(spark: SparkSession) -> int:
-    """So many rows an operator holds at once.
+    """So many rows an operator holds at once, if the session is silent 8 million, some gigabyte.
 
     In each task that is so, and on the driver of all buckets together that are at work at once.
+    Where Spark runs in the driver's own process it is more if its tasks together have room for it:
+    what does not fit is sorted into files first, which takes three times as long.
 
     Raises
     ------
     ValueError
         If the session says something that is not a positive number.
     """
-    large = _machine_bytes() >= LARGE_MACHINE and _is_alone(spark)
-    told = str(spark.conf.get(PIECE_ROWS, str(HELD_ROWS_ALONE if large else HELD_ROWS)))
+    told = spark.conf.get(PIECE_ROWS, None)
+    if told is None:
+        return max(1 << 23, _room() // parallelism(spark) if _is_alone(spark) else 0)
+    told = str(told)
     if not told.isdecimal() or not int(told):
         raise ValueError(
             f"{PIECE_ROWS} is {told!r}, and has to be a whole number of rows, one or more: so many "
