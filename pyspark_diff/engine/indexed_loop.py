@@ -430,12 +430,12 @@ class IndexedLoop:
                 columns = {
                     name: pairs[which] for name, which in self._parts_of(node, ours).items()
                 }
-                rows = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
-                self._step.report.rows_out += len(rows)
+                made = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
+                self._step.report.rows_out += len(made)
                 if placed:
-                    yield from self._placed(node, rows, pairs[WHERE], at)
+                    yield from self._placed(node, made, pairs[WHERE], at)
                 else:
-                    yield rows
+                    yield made
 
     def _parts_of(self, node: Reader, ours: int) -> dict[str, int]:
         """The part of a pair that each column of a join's result is."""

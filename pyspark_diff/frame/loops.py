@@ -260,7 +260,9 @@ class LoopMethods(Frame):
         stack = _stack()
         if not stack:
             raise SchemaError("enter_at is for loops: with Loop() as loop: ..., or iterate(...)")
-        given = F.col(iteration) if isinstance(iteration, str) else iteration
+        given = iteration
+        if isinstance(iteration, str):
+            given = column(self._collection.column_name(iteration, "for enter_at"))
         source, found = self._collection.seeing(given)
         names = source.node.schema.names
         at = unused("iteration", names)
