@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import NotReadableError, SchemaError
@@ -260,10 +259,9 @@ class LoopMethods(Frame):
         stack = _stack()
         if not stack:
             raise SchemaError("enter_at is for loops: with Loop() as loop: ..., or iterate(...)")
-        given = iteration
         if isinstance(iteration, str):
-            given = column(self._collection.column_name(iteration, "for enter_at"))
-        source, found = self._collection.seeing(given)
+            iteration = column(self._collection.column_name(iteration, "for enter_at"))
+        source, found = self._collection.seeing(iteration)
         names = source.node.schema.names
         at = unused("iteration", names)
         node = computed(
