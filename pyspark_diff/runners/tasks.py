@@ -44,8 +44,9 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
 BLOB_ROWS = 1 << 20
 #: The bucket of a result that says that rows were not in the task of their bucket.
 MISPLACED = -1
-#: Output of a bucket up to this many bytes goes to the driver with the result.
-INLINE_BYTES = 1 << 20
+#: Output goes to the driver with the results up to this many bytes of all buckets together, however
+#: many these are; else it is in files, and the driver learns their names.
+INLINE_BYTES = 1 << 18
 
 #: The number of a blob, in front of its bytes, and the one of an error. Arrow wants its buffers at
 #: multiples of eight bytes.
@@ -197,7 +198,7 @@ def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
                 number += 1
         for bucket in intake.buckets():
             made = run_bucket(work, bucket, intake, Waiting(work.most))
-            yield _result(made, work.directory)
+            yield _result(made, work.directory, work.buckets)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -210,7 +211,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
 
     def run(number: int) -> Iterator[Row]:
         made = read_bucket(read, buckets[number], Waiting(read.most))
-        yield _result(made, read.directory)
+        yield _result(made, read.directory, read.all_buckets)
 
     return run
 
@@ -241,13 +242,13 @@ def _results(work: Work, blobs: Iterable[tuple[int, int, pa.Buffer]]) -> Iterato
         intake.add(bucket, ipc.from_bytes(blob), part)
     for bucket in intake.buckets():
         made = run_bucket(work, bucket, intake, Waiting(work.most))
-        yield _result(made, work.directory)
+        yield _result(made, work.directory, work.buckets)
 
 
-def _result(result: BucketResult, directory: str) -> Row:
+def _result(result: BucketResult, directory: str, buckets: int) -> Row:
     given, inline = result.output, None
     table = None if given.table is None else given.table.combine_chunks()
-    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES:
+    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // buckets:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
