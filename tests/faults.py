@@ -29,7 +29,9 @@ from cluster_program import executor_above
 from pyspark.sql.classic.dataframe import DataFrame
 
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel
+from pyspark_diff.runners import spark as runner
 from pyspark_diff.runners import tasks, work
+from pyspark_diff.spark import task_jobs
 
 #: Seconds for which a task holds still, unless it is killed.
 WAIT = 60.0
@@ -204,6 +206,8 @@ def _patched(who: str) -> Iterator[None]:
             (frame, "mapInArrow", _with_fault(frame.mapInArrow)),
             (frame, "collect", _as_job(frame.collect)),
             (frame, "toArrow", _as_job(frame.toArrow)),
+            (runner, "run_tasks", _as_job(_tasks_with_fault)),
+            (runner, "run_moved", _as_job(_moved_with_fault)),
         ]
     else:
         found += [
@@ -238,11 +242,25 @@ def _with_fault(map_in_arrow: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _tasks_with_fault(spark: Any, count: int, do: Callable[..., Any]) -> Any:
+    if _about is not None:
+        do = _in_task(_about[0], do)
+    return task_jobs.run_tasks(spark, count, do)
+
+
+def _moved_with_fault(spark: Any, makers: Any, buckets: int, do: Callable[..., Any]) -> Any:
+    if _about is not None:
+        fault = _about[0]
+        makers = [(count, _in_task(fault, make)) for count, make in makers]
+        do = _in_task(fault, do)
+    return task_jobs.run_moved(spark, makers, buckets, do)
+
+
 def _in_task(fault: Fault, function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(batches: Any) -> Any:
+    def run(*given: Any) -> Any:
         with about(fault, "task"):
             _reached("start")
-            yield from function(batches)
+            yield from function(*given)
             _reached("end")
 
     return run

@@ -43,7 +43,7 @@ def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
 def merged(path):
     """What a task gives that merges one file."""
     do = tasks.merge_buckets([(0, [str(path)])], str(path.parent), None, 1000)
-    return [batch.to_pylist() for batch in do(iter([pa.record_batch({"id": [0]})]))]
+    return list(tasks.told(do)(0))
 
 
 def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, monkeypatch):
@@ -62,8 +62,8 @@ def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, mo
     # What does not pass is told at once.
     for code in errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES:
         refuse(code)
-        ((row,),) = merged(tmp_path / "00000.arrow")
-        assert row["result"] is None and os.strerror(code) in row["error"]
+        ((_, result, _, error),) = merged(tmp_path / "00000.arrow")
+        assert result is None and os.strerror(code) in error
 
 
 def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tmp_path):

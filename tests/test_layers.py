@@ -34,7 +34,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset(
         "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "
-        "schema session stored_schema tables taken values version".split()
+        "schema session stored_schema tables taken task_jobs values version".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "

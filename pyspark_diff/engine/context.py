@@ -425,10 +425,15 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return trace.extended(upper, since, files_of(results))
 
-    def merged(self, node: Arranged, trace: Trace, fences: Sequence[Antichain]) -> Trace:
-        """The trace with those batches merged for which it is due."""
+    def merged(
+        self, node: Arranged, trace: Trace, fences: Sequence[Antichain], least: int = 0
+    ) -> Trace:
+        """The trace with those batches merged for which it is due; by Spark only so many at once.
+        """
         for first, stop in reversed(trace.due(fences)):
             batches = trace.batches[first:stop]
+            if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
+                continue
             # Beyond a reader's frontier times still tell old updates from new ones.
             settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
             until = _within(trace, trace.since, trace.upper) if settled else None

@@ -40,6 +40,9 @@ from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 
+#: A Spark job that merges takes longer than all others of an iteration take to look into a few
+#: batches more: it waits until there are so many.
+MERGED = 8
 #: How many of the rows that still change are shown when a loop does not come to rest.
 SHOWN = 5
 #: Seconds after which a loop that is still running says so, and between two such lines.
@@ -168,7 +171,9 @@ class Iteration:
             if node in self._fresh and isinstance(node, Arranged):
                 # Not across what stood before the step: readers tell it from what is new.
                 trace = self.step.traces[node]
-                self.step.traces[node] = self.step.merged(node, trace, [self.lower])
+                self.step.traces[node] = self.step.merged(
+                    node, trace, [self.lower], MERGED
+                )
         self.went[subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)

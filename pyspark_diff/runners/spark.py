@@ -38,6 +38,7 @@ from pyspark_diff.spark.schema import (
     without_nullability,
 )
 from pyspark_diff.spark.session import parallelism
+from pyspark_diff.spark.task_jobs import has_tasks, run_moved, run_tasks
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
@@ -107,6 +108,9 @@ class SparkRunner:
         found = self._in_place(work, schema, feeds)
         if found is not None:
             return found
+        moved = self._moved(work, schema, feeds)
+        if moved is not None:
+            return moved
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
         results = (
             reduce(DataFrame.union, blobs)
@@ -121,7 +125,34 @@ class SparkRunner:
         buckets = read.buckets()
         do = tasks.read_buckets(read, buckets)
         with storage.made(read.directory):
-            return self._results(self._range(len(buckets)).mapInArrow(do, tasks.RESULTS))
+            return self._told(self._tasks(len(buckets), do))
+
+    def _moved(
+        self, work: Work, schema: Schema, feeds: Sequence[Feed]
+    ) -> list[BucketResult] | None:
+        """The results where tasks read or make all rows by themselves, without a plan of Spark;
+        None where Spark has to be asked for them."""
+        if not has_tasks():
+            return None
+        found = []
+        for feed in feeds:
+            parts = self._parts(feed.bare())
+            if parts is None:
+                return None
+            split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
+            found.append((len(parts), tasks.moved(split)))
+        do = tasks.run_moved(work)
+        with errors_from_text():
+            rows = self._run(lambda: run_moved(self.session, found, work.buckets, do))
+        return self._told(rows)
+
+    def _tasks(self, count: int, task: tasks.Task) -> Sequence[tasks.Row]:
+        """The results of so many tasks."""
+        with errors_from_text():
+            if has_tasks():
+                return self._run(lambda: run_tasks(self.session, count, tasks.told(task)))
+            do = tasks.over_range(task, tasks.RESULTS)
+            return self._run(self._range(count).mapInArrow(do, tasks.RESULTS).collect)
 
     def _in_place(
         self, work: Work, schema: Schema, feeds: Sequence[Feed]
@@ -147,10 +178,10 @@ class SparkRunner:
             rows = self._run(results.collect)
         return self._told(rows)
 
-    def _told(self, rows: Sequence[T.Row]) -> list[BucketResult]:
-        for row in rows:
-            tasks.raise_error(row.error)
-        return [_result(row.bucket, json.loads(row.result), row.output) for row in rows]
+    def _told(self, rows: Sequence[tasks.Row]) -> list[BucketResult]:
+        for *_, error in rows:
+            tasks.raise_error(error)
+        return [_result(bucket, json.loads(text), output) for bucket, text, output, _ in rows]
 
     def _run(self, job: Callable[[], _T]) -> _T:
         self._stop.check()
@@ -164,13 +195,12 @@ class SparkRunner:
         listed = sorted(files.items())
         storage.settle(path for _, paths in listed for path in paths)
         do = tasks.merge_buckets(listed, directory, since, most)
-        with errors_from_text(), storage.made(directory):
-            merges = self._range(len(listed)).mapInArrow(do, tasks.RESULTS)
-            rows = self._run(merges.collect)
+        with storage.made(directory):
+            rows = self._tasks(len(listed), do)
         merged = {}
-        for row in rows:
-            tasks.raise_error(row.error)
-            merged[row.bucket] = _files(json.loads(row.result)["files"])
+        for bucket, text, _, error in rows:
+            tasks.raise_error(error)
+            merged[bucket] = _files(json.loads(text)["files"])
         return merged
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> UpdateRows:
@@ -252,7 +282,8 @@ class SparkRunner:
             how, rows = self._rows(work, schema, feed)
             return map_in_arrow(rows, tasks.split_rows(how), tasks.BLOBS)
         split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
-        return self._range(len(parts)).mapInArrow(split, tasks.BLOBS)
+        do = tasks.over_range(split, tasks.BLOBS)
+        return self._range(len(parts)).mapInArrow(do, tasks.BLOBS)
 
     def _parts(self, feed: Feed) -> Sequence[tasks.Part] | None:
         """The rows of a feed before its chain in parts that tasks read or make, one each; None if

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import astuple
-from typing import Callable, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -44,10 +44,18 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
 BLOB_ROWS = 1 << 20
 #: The bucket of a result that says that rows were not in the task of their bucket.
 MISPLACED = -1
-#: Output of a bucket up to this many bytes goes to the driver with the result.
-INLINE_BYTES = 1 << 20
+#: Output goes to the driver with the results up to this many bytes of all buckets together, however
+#: many these are; else it is in files, and the driver learns their names.
+INLINE_BYTES = 1 << 18
+
+#: The number of a blob, in front of its bytes, and the one of an error. Arrow wants its buffers at
+#: multiples of eight bytes.
+NUMBER_BYTES, FAILED = 8, -1
 
 Batches = Iterator[pa.RecordBatch]
+Row = tuple[Any, ...]
+#: From the number of a task to what it gives: blobs or results, with no error behind them.
+Task = Callable[[int], Iterator[Row]]
 #: Update rows that a task reads or makes: a file of them, or what knows how.
 Part = str | Rest | ParquetScan
 
@@ -61,13 +69,11 @@ def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], B
     return run
 
 
-def split_parts(
-    how: Split, parts: Sequence[Part], chain: Sequence[Stage]
-) -> Callable[[Batches], Batches]:
-    """As `split_rows` for rows that are read or made here: partition i of a range has part i."""
+def split_parts(how: Split, parts: Sequence[Part], chain: Sequence[Stage]) -> Task:
+    """As `split_rows` for rows that are read or made here: a task for each part, its blobs."""
 
-    def run(batches: Batches) -> Batches:
-        return _as_data(BLOBS, _blobs(how, _chunks(_staged(_read(batches, parts), chain))))
+    def run(number: int) -> Iterator[Row]:
+        return _blobs(how, _chunks(_staged(_tables(parts[number]), chain)))
 
     return run
 
@@ -108,23 +114,66 @@ def write_parts(
 def run_buckets(work: Work) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from one bucket's blobs to its result."""
 
-    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
-        intake = Intake(os.path.dirname(work.directory), work.most)
+    def blobs(batches: Batches) -> Iterator[tuple[int, int, pa.Buffer]]:
         for batch in batches:
             errors = batch.column("error").drop_null()
             if len(errors):
                 raise _from_json(errors[0].as_py())
             for number in range(batch.num_rows):  # a blob each, never a row each
                 bucket, part = (batch.column(name)[number].as_py() for name in ("bucket", "part"))
-                blob = batch.column("blob")[number].as_buffer()
-                intake.add(bucket, ipc.from_bytes(blob), part)
-        for bucket in intake.buckets():
-            yield _result(run_bucket(work, bucket, intake, Waiting(work.most)), work.directory)
+                yield bucket, part, batch.column("blob")[number].as_buffer()
 
     def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, results(batches))
+        return _as_data(RESULTS, _results(work, blobs(batches)))
 
     return run
+
+
+def run_moved(work: Work) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
+    """As `run_buckets`, for what `moved` made of the blobs of the bucket with this number."""
+
+    def blobs(bucket: int, found: Iterable[bytes]) -> Iterator[tuple[int, int, pa.Buffer]]:
+        for one in found:
+            part = int.from_bytes(one[:NUMBER_BYTES], "big", signed=True)
+            blob = pa.py_buffer(one).slice(NUMBER_BYTES)
+            if part == FAILED:
+                raise _from_json(blob.to_pybytes().decode())
+            yield bucket, part, blob
+
+    def run(bucket: int, found: Iterable[bytes]) -> Iterator[Row]:
+        return _told_of(len(RESULTS.split(", ")), _results(work, blobs(bucket, found)))
+
+    return run
+
+
+def moved(task: Task) -> Callable[[int], Iterator[tuple[int, bytes]]]:
+    """The blobs of a task, or its error, as they go to their buckets: bytes with a number before.
+    """
+
+    def run(number: int) -> Iterator[tuple[int, bytes]]:
+        for bucket, part, blob, error in _told_of(len(BLOBS.split(", ")), task(number)):
+            if error is not None:
+                part, blob = FAILED, error.encode()
+            yield bucket, part.to_bytes(NUMBER_BYTES, "big", signed=True) + blob
+
+    return run
+
+
+def told(task: Task) -> Task:
+    """What a task gives, an error of the library as a row of its own."""
+    return lambda number: _told_of(len(RESULTS.split(", ")), task(number))
+
+
+def over_range(task: Task, ddl: str) -> Callable[[Batches], Batches]:
+    """The same as a ``mapInArrow`` function from a range over the tasks, to rows of some columns.
+    """
+
+    def rows(batches: Batches) -> Iterator[Row]:
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                yield from task(number)
+
+    return lambda batches: _as_data(ddl, rows(batches))
 
 
 def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
@@ -134,7 +183,7 @@ def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
     Where a row is in another partition than that of its bucket, this says so and does no work.
     """
 
-    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
+    def results(batches: Batches) -> Iterator[Row]:
         here, number = _partition(), 0
         intake = Intake(os.path.dirname(work.directory), work.most)
         for table in _chunks(batches):
@@ -148,7 +197,8 @@ def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
                 intake.add(here, part, number)
                 number += 1
         for bucket in intake.buckets():
-            yield _result(run_bucket(work, bucket, intake, Waiting(work.most)), work.directory)
+            made = run_bucket(work, bucket, intake, Waiting(work.most))
+            yield _result(made, work.directory, work.buckets)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -156,35 +206,25 @@ def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
     return run
 
 
-def read_buckets(read: Read, buckets: Sequence[int]) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function: partition i of a range does the reading of the i-th bucket."""
+def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
+    """A task for each bucket: the reading of it, and its result."""
 
-    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                made = read_bucket(read, buckets[number], Waiting(read.most))
-                yield _result(made, read.directory)
-
-    def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, results(batches))
+    def run(number: int) -> Iterator[Row]:
+        made = read_bucket(read, buckets[number], Waiting(read.most))
+        yield _result(made, read.directory, read.all_buckets)
 
     return run
 
 
 def merge_buckets(
     files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None, most: int
-) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function: partition i of a range merges the files of the i-th bucket."""
+) -> Task:
+    """A task for each bucket: it merges the files."""
 
-    def results(batches: Batches) -> Iterator[tuple[int, str, bytes | None]]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                bucket, paths = files[number]
-                made = merge_bucket(paths, directory, bucket, since, most)
-                yield bucket, json.dumps({"files": _told(made)}), None
-
-    def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, results(batches))
+    def run(number: int) -> Iterator[Row]:
+        bucket, paths = files[number]
+        made = merge_bucket(paths, directory, bucket, since, most)
+        yield bucket, json.dumps({"files": _told(made)}), None
 
     return run
 
@@ -195,10 +235,20 @@ def raise_error(error: str | None) -> None:
         raise _from_json(error)
 
 
-def _result(result: BucketResult, directory: str) -> tuple[int, str, bytes | None]:
+def _results(work: Work, blobs: Iterable[tuple[int, int, pa.Buffer]]) -> Iterator[Row]:
+    """The results of buckets that blobs came for."""
+    intake = Intake(os.path.dirname(work.directory), work.most)
+    for bucket, part, blob in blobs:
+        intake.add(bucket, ipc.from_bytes(blob), part)
+    for bucket in intake.buckets():
+        made = run_bucket(work, bucket, intake, Waiting(work.most))
+        yield _result(made, work.directory, work.buckets)
+
+
+def _result(result: BucketResult, directory: str, buckets: int) -> Row:
     given, inline = result.output, None
     table = None if given.table is None else given.table.combine_chunks()
-    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES:
+    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // buckets:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -274,8 +324,11 @@ def _read(batches: Batches, parts: Sequence[Part]) -> Iterator[pa.Table]:
     """The rows of those parts whose numbers come."""
     for batch in batches:
         for number in batch.column(0).to_numpy():
-            part = parts[number]
-            yield from [storage.read_table(part)] if isinstance(part, str) else part.tables()
+            yield from _tables(parts[number])
+
+
+def _tables(part: Part) -> Iterable[pa.Table]:
+    return [storage.read_table(part)] if isinstance(part, str) else part.tables()
 
 
 def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.Table]:
@@ -285,28 +338,31 @@ def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.T
         yield table
 
 
-def _as_data(ddl: str, rows: Iterator[tuple]) -> Batches:  # type: ignore[type-arg]
-    """One record batch a row; an error of the library becomes a row of its own.
+def _as_data(ddl: str, rows: Iterator[Row]) -> Batches:
+    """One record batch a row, of these columns."""
+    names = [field.split()[0] for field in ddl.split(", ")]
+    kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
+    types = [kinds[field.split()[1]] for field in ddl.split(", ")]
+    for row in _told_of(len(names), rows):
+        arrays = [pa.array([value], type=kind) for value, kind in zip(row, types)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _told_of(width: int, rows: Iterator[Row]) -> Iterator[Row]:
+    """What a task gives, with no error behind each row; one of the library is a row of its own.
 
     But for one of the system that may pass: it is raised, so that Spark tries the task again.
     """
     keep_memory()
     spare_collector()
-    names = [field.split()[0] for field in ddl.split(", ")]
-    kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
-    types = [kinds[field.split()[1]] for field in ddl.split(", ")]
     try:
         with storage.opened_for_task():
             for row in rows:
-                values = (*row, None)
-                arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
-                yield pa.RecordBatch.from_arrays(arrays, names=names)
+                yield *row, None
     except DiffError as error:
         if storage.may_pass(error):
             raise RuntimeError(to_text(error)) from error
-        values = (0, *[None] * (len(names) - 2), json.dumps(to_payload(error)))
-        arrays = [pa.array([value], type=kind) for value, kind in zip(values, types)]
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
+        yield 0, *[None] * (width - 2), json.dumps(to_payload(error))
 
 
 def _from_json(text: str) -> DiffError:

@@ -11,12 +11,13 @@ import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.serializers import NoOpSerializer, pack_long
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
@@ -230,6 +231,26 @@ def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
         return str(found.location())
     except (Py4JError, PySparkException):  # there is none, or it is in a catalog of another kind
         return None
+
+
+def exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
+    """Bytes moved to the partition that each of them names, of so many.
+
+    It is `RDD.partitionBy` without what that does to single records: here each has its frame, and
+    may have megabytes, of which that would gather a thousand.
+    """
+
+    def framed(pairs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+        for bucket, data in pairs:
+            yield pack_long(bucket)
+            yield data
+
+    keyed: Any = made.mapPartitions(framed)
+    keyed._bypass_serializer = True
+    java, context = keyed.ctx._jvm, keyed.ctx
+    pairs = java.PairwiseRDD(keyed._jrdd.rdd()).asJavaPairRDD()
+    moved = pairs.partitionBy(java.PythonPartitioner(buckets, 0))
+    return RDD(java.PythonRDD.valueOfPair(moved), context, NoOpSerializer())
 
 
 def is_running(context: SparkContext) -> bool:
