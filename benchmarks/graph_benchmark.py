@@ -81,7 +81,9 @@ class Benchmark:
                 spark, self.program, baseline, warm, shapes(200, [20, 200], 20), options.limit
             )
             for nodes, edges, rows in todo:
-                graph = write_graph(folder, nodes, edges, max(end for _, end in rows))
+                graph = write_graph(
+                    folder, nodes, edges, max(end for _, end in rows), skewed=options.skewed
+                )
                 print(f"{nodes:,} nodes, {edges:,} edges", flush=True)
                 result = run_graph(
                     spark, self.program, baseline, graph, rows, options.limit, options.recompute
@@ -95,7 +97,10 @@ class Benchmark:
                 )
                 result["ratios"] = self.ratios(result, options.changes) + original_ratios(result)
                 results.append(result)
-                save(options.json, {**self.also, "changes": options.changes, "runs": results})
+                save(options.json, {
+                    **self.also, "skewed": options.skewed, "changes": options.changes,
+                    "runs": results,
+                })
         for result in results:
             print(f"\n{result['nodes']:,} nodes, {result['edges']:,} edges")
             print(f"plain Spark {result['plain_seconds']} s\n")
@@ -108,6 +113,8 @@ class Benchmark:
         parser = argparse.ArgumentParser(description=doc.splitlines()[0])
         parser.add_argument("--sizes", nargs="*", type=size, metavar="NODES:EDGES",
                             default=self.sizes)
+        parser.add_argument("--skewed", action="store_true",
+                            help="graphs of few nodes with most of the edges, by R-MAT")
         if self.large:
             parser.add_argument("--large", action="store_true",
                                 help=f"load {self.large[0]:,} nodes, {self.large[1]:,} edges too")

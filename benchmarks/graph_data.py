@@ -4,6 +4,11 @@ All edges come from one random stream. A graph of ``m`` edges begins with the fi
 ``r`` removes edge ``r`` of the stream and inserts edge ``m + r``, at a logical time of its own:
 
     the graph at time t  =  edges t, ..., m + t - 1 of the stream
+
+Both ends of an edge are any nodes, or, where the graph is skewed, chosen by R-MAT: of the four
+quarters of the matrix of edges one is drawn, then one of its quarters, and so on, so that few nodes
+have most of the edges, as in a social network. Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A
+Recursive Model for Graph Mining", SDM 2004; with the shares of Graph500.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ import pyarrow.parquet as pq
 FILES = 8
 #: With some others node 0 of the smallest graph has no edge to follow at the start or at the end.
 SEED = 11
+#: What R-MAT draws: the share of the first quarter, of the first two and of the first three.
+QUARTERS = 0.57, 0.76, 0.95
 
 
 @dataclass(frozen=True)
@@ -77,16 +84,18 @@ class Graph:
         return path
 
 
-def write_graph(folder: str, nodes: int, edges: int, rounds: int) -> Graph:
+def write_graph(
+    folder: str, nodes: int, edges: int, rounds: int, *, skewed: bool = False
+) -> Graph:
     """A random graph as Parquet files, and a number of rounds."""
     path = os.path.join(folder, f"edges-{nodes}-{edges}")
     os.makedirs(path)
     old = []
     for number, (first, end) in enumerate(_pieces(edges)):
-        part = _random_edges(number, nodes, end - first)
+        part = _random_edges(number, nodes, end - first, skewed)
         _write_file(path, number, part)
         old.append(part.slice(0, max(rounds - first, 0)))
-    come = _random_edges(FILES, nodes, rounds)
+    come = _random_edges(FILES, nodes, rounds, skewed)
     gone = pa.concat_tables([*old, come]).slice(0, rounds).combine_chunks()
     return Graph(path, nodes, edges, gone, come)
 
@@ -97,8 +106,18 @@ def size(text: str) -> tuple[int, int]:
     return nodes, edges
 
 
-def _random_edges(part: int, nodes: int, count: int) -> pa.Table:
+def _random_edges(part: int, nodes: int, count: int, skewed: bool) -> pa.Table:
     random = np.random.default_rng([SEED, part])
+    if skewed:
+        src, dst = np.zeros((2, count), np.int64)
+        bits = (nodes - 1).bit_length()
+        first, half, last = QUARTERS
+        for _ in range(bits):
+            drawn = random.random(count, np.float32)
+            src = 2 * src + (drawn >= half)
+            dst = 2 * dst + (((drawn >= first) & (drawn < half)) | (drawn >= last))
+        # From a power of two to as many nodes as are wanted: some of them are one.
+        return pa.table({"src": src * nodes >> bits, "dst": dst * nodes >> bits})
     return pa.table({name: random.integers(0, nodes, count) for name in ("src", "dst")})
 
 
