@@ -1065,7 +1065,7 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
     ran(flow, session)
     state = flow._state
     for name, call in FRAME_CALLS.items():
-        reading = {"at", "changes", "to_df", "hold", "leave", "save_as_table", "set"}
+        reading = {"at", "changes", "to_df", "hold", "leave", "save_as_table", "set", "enter_at"}
         if name not in KEEPING | reading:
             call(rows)
     assert flow._state is state and not flow._build().late

@@ -16,7 +16,9 @@ def test_examples_run(spark, capsys):
     first, usual, second, third, fourth, fifth, sixth, seventh = blocks("python")
     # Each has a scope of its own, as what is copied alone into a new program.
     exec(first, {})  # noqa: S102 - the point of the test
-    assert capsys.readouterr().out == blocks("text")[0]
+    # In which order the rows of one time come depends on the number of cores.
+    shown, told = capsys.readouterr().out, blocks("text")[0]
+    assert sorted(shown.splitlines()) == sorted(told.splitlines())
     exec(usual, {})  # noqa: S102
     shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
     assert [sorted(shown[:2]), sorted(shown[2:4]), shown[4:]] == [

@@ -38,13 +38,15 @@ def run_tasks(
 
     Examples
     --------
-    >>> run_tasks(spark, 3, lambda number: iter([number * 2]))
-    [0, 2, 4]
+    >>> run_tasks(spark, 3, lambda number: iter([number * 2])), run_tasks(spark, 0, iter)
+    ([0, 2, 4], [])
     """
     def run(number: int, nothing: Iterable[Any]) -> Iterator[Any]:
         _to_the_end(nothing)
         return do(number)
 
+    if not count:
+        return []
     return spark.sparkContext.parallelize([], count).mapPartitionsWithIndex(run).collect()
 
 
@@ -67,8 +69,12 @@ def run_moved(
     >>> makers = [(2, lambda number: iter([(number, b"a"), (0, b"b")]))]
     >>> run_moved(spark, makers, 3, lambda bucket, found: iter([(bucket, sorted(found))]))
     [(0, [b'a', b'b', b'b']), (1, [b'a']), (2, [])]
+    >>> run_moved(spark, [], 2, lambda bucket, found: iter([(bucket, list(found))]))
+    [(0, []), (1, [])]
     """
     every = [(make, number) for count, make in makers for number in range(count)]
+    if not every:
+        return run_tasks(spark, buckets, lambda bucket: do(bucket, ()))
 
     def run(task: int, nothing: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
         _to_the_end(nothing)
