@@ -21,7 +21,7 @@ from pyspark_diff.kernels.indexed_replay import (
     PRESENT,
     replay_new,
 )
-from pyspark_diff.kernels.key_index import LARGE, KeyIndex
+from pyspark_diff.kernels.key_index import LARGE, KeyIndex, _place_of
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
@@ -218,3 +218,11 @@ def test_sums_that_leave_64_bits_are_told():
     one = np.ones(2, np.int64)
     with pytest.raises(DiffOverflowError):
         added_up(one, one, one, np.array([-2**63, -1]))
+
+
+@pytest.mark.parametrize("apart", [1, 64, 1000, 4096, 1 << 22])
+def test_keys_of_any_distance_have_places_of_their_own(apart):
+    """Ids are multiples of a power of two where something else is in their last bits."""
+    size = 1 << 14
+    places = {_place_of(key) & (size - 1) for key in range(0, size // 4 * apart, apart)}
+    assert len(places) > size // 8

@@ -19,8 +19,15 @@ from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import ipc, sums
+from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
-from pyspark_diff.kernels.consolidate import Grouped, Runs, consolidate, consolidate_parts
+from pyspark_diff.kernels.consolidate import (
+    Grouped,
+    Runs,
+    consolidate,
+    consolidate_parts,
+    runs_of,
+)
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.jit import jit, kernel, signature
@@ -889,6 +896,45 @@ def test_joins_of_sums_beyond_64_bits_are_refused():
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), 1, 10).pieces:
             list(piece())
+
+
+@pytest.mark.parametrize("a, b", [
+    (2**62, 2**62), (-(2**62), -(2**62)), (2**63 - 1, 2**63 - 1), (2**62, 2), (-(2**63), -1),
+    (2**62, -3), (2**40, 2**40), (3037000500, 3037000500), (2**33, 2**31),
+    (-(2**63), 1), (2**62, -2), (3037000499, 3037000499), (2**63 - 1, -1),
+])
+def test_products_of_diffs_beyond_64_bits_are_refused(a, b):
+    """However large, and whatever is left of them in 64 bits: also where that is zero."""
+    walked = [Reached([], [], runs_of(rows_with(7, 0, x)), 0) for x in (a, b)]
+    beside = [
+        Reached([], [], consolidate(concat([rows_with(7, 0, x), rows_with(8, 2, 1)])), 0)
+        for x in (a, b)
+    ]
+    # At a coordinate of a loop, updates are multiplied out.
+    ways = [(walked, ()), (beside, ()), (walked, (0,)), (beside, (0,))]
+    for sides, at in ways:
+        pieces = join(*sides, at, None, 10).pieces
+        if -(2**63) <= a * b < 2**63:
+            met = [part for piece in pieces for part in piece()]
+            assert np.broadcast_to(met[0].diff, len(met[0]))[0] == a * b
+        else:
+            with pytest.raises(DiffOverflowError):
+                for piece in pieces:
+                    list(piece())
+
+
+def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatch):
+    monkeypatch.setattr(join_kernel, "LONG", 1)
+    time = np.arange(80)
+    rows = Updates(np.full(80, 7), None, time, np.where(time % 2, -(2**62), 2**62), time // 2)
+    sides = [Reached([], [], consolidate(rows), 0) for _ in range(2)]
+    with pytest.raises(DiffOverflowError):
+        for piece in join(*sides, (), None, 10_000).pieces:
+            list(piece())
+
+
+def rows_with(key, time, diff):
+    return Updates(np.array([key]), None, time, diff, np.array([1]))
 
 
 @given(

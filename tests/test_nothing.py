@@ -165,3 +165,17 @@ def test_dropping_every_column_leaves_the_rows(
         flow.step()
         assert [frame.at(0).count() for frame in frames] == [15, 30, 15, 15, 15]
         assert count.at(0).collect() == [Row(count=15)]
+
+
+def test_no_row_is_left_of_what_several_operators_read(spark):
+    """Spark evaluates it once, and that leaves nothing to be read: neither at first nor later."""
+    with Dataflow(spark, runner="spark", buckets=2) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        few = rows.where("sqrt(v) < 2")
+        counts, distinct = few.groupBy("k").count().keep(), few.distinct().keep()
+        both = few.union(rows.where("sqrt(v) > 9")).join(counts, "k").keep()
+        for time, value in enumerate((5, 1, 6)):
+            session.insert([(time, value)])
+            flow.advance_to(time + 1)
+            found = [list(map(tuple, frame.at().collect())) for frame in (counts, distinct, both)]
+            assert found == ([[(1, 1)], [(1, 1)], [(1, 1, 1)]] if time else [[], [], []])

@@ -24,6 +24,7 @@ from pyspark_diff import (
     TimeRegressionError,
 )
 from pyspark_diff.engine.step import Step
+from pyspark_diff.engine.traces import Traces
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 
@@ -457,3 +458,23 @@ def test_what_rests_is_seen_as_if_it_had_run(spark):
         flow.advance_to(30)
         with pytest.raises(NotReadableError, match="compacted"):
             counts[1].at(20)
+
+
+def test_what_rests_is_seen_by_two_threads_at_once():
+    """Another thread brings a trace forward while this one is about to."""
+
+    class Held(dict):
+        def __getitem__(self, node):
+            found = super().__getitem__(node)
+            others, self.others = self.others, []
+            for other in others:
+                assert other() == "later"
+            return found
+
+    held = Held(node="earlier")
+    traces = Traces(held)
+    traces.rest(["node"], lambda node, trace: "later")
+    held.others = [lambda: traces["node"]]
+    assert traces["node"] == "later"
+    held.others = []
+    assert traces["node"] == held["node"] == "later"

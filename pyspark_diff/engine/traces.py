@@ -37,10 +37,11 @@ class Traces(MutableMapping[Node, Trace]):
         self._resting = {} if resting is None else resting
 
     def __getitem__(self, node: Node) -> Trace:
-        found = self.held[node]
+        # In this order: another thread may be looking too, and what it has brought forward is held
+        # before it rests no more.
         forward = self._resting.get(node)
+        found = self.held[node]
         if forward is not None:
-            # In this order: another thread may be looking too.
             self.held[node] = found = forward(node, found)
             self._resting.pop(node, None)
         return found

@@ -295,15 +295,14 @@ def _pair(  # type: ignore[no-untyped-def]
     out, n, key, ours, theirs, time, a, b, at, keyed, placed
 ):
     """Write a pair; gives the number of them, or -1 where the product of the diffs is too large."""
-    product = a * b
-    if wrapped(a, b, product):
+    if wrapped(a, b):
         return -1
     if keyed:
         out[OURS_KEY, n] = key
     out[OURS, n] = ours
     out[THEIRS, n] = theirs
     out[WHEN, n] = time
-    out[PRODUCT, n] = product
+    out[PRODUCT, n] = a * b
     if placed:
         out[WHERE, n] = at
     return n + 1

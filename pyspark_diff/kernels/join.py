@@ -454,7 +454,7 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     reach = [max(abs(int(np.min(x))), abs(int(np.max(x)))) for x in (a, b)]
     if reach[0] * reach[1] < 2**63:
         return a * b
-    a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
+    a, b = np.broadcast_arrays(*np.atleast_1d(a, b))
     found = a * b
     # Floats tell where it may be too large, and whole numbers of any size whether it is.
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
@@ -524,13 +524,12 @@ def _meet(  # type: ignore[no-untyped-def]
                 if n == out.shape[1]:
                     _save(state, i, j, k, a_count, b_count)
                     return n
-                d = ad[i] * b_sum[b_live[k]]
-                if wrapped(ad[i], b_sum[b_live[k]], d):
+                if wrapped(ad[i], b_sum[b_live[k]]):
                     return -1
                 out[0, n] = av[i]
                 out[1, n] = b_live[k]
                 out[2, n] = at[i]
-                out[3, n] = d
+                out[3, n] = ad[i] * b_sum[b_live[k]]
                 n += 1
                 k += 1
             a_count = changed(av[i], ad[i], a_sum, a_live, a_place, a_count)
@@ -540,13 +539,12 @@ def _meet(  # type: ignore[no-untyped-def]
                 if n == out.shape[1]:
                     _save(state, i, j, k, a_count, b_count)
                     return n
-                d = bd[j] * a_sum[a_live[k]]
-                if wrapped(bd[j], a_sum[a_live[k]], d):
+                if wrapped(bd[j], a_sum[a_live[k]]):
                     return -1
                 out[0, n] = a_live[k]
                 out[1, n] = bv[j]
                 out[2, n] = bt[j]
-                out[3, n] = d
+                out[3, n] = bd[j] * a_sum[a_live[k]]
                 n += 1
                 k += 1
             b_count = changed(bv[j], bd[j], b_sum, b_live, b_place, b_count)

@@ -174,10 +174,12 @@ def bucket_of(first, narrow, key):  # type: ignore[no-untyped-def]
 @jit
 def _place_of(key):  # type: ignore[no-untyped-def]
     """Where in a table a key is looked for: keys that lie close together stay so, as they are
-    visited in order."""
+    visited in order; those of another 64 begin anywhere, else multiples of 64 would share places.
+    """
     run = key >> 6
     mixed = (run ^ (run >> 31)) * 0x1E3779B97F4A7C15
-    return ((mixed ^ (mixed >> 29)) << 6) | (key & 63)
+    mixed ^= mixed >> 29
+    return (mixed << 6) + ((mixed >> 40) & 63) + (key & 63)
 
 
 @jit

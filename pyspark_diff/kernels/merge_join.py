@@ -208,11 +208,15 @@ def _left(total, part):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def wrapped(a, b, product):  # type: ignore[no-untyped-def]
-    """Whether a product of two numbers that are not zero has left 64 bits."""
-    if abs(float(a) * float(b)) < 9.2e18:
-        return False
-    return (product < 0) != ((a < 0) != (b < 0)) or product // b != a
+def wrapped(a, b):  # type: ignore[no-untyped-def]
+    """Whether the product of two numbers leaves 64 bits."""
+    size = abs(float(a) * float(b))
+    if size < 9.2e18 or size > 9.3e18:
+        return size > 9.3e18
+    # About 2 ** 63 it has the wrong sign then. Of signed numbers a compiler may take for granted
+    # that they never wrap: it would find that the product divided by the one is the other.
+    product = np.int64(np.uint64(a) * np.uint64(b))
+    return (product < 0) != ((a < 0) != (b < 0))
 
 
 @kernel(", ".join(["int64[:]-"] * 15 + ["int64[:]"] * 7))
@@ -262,7 +266,7 @@ def _meet(  # type: ignore[no-untyped-def]
                             total += part
                         y += 1
                     if total != 0:
-                        if wrapped(diff, total, diff * total):
+                        if wrapped(diff, total):
                             return -1
                         if keys:
                             out_key[n] = key
@@ -302,7 +306,7 @@ def _meet(  # type: ignore[no-untyped-def]
                         total += part
                     y += 1
                 if total != 0:
-                    if wrapped(diff, total, diff * total):
+                    if wrapped(diff, total):
                         return -1
                     if keys:
                         out_key[n] = key

@@ -139,8 +139,11 @@ class SparkRunner:
             parts = self._parts(feed.bare())
             if parts is None:
                 return None
-            split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
-            found.append((len(parts), tasks.moved(split)))
+            if parts:  # none are where no rows were left when it was evaluated
+                split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
+                found.append((len(parts), tasks.moved(split)))
+        if not found:
+            return []
         do = tasks.run_moved(work)
         with errors_from_text():
             rows = self._run(lambda: run_moved(self.session, found, work.buckets, do))
