@@ -19,6 +19,7 @@ from pyspark_diff import Dataflow, StepCancelledError, StepError
 from pyspark_diff.errors import ClosedError, StalledError
 from pyspark_diff.runners import local, stop
 from pyspark_diff.spark import jobs
+from pyspark_diff.trace.arrangement import Arrangement
 
 ONE = "n long"
 
@@ -206,6 +207,43 @@ def test_the_end_of_a_block(spark, gate):
         running.wait()
     with pytest.raises(ClosedError):
         flow.progress()
+
+
+@pytest.mark.parametrize("read, inside", [
+    (lambda frame: frame.at(), "snapshot"), (lambda frame: frame.changes(0), "changed"),
+    (lambda frame: frame.to_df(), "updates"),
+], ids=["at", "changes", "to_df"])
+def test_a_step_waits_for_a_reading(spark, monkeypatch, read, inside):
+    """It would remove files that the reading is about to look into."""
+    with Dataflow(spark, runner="local", buckets=1, keep_history=True) as flow:
+        words, words_in = flow.input("words", "word string")
+        kept = words.count().keep()
+
+        def step():
+            words_in.insert([("a",)])
+            words_in.advance_to(words_in.time() + 1)
+            words_in.flush()
+            flow.step()
+
+        step()
+        look = getattr(Arrangement, inside)
+        there = []
+
+        def slowly(*given, **named):
+            stepping = threading.Thread(target=step)
+            stepping.start()
+            stepping.join(0.5)
+            there.append(stepping)
+            assert stepping.is_alive()
+            return look(*given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Arrangement, inside, slowly)
+            found = read(kept)
+        there[0].join()
+        assert len(there) == 1
+        assert {row["count"] for row in found.collect()} <= {1}
+        assert kept.at().collect() == [("a", 2)]
 
 
 def test_not_from_within_a_step(spark):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pyspark.sql import Column, SparkSession
@@ -164,6 +165,10 @@ class Parts(ABC):
     def _in_use(self) -> list[str]:
         """Files that this process may still read."""
         return [*self._state.paths(), *self._outputs.pinned]
+
+    def _reading(self) -> AbstractContextManager[object]:
+        """Around a reading: else a step of another thread removes files that are looked into."""
+        return self._lock
 
     def _arrangement(self, node: Node) -> Arrangement:
         """The kept collection of a node."""

@@ -219,7 +219,8 @@ class ReadMethods(Frame):
             If the collection was not kept.
         """
         flow = self._running()
-        updates = flow._arrangement(self._node).updates(self._collection.spark)
+        with flow._reading():
+            updates = flow._arrangement(self._node).updates(self._collection.spark)
         return self._with_user_names(updates)
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
@@ -248,13 +249,13 @@ class ReadMethods(Frame):
         ([Row(n=7), Row(n=7)], [Row(n=7)])
         """
         flow = self._running()
-        arrangement = flow._arrangement(self._node)
-        if time is None:
-            flow._check_fresh(self._node)
-        at = arrangement.readable(time, lambda: flow._next_to_do(self._node))
-        return self._with_user_names(
-            arrangement.snapshot(self._collection.spark, at, allow_negative=allow_negative)
-        )
+        with flow._reading():
+            arrangement = flow._arrangement(self._node)
+            if time is None:
+                flow._check_fresh(self._node)
+            at = arrangement.readable(time, lambda: flow._next_to_do(self._node))
+            found = arrangement.snapshot(self._collection.spark, at, allow_negative=allow_negative)
+        return self._with_user_names(found)
 
     def changes(self, since: Any, until: Any = None) -> DataFrame:
         """What made the collection at one time the collection at a later one: a plain Spark frame
@@ -282,10 +283,11 @@ class ReadMethods(Frame):
         [Row(n=7, time=1, diff=-1)]
         """
         flow = self._running()
-        arrangement = flow._arrangement(self._node)
-        return self._with_user_names(arrangement.changed(
-            self._collection.spark, since, until, lambda: flow._next_to_do(self._node)
-        ))
+        with flow._reading():
+            found = flow._arrangement(self._node).changed(
+                self._collection.spark, since, until, lambda: flow._next_to_do(self._node)
+            )
+        return self._with_user_names(found)
 
     def _with_user_names(self, frame: DataFrame) -> DataFrame:
         """A frame with the names that the user sees, of which some may be there twice."""
