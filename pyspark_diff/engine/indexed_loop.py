@@ -51,6 +51,7 @@ from pyspark_diff.runners.numbers import (
     on_numbers,
     together,
 )
+from pyspark_diff.runners.pieces import ROW_BYTES
 from pyspark_diff.runners.read import View, opened
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import opened_by, opened_together, write_files
@@ -62,8 +63,8 @@ Made = TypeVar("Made")
 
 #: At most so many threads are at work in one loop.
 MOST_SHARDS = 8
-#: An index may hold so many times the rows that an operator holds at once.
-INDEXED = 4
+#: What an event takes in an index.
+EVENT_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -411,6 +412,11 @@ class IndexedLoop:
         self._step.report.local_runs += bool(found)
         return together(found)
 
+    def _is_too_much(self) -> bool:
+        """Whether all indices together take more than the rows that are held at once may take."""
+        events = sum(shards.rows for shards in self._indices.values())
+        return events * EVENT_BYTES > self._most * ROW_BYTES
+
     def _pairs(self, node: Reader, ours: int, rows: Sorted, at: int) -> Iterator[Numbers]:
         """What is new of one side, with all that the other side has: what belongs to now."""
         shards = self._index(node, 1 - ours)
@@ -424,7 +430,7 @@ class IndexedLoop:
             )
 
         for pairs in shards.each(pairs_of, shards.parts(rows), len(rows)):
-            if pairs is None or shards.rows > INDEXED * self._most:
+            if pairs is None or self._is_too_much():
                 raise Unfit
             if pairs.shape[1]:
                 columns = {
@@ -483,7 +489,7 @@ class IndexedLoop:
 
         found: list[Sorted] = []
         for made in shards.each(given_of, shards.parts(new), len(new) + every.size):
-            if made is None or shards.rows > 2 * INDEXED * self._most:
+            if made is None or self._is_too_much():
                 raise Unfit
             given, again, when = made
             if again.size:
