@@ -35,6 +35,7 @@ from pyspark_diff.kernels.join import Reached, join
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.lookup import accumulated
 from pyspark_diff.kernels.merge import merge
+from pyspark_diff.kernels.overflow import lie_near, product_leaves, sum_leaves
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.sums import sum_by_code
@@ -971,3 +972,20 @@ def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_d
         assert grouped.starts.tolist() == whole.starts.tolist()
         assert grouped.key_starts.tolist() == whole.key_starts.tolist()
     assert len(found.updates) == len(whole.updates)
+
+
+_EDGES = st.sampled_from([0, 1, -1, 2, 3, 2**31, 3 * 2**30, 2**32, 2**62, 2**63 - 1, -2**63, -2**62])
+_any = _EDGES | st.integers(-2**63, 2**63 - 1)
+
+
+@kernel("int64, int64")
+def _leaves(a, b):
+    return sum_leaves(a, b), product_leaves(a, b), lie_near(min(a, b), max(a, b), 256)
+
+
+@given(_any, _any)
+@settings(max_examples=500)
+def test_what_leaves_64_bits_is_seen(a, b):
+    """Compiled, where a sum or product of signed numbers is taken never to wrap."""
+    found = [not -2**63 <= made < 2**63 for made in (a + b, a * b)]
+    assert _leaves(a, b) == (*found, abs(a - b) < 256)

@@ -23,6 +23,7 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.double_word import pair_sum
 from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.overflow import sum_leaves
 
 Int64 = np.ndarray
 
@@ -245,8 +246,7 @@ def _add_row(values, reals, row, role, out, out_reals, at):  # type: ignore[no-u
         if role[k] == _COUNTER:
             old, more = out[at, k], values[row, k]
             new = old + more
-            # Compiled integers wrap silently; the signs tell.
-            if (old ^ new) & (more ^ new) < 0:
+            if sum_leaves(old, more):
                 status |= COUNTER_OVERFLOW
             out[at, k] = new
         elif role[k] == _HIGH:

@@ -54,7 +54,7 @@ from pyspark_diff.kernels.key_index import (
     summed,
     word,
 )
-from pyspark_diff.kernels.merge_join import wrapped
+from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.updates import Int64
 
 #: Rows of the result: key, the value of what is new, that of its match, time, diff, coordinate.
@@ -295,7 +295,7 @@ def _pair(  # type: ignore[no-untyped-def]
     out, n, key, ours, theirs, time, a, b, at, keyed, placed
 ):
     """Write a pair; gives the number of them, or -1 where the product of the diffs is too large."""
-    if wrapped(a, b):
+    if product_leaves(a, b):
         return -1
     if keyed:
         out[OURS_KEY, n] = key

@@ -42,6 +42,7 @@ from pyspark_diff.kernels.key_index import (
     slot_of,
     summed,
 )
+from pyspark_diff.kernels.overflow import lie_near
 from pyspark_diff.kernels.updates import Int64
 
 #: What is given of a key: its least value that stands, once; how often it stands, if not zero
@@ -323,7 +324,7 @@ def _numbered(  # type: ignore[no-untyped-def]
     """Number the values of a key in their order; gives how many there may be."""
     old = end - begin
     count = old + size
-    if 0 <= high - low < NEAR:  # below zero it has left 64 bits
+    if lie_near(low, high, NEAR):
         for i in range(old):
             work[NUMBERS, i] = arena[begin + i, VALUE] - low
         for j in range(size):

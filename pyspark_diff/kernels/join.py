@@ -31,8 +31,9 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit, kernel
-from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, fits, wrapped
+from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, fits
 from pyspark_diff.kernels.merge_join import Part as WalkPart
+from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, pick
 from pyspark_diff.times import Coordinate
 
@@ -524,7 +525,7 @@ def _meet(  # type: ignore[no-untyped-def]
                 if n == out.shape[1]:
                     _save(state, i, j, k, a_count, b_count)
                     return n
-                if wrapped(ad[i], b_sum[b_live[k]]):
+                if product_leaves(ad[i], b_sum[b_live[k]]):
                     return -1
                 out[0, n] = av[i]
                 out[1, n] = b_live[k]
@@ -539,7 +540,7 @@ def _meet(  # type: ignore[no-untyped-def]
                 if n == out.shape[1]:
                     _save(state, i, j, k, a_count, b_count)
                     return n
-                if wrapped(bd[j], a_sum[a_live[k]]):
+                if product_leaves(bd[j], a_sum[a_live[k]]):
                     return -1
                 out[0, n] = a_live[k]
                 out[1, n] = bv[j]

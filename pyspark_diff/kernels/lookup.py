@@ -18,6 +18,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.replay import replay
+from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
@@ -194,7 +195,7 @@ def _add_at(sums, group, diffs):  # type: ignore[no-untyped-def]
     for i in range(group.size):
         old = sums[group[i]]
         new = old + diffs[i]
-        if ((old ^ new) & (diffs[i] ^ new)) < 0:
+        if sum_leaves(old, diffs[i]):
             return False
         sums[group[i]] = new
     return True

@@ -21,6 +21,7 @@ import numpy as np
 
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
 from pyspark_diff.kernels.updates import Int64, Updates
 
 #: So many pairs are made at once: their memory is used again for the next ones.
@@ -200,25 +201,6 @@ def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
     return total, ours, theirs, False
 
 
-@inlined
-def _left(total, part):  # type: ignore[no-untyped-def]
-    """Whether a sum leaves 64 bits."""
-    found = total + part
-    return ((total ^ found) & (part ^ found)) < 0
-
-
-@inlined
-def wrapped(a, b):  # type: ignore[no-untyped-def]
-    """Whether the product of two numbers leaves 64 bits."""
-    size = abs(float(a) * float(b))
-    if size < 9.2e18 or size > 9.3e18:
-        return size > 9.3e18
-    # About 2 ** 63 it has the wrong sign then. Of signed numbers a compiler may take for granted
-    # that they never wrap: it would find that the product divided by the one is the other.
-    product = np.int64(np.uint64(a) * np.uint64(b))
-    return (product < 0) != ((a < 0) != (b < 0))
-
-
 @kernel(", ".join(["int64[:]-"] * 15 + ["int64[:]"] * 7))
 def _meet(  # type: ignore[no-untyped-def]
     lk, lv, lt, ld, ok, ov, od, rk, rv, rt, rd, pk, pv, pd, masks, state, stops,
@@ -254,19 +236,19 @@ def _meet(  # type: ignore[no-untyped-def]
                     total = 0
                     while x < p1 and pv[x & pvm] == value:
                         part = pd[x & pdm]
-                        if _left(total, part):
+                        if sum_leaves(total, part):
                             return -1
                         total += part
                         x += 1
                     while y < b1 and rv[y & rvm] == value:
                         if rt[y & rtm] <= time:
                             part = rd[y & rdm]
-                            if _left(total, part):
+                            if sum_leaves(total, part):
                                 return -1
                             total += part
                         y += 1
                     if total != 0:
-                        if wrapped(diff, total):
+                        if product_leaves(diff, total):
                             return -1
                         if keys:
                             out_key[n] = key
@@ -294,19 +276,19 @@ def _meet(  # type: ignore[no-untyped-def]
                 total = 0
                 while x < o1 and ov[x & ovm] == value:
                     part = od[x & odm]
-                    if _left(total, part):
+                    if sum_leaves(total, part):
                         return -1
                     total += part
                     x += 1
                 while y < a1 and lv[y & lvm] == value:
                     if lt[y & ltm] < time:
                         part = ld[y & ldm]
-                        if _left(total, part):
+                        if sum_leaves(total, part):
                             return -1
                         total += part
                     y += 1
                 if total != 0:
-                    if wrapped(diff, total):
+                    if product_leaves(diff, total):
                         return -1
                     if keys:
                         out_key[n] = key

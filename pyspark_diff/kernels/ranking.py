@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64
 
 #: For each column whether it is descending, and whether its nulls come last.
@@ -283,7 +284,7 @@ def replay_first(  # type: ignore[no-untyped-def]
                 c = cand[e]
                 if c < stops[g]:
                     total = now[c] + diff[e]
-                    if ((now[c] ^ total) & (diff[e] ^ total)) < 0:
+                    if sum_leaves(now[c], diff[e]):
                         return out[:0], False
                     change = min(max(total, 0), k) - min(max(now[c], 0), k)
                     now[c] = total
