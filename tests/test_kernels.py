@@ -974,7 +974,9 @@ def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_d
     assert len(found.updates) == len(whole.updates)
 
 
-_EDGES = st.sampled_from([0, 1, -1, 2, 3, 2**31, 3 * 2**30, 2**32, 2**62, 2**63 - 1, -2**63, -2**62])
+_EDGES = st.sampled_from(
+    [0, 1, -1, 2, 3, 2**31, 3 * 2**30, 2**32, 2**62, 2**63 - 1, -2**63, -2**62]
+)
 _any = _EDGES | st.integers(-2**63, 2**63 - 1)
 
 
