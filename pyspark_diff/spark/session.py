@@ -238,7 +238,7 @@ def _wanted_locally(master: str, given: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(_cores_of(master)),
         # One process is driver and executors at once, and Spark's own 1 GiB is little for both. The
         # greater part of the machine stays free for the Python workers and for mapped batches.
-        "spark.driver.memory": f"{_heap_bytes(_machine_bytes()) >> 20}m",
+        "spark.driver.memory": f"{_heap_bytes(all_memory() or 4 * _GIB) >> 20}m",
     }
 
 
@@ -259,19 +259,6 @@ def _cores_of(master: str) -> int:
 
 def _heap_bytes(machine: int) -> int:
     return min(max(machine // 4, _GIB), 3 * _GIB)
-
-
-def _machine_bytes() -> int:
-    """Memory of the machine, or of the container if that is limited to less."""
-    try:
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        # A system that does not tell; what a small machine has.
-        return 4 * _GIB
-    try:
-        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return machine
 
 
 def _given_outside() -> dict[str, str]:
