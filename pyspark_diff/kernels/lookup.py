@@ -16,7 +16,7 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.jit import kernel
+from pyspark_diff.kernels.jit import inlined, kernel
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
@@ -142,6 +142,25 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
     return group, row
 
 
+@inlined
+def seek(keys, at, key):  # type: ignore[no-untyped-def]
+    """The first row from one on whose key is not less: near ones are found in few steps."""
+    step = 1
+    low = high = at
+    while high < keys.size and keys[high] < key:
+        low = high + 1
+        high += step
+        step *= 2
+    high = min(high, keys.size)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 @kernel("int64[:]-, int64[:]-")
 def _matches(needles, hay):  # type: ignore[no-untyped-def]
     """For each needle (ordered) the rows of ``hay`` (ordered) equal to it: pairs of their numbers.
@@ -157,22 +176,8 @@ def _matches(needles, hay):  # type: ignore[no-untyped-def]
             low[i] = low[i - 1]
             high[i] = high[i - 1]
             continue
-        step = 1
-        left = at
-        right = at
-        while right < hay.size and hay[right] < x:
-            left = right + 1
-            right += step
-            step *= 2
-        right = min(right, hay.size)
-        while left < right:
-            middle = (left + right) // 2
-            if hay[middle] < x:
-                left = middle + 1
-            else:
-                right = middle
-        low[i] = left
-        at = left
+        at = seek(hay, at, x)
+        low[i] = at
         while at < hay.size and hay[at] == x:
             at += 1
         high[i] = at

@@ -21,6 +21,7 @@ import numpy as np
 
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.lookup import seek
 from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
 from pyspark_diff.kernels.updates import Int64, Updates
 
@@ -143,25 +144,6 @@ def fits(held: Updates) -> bool:
 
 
 @inlined
-def _seek(keys, at, key):  # type: ignore[no-untyped-def]
-    """The first row from one on whose key is not less."""
-    step = 1
-    low = high = at
-    while high < keys.size and keys[high] < key:
-        low = high + 1
-        high += step
-        step *= 2
-    high = min(high, keys.size)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inlined
 def _end(keys, at, key):  # type: ignore[no-untyped-def]
     """The first row from one on that has another key."""
     while at < keys.size and keys[at] == key:
@@ -178,7 +160,7 @@ def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
     ours = theirs = 0
     while a < lk.size or b < rk.size:
         key = lk[a] if b == rk.size or (a < lk.size and lk[a] <= rk[b]) else rk[b]
-        o, p = _seek(ok, o, key), _seek(pk, p, key)
+        o, p = seek(ok, o, key), seek(pk, p, key)
         a1, o1, b1, p1 = _end(lk, a, key), _end(ok, o, key), _end(rk, b, key), _end(pk, p, key)
         new = float(a1 - a) * float(b1 - b)
         is_long = new > long and new > 16.0 * (a1 - a + b1 - b)
@@ -201,6 +183,35 @@ def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
     return total, ours, theirs, False
 
 
+@inlined
+def _standing(  # type: ignore[no-untyped-def]
+    old, old_diff, old_mask, old_diff_mask, x, x_end,
+    new, new_diff, new_time, new_mask, new_diff_mask, new_time_mask, y, y_end, time, with_now,
+):
+    """Go on behind the next value of old and new updates of a key: where that is in both, the
+    value, how often it stands before a time, or at it, and whether that fits in 64 bits."""
+    if y == y_end or (x < x_end and old[x & old_mask] <= new[y & new_mask]):
+        value = old[x & old_mask]
+    else:
+        value = new[y & new_mask]
+    total = 0
+    while x < x_end and old[x & old_mask] == value:
+        part = old_diff[x & old_diff_mask]
+        if sum_leaves(total, part):
+            return x, y, value, total, False
+        total += part
+        x += 1
+    while y < y_end and new[y & new_mask] == value:
+        when = new_time[y & new_time_mask]
+        if when < time or (with_now and when == time):
+            part = new_diff[y & new_diff_mask]
+            if sum_leaves(total, part):
+                return x, y, value, total, False
+            total += part
+        y += 1
+    return x, y, value, total, True
+
+
 @kernel(", ".join(["int64[:]-"] * 15 + ["int64[:]"] * 7))
 def _meet(  # type: ignore[no-untyped-def]
     lk, lv, lt, ld, ok, ov, od, rk, rv, rt, rd, pk, pv, pd, masks, state, stops,
@@ -219,7 +230,7 @@ def _meet(  # type: ignore[no-untyped-def]
     n = 0
     while a < stops[0] or b < stops[2]:
         key = lk[a] if b == stops[2] or (a < stops[0] and lk[a] <= rk[b]) else rk[b]
-        o, p = _seek(ok, o, key), _seek(pk, p, key)
+        o, p = seek(ok, o, key), seek(pk, p, key)
         a1, o1, b1, p1 = _end(lk, a, key), _end(ok, o, key), _end(rk, b, key), _end(pk, p, key)
         if side == 0:
             i = max(row, a)
@@ -229,24 +240,11 @@ def _meet(  # type: ignore[no-untyped-def]
                     return n
                 time, diff, x, y = lt[i & ltm], ld[i & ldm], p, b
                 while x < p1 or y < b1:
-                    if y == b1 or (x < p1 and pv[x & pvm] <= rv[y & rvm]):
-                        value = pv[x & pvm]
-                    else:
-                        value = rv[y & rvm]
-                    total = 0
-                    while x < p1 and pv[x & pvm] == value:
-                        part = pd[x & pdm]
-                        if sum_leaves(total, part):
-                            return -1
-                        total += part
-                        x += 1
-                    while y < b1 and rv[y & rvm] == value:
-                        if rt[y & rtm] <= time:
-                            part = rd[y & rdm]
-                            if sum_leaves(total, part):
-                                return -1
-                            total += part
-                        y += 1
+                    x, y, value, total, fits_in = _standing(
+                        pv, pd, pvm, pdm, x, p1, rv, rd, rt, rvm, rdm, rtm, y, b1, time, True
+                    )
+                    if not fits_in:
+                        return -1
                     if total != 0:
                         if product_leaves(diff, total):
                             return -1
@@ -269,24 +267,11 @@ def _meet(  # type: ignore[no-untyped-def]
                 return n
             time, diff, x, y = rt[i & rtm], rd[i & rdm], o, a
             while x < o1 or y < a1:
-                if y == a1 or (x < o1 and ov[x & ovm] <= lv[y & lvm]):
-                    value = ov[x & ovm]
-                else:
-                    value = lv[y & lvm]
-                total = 0
-                while x < o1 and ov[x & ovm] == value:
-                    part = od[x & odm]
-                    if sum_leaves(total, part):
-                        return -1
-                    total += part
-                    x += 1
-                while y < a1 and lv[y & lvm] == value:
-                    if lt[y & ltm] < time:
-                        part = ld[y & ldm]
-                        if sum_leaves(total, part):
-                            return -1
-                        total += part
-                    y += 1
+                x, y, value, total, fits_in = _standing(
+                    ov, od, ovm, odm, x, o1, lv, ld, lt, lvm, ldm, ltm, y, a1, time, False
+                )
+                if not fits_in:
+                    return -1
                 if total != 0:
                     if product_leaves(diff, total):
                         return -1
