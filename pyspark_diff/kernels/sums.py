@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.updates import Int64, PerRow, spread
 
 #: A table with a slot for each possible code beats sorting while it has at most this many slots a
@@ -329,20 +329,27 @@ def _partition(  # type: ignore[no-untyped-def]
     return rows, at  # where each partition ends, now that it is filled
 
 
+@inlined
+def _run(rows, i, stop, diff_bits, low_diff):  # type: ignore[no-untyped-def]
+    """Where the next run of rows that differ in their diffs alone ends, their code and the sum."""
+    mask = (np.int64(1) << diff_bits) - 1
+    same = rows[i] >> diff_bits
+    total = 0
+    while i < stop and rows[i] >> diff_bits == same:
+        total += (rows[i] & mask) + low_diff
+        i += 1
+    return i, same, total
+
+
 @kernel("int64[:], int64[:], int64, int64")
 def _sum_runs(rows, stops, diff_bits, low_diff):  # type: ignore[no-untyped-def]
     """How many (key, time) have a sum that is not zero."""
     count = 0
     begin = 0
-    mask = (np.int64(1) << diff_bits) - 1
     for p in range(stops.size):
         i = begin
         while i < stops[p]:
-            same = rows[i] >> diff_bits
-            total = 0
-            while i < stops[p] and rows[i] >> diff_bits == same:
-                total += (rows[i] & mask) + low_diff
-                i += 1
+            i, _, total = _run(rows, i, stops[p], diff_bits, low_diff)
             count += total != 0
         begin = stops[p]
     return count
@@ -356,16 +363,11 @@ def _runs(  # type: ignore[no-untyped-def]
 ):
     n = 0
     begin = 0
-    diff_mask = (np.int64(1) << diff_bits) - 1
     time_mask = (np.int64(1) << time_bits) - 1
     for p in range(stops.size):
         i = begin
         while i < stops[p]:
-            same = rows[i] >> diff_bits
-            total = 0
-            while i < stops[p] and rows[i] >> diff_bits == same:
-                total += (rows[i] & diff_mask) + low_diff
-                i += 1
+            i, same, total = _run(rows, i, stops[p], diff_bits, low_diff)
             if total != 0:
                 codes[n] = ((np.int64(p) << shift) | (same >> time_bits)) + low
                 times[n] = (same & time_mask) + first
@@ -408,18 +410,13 @@ def _unpack_pairs(  # type: ignore[no-untyped-def]
     low, value_low, first, diff_low = widths[4], widths[5], widths[6], widths[7]
     value_mask = (np.int64(1) << bits) - 1
     time_mask = (np.int64(1) << time_bits) - 1
-    diff_mask = (np.int64(1) << diff_bits) - 1
     n = 0
     begin = 0
     alike = True
     for p in range(stops.size):
         i = begin
         while i < stops[p]:
-            same = rows[i] >> diff_bits
-            total = 0
-            while i < stops[p] and rows[i] >> diff_bits == same:
-                total += (rows[i] & diff_mask) + diff_low
-                i += 1
+            i, same, total = _run(rows, i, stops[p], diff_bits, diff_low)
             if total != 0:
                 code = (np.int64(p) << shift) | (same >> time_bits)
                 keys[n] = (code >> bits) + low

@@ -30,7 +30,8 @@ LOW = 0xFFFFFFFF
 def _add(table, row, at, more):  # type: ignore[no-untyped-def]
     """Add to a counter; negative if it wrapped."""
     old = table[row, at]
-    new = old + more
+    # Without signs, as a check of signed sums may be taken away (see `kernels.overflow`).
+    new = np.int64(np.uint64(old) + np.uint64(more))
     table[row, at] = new
     return (old ^ new) & (more ^ new)
 
