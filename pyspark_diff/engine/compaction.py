@@ -18,7 +18,7 @@ from pyspark_diff.engine.rewind import Kept
 from pyspark_diff.engine.state import Settings
 from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
-from pyspark_diff.runners.read import View
+from pyspark_diff.runners.view import View
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.batch import Batch, Paths
 from pyspark_diff.trace.spine import Trace

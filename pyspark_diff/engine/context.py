@@ -28,9 +28,10 @@ from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader,
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import THREADED, LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Read, Rest, View
+from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
+from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, Work, files_of, merge_together, write_file
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME

@@ -52,8 +52,8 @@ from pyspark_diff.runners.numbers import (
     together,
 )
 from pyspark_diff.runners.pieces import ROW_BYTES
-from pyspark_diff.runners.read import View, opened
 from pyspark_diff.runners.threads import side_by_side
+from pyspark_diff.runners.view import View, opened
 from pyspark_diff.runners.work import opened_by, opened_together, write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate

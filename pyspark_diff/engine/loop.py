@@ -35,7 +35,8 @@ from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Rest, View
+from pyspark_diff.runners.read import Rest
+from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
