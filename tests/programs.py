@@ -36,7 +36,7 @@ from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
 from pyspark_diff.spark.schema import arrow_type
-from pyspark_diff.trace import storage
+from pyspark_diff.trace import small_batches
 
 #: How many rows are many: from there on they are treated in another way.
 MANY = [(sums, "PARTITIONED"), (sums, "DENSE"), (join, "LONG"), (local, "THREADED")]
@@ -686,7 +686,7 @@ def files_of(flow: Dataflow) -> set[str]:
     """Everything that a dataflow has on disk but its lock, and what is held instead of a file."""
     root = flow._storage.root
     found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
-    found |= {path for path in storage._in_memory if path.startswith(root)}
+    found |= {path for path in small_batches._held if path.startswith(root)}
     return found - {f"{root}/lock"}
 
 

@@ -42,14 +42,14 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset(
         "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "
-        "remote_objects roots spine storage stored_traces vacuum".split()
+        "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset(
-        "feed local numbers parquet pieces read spark stop tasks threads work".split()
+        "feed local numbers parquet pieces read spark stop tasks threads view work".split()
     ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "

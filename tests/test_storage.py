@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError, StorageError
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import arrangement, storage
+from pyspark_diff.trace import arrangement, small_batches, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
@@ -303,7 +303,7 @@ def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, fa
 
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
     path = str(tmp_path / "b" / "00000.arrow")
-    storage.put_in_memory(path, Updates(np.arange(5), None, 0, 1))
+    small_batches.put(path, Updates(np.arange(5), None, 0, 1))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -450,7 +450,7 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
     path = str(tmp_path / "b" / "00000.arrow")
     updates = Updates(np.arange(5), None, 0, 1)
-    storage.put_in_memory(path, updates)
+    small_batches.put(path, updates)
     assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
     assert not os.path.exists(path)
     storage.settle([path, str(tmp_path / "unknown")])

@@ -39,7 +39,7 @@ from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.trace import storage
+from pyspark_diff.trace import small_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
@@ -373,7 +373,7 @@ def write_files(
         path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
         parts[path] = order[start:stop]
         found[bucket] = (BatchFile(path, rows, rows * width),)
-    storage.hold_together(directory, updates, parts)
+    small_batches.put_together(directory, updates, parts)
     return HeldTogether(directory, found)
 
 
@@ -385,7 +385,7 @@ def write_file(
         return []
     path = os.path.join(directory, f"{name}.arrow")
     if in_memory and len(updates) <= IN_MEMORY_ROWS:
-        storage.put_in_memory(path, updates)
+        small_batches.put(path, updates)
         return [BatchFile(path, len(updates), updates.size)]
     if directory.endswith(storage.LASTING):
         path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)

@@ -31,18 +31,17 @@ import weakref
 import zlib
 from collections import OrderedDict
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping
+from typing import Callable, Iterable, Iterator
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.trace import small_batches
 from pyspark_diff.trace.cache import local_copy, upload
 
 _PREFIX = "pyspark_diff-"
@@ -63,22 +62,6 @@ _opened: OrderedDict[str, Updates] = OrderedDict()
 _MOST_OPEN = 4096
 #: Files that are what their names say, in which they never change.
 _checked: set[str] = set()
-#: Small batches that no other process has had to read yet.
-_in_memory: dict[str, Updates | _Part] = {}
-#: Those of several buckets as one, in order of their keys, by the directory of their files.
-_wholes: dict[str, Updates] = {}
-
-
-class _Part:
-    """One bucket of a small batch: its rows are picked out when somebody asks for them alone."""
-
-    def __init__(self, directory: str, whole: Updates, rows: Int64):
-        self.directory, self._whole, self._rows = directory, whole, rows
-
-    @cached_property
-    def updates(self) -> Updates:
-        """The rows of the bucket."""
-        return self._whole.take(self._rows)
 
 
 class Storage:
@@ -192,11 +175,7 @@ class StoreFiles:
     def close(self) -> None:
         """Remove what only this process could have read. A second call does nothing."""
         for directory in self._made:
-            inside = directory + os.sep
-            _wholes.pop(directory, None)
-            for known in (_opened, _in_memory):
-                for path in [path for path in known if path.startswith(inside)]:
-                    del known[path]
+            _forget_directories(directory.__eq__)
             if self._working is None and os.path.isdir(directory):
                 names = os.listdir(directory)
                 left = [name for name in names if _CERTIFIED.search(name) is None]
@@ -303,38 +282,12 @@ def read_table(path: str) -> pa.Table:
         return pa.ipc.open_file(pa.memory_map(_checked_path(path))).read_all()
 
 
-def put_in_memory(path: str, updates: Updates) -> None:
-    """Keep a small batch in memory under the path of a file that is written when it is needed.
-
-    Most small batches are merged into others within a few steps; a file each would cost more than
-    all the rest of a small step.
-    """
-    # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
-    _in_memory[path] = updates.take(np.arange(len(updates)))
-
-
-def hold_in_memory(path: str, updates: Updates) -> None:
-    """The same without a copy, of what is held anyway: mapped from a file, say."""
-    _in_memory[path] = updates
-
-
-def hold_together(directory: str, updates: Updates, parts: Mapping[str, Int64]) -> None:
-    """The same with a batch of several buckets: each of its files has some of its rows.
-
-    Whoever looks into all buckets opens the directory, and has all rows at once. It can be opened
-    as long as all of its files are there.
-    """
-    _wholes[directory] = whole = updates.take(np.arange(len(updates)))
-    for path, rows in parts.items():
-        _in_memory[path] = _Part(directory, whole, rows)
-
-
 def settle(paths: Iterable[str]) -> None:
     """Write the files of held batches, so that other processes can read them."""
     for path in paths:
-        if path in _in_memory:
+        if small_batches.is_file(path):
             write_batch(path, ipc.to_batch(open_updates(path)))
-            del _in_memory[path]
+            small_batches.written(path)
 
 
 def spilled(folder: str, updates: Updates) -> Updates:
@@ -354,9 +307,9 @@ def open_updates(path: str) -> Updates:
 
     Files never change under their name, so those opened last are kept open.
     """
-    held = _in_memory.get(path, _wholes.get(path))
+    held = small_batches.found(path)
     if held is not None:
-        return held.updates if isinstance(held, _Part) else held
+        return held
     found = _opened.get(path)
     if found is None:
         with _explained(path), _understood(path):
@@ -437,13 +390,9 @@ def opened_for_task() -> Iterator[None]:
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     for path in paths:
-        held = _in_memory.pop(path, None)
-        if held is not None:
-            if isinstance(held, _Part):
-                _wholes.pop(held.directory, None)
+        if small_batches.removed(path):
             continue
         _opened.pop(path, None)
-        _wholes.pop(os.path.dirname(path), None)
         _checked.discard(path)
         # The directory goes with the last file of the batch, also of one that is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
@@ -459,6 +408,14 @@ def _forget(paths: Iterable[str]) -> None:
         _opened.pop(path, None)
 
 
+def _forget_directories(chosen: Callable[[str], bool]) -> None:
+    """Let go of all that is opened or held of some directories."""
+    for path in list(_opened):  # other threads may open files meanwhile
+        if chosen(os.path.dirname(path)):
+            _opened.pop(path, None)
+    small_batches.removed_where(chosen)
+
+
 def remove_others(directory: str, paths: Iterable[str]) -> None:
     """Delete what is in a job's directory but for some files: attempts of tasks that were lost."""
     kept = set(paths)
@@ -469,11 +426,7 @@ def remove_others(directory: str, paths: Iterable[str]) -> None:
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
     folders = set(paths)
-    for known in (_opened, _in_memory):
-        for path in [path for path in known if os.path.dirname(path) in folders]:
-            del known[path]
-    for folder in folders:
-        _wholes.pop(folder, None)
+    _forget_directories(folders.__contains__)
     for folder in filter(os.path.exists, paths):
         for _ in range(5):  # a task that still runs may add a file while others are removed
             shutil.rmtree(folder, ignore_errors=True)
@@ -484,11 +437,8 @@ def remove_directories(paths: list[str]) -> None:
 def _remove(root: str, lock: int, owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the owner ends, not the owner
-    for path in [path for path in _opened if path.startswith(root + os.sep)]:
-        del _opened[path]  # a mapped file holds its space also when it is deleted
-    for held in (_in_memory, _wholes):
-        for path in [path for path in held if path.startswith(root)]:
-            del held[path]
+    # A mapped file holds its space also when it is deleted.
+    _forget_directories(lambda directory: directory.startswith(root + os.sep))
     _remove_locked(root)
     os.close(lock)
 
