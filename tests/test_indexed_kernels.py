@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels import key_index
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
 from pyspark_diff.kernels.indexed_replay import (
@@ -164,8 +166,9 @@ def result(every, k, t, at, mode):
     batches=st.lists(st.tuples(past, st.just(True)), max_size=3),
     new=fresh | fresh.map(lambda rows: [(k, v, LOWER + 2, d) for k, v, _, d in rows]),
     rounds=st.lists(st.tuples(fresh, fresh), min_size=1, max_size=4), buckets=st.integers(1, 3),
+    many=st.sampled_from([1, 4, 100]),
 )
-def test_join(batches, new, rounds, buckets):
+def test_join(batches, new, rounds, buckets, many):
     """Rounds of new updates of ours, after each of which some of theirs are added."""
     outside = [(k, v, t, 0, d) for k, v, t, d in new]
     index = index_of([*batches, (outside, False)], buckets)
@@ -183,7 +186,8 @@ def test_join(batches, new, rounds, buckets):
                     wanted[k, a, b, when, max(c, at)] += d * e
         assert +found == +wanted and -found == -wanted
         keys, values, times, diffs = in_order(added)
-        index.add(keys, values, times, diffs, at)
+        with mock.patch.object(key_index, "MANY", many):
+            index.add(keys, values, times, diffs, at)
         every += [(k, v, t, at, d) for k, v, t, d in added]
 
 

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates
 
 #: The time of all that stood before the step.
 PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -40,6 +40,8 @@ NEXT = RANK
 
 #: Diffs beyond this are left to kernels that look at each sum.
 LARGE = 1 << 31
+#: So many updates that come at once are a batch more, and are not added key by key.
+MANY = 1 << 14
 
 
 class KeyIndex:
@@ -73,6 +75,7 @@ class KeyIndex:
                 flat.append(words)
                 self._held.append(updates)  # their memory is looked into
         every = np.array([number for held in rows for number in held], np.int64)
+        #: The batches of each bucket, and where those of each bucket begin.
         self.files = np.array(flat, np.int64).reshape(len(flat), 9)[every]
         self.first = np.cumsum([0, *map(len, rows)])
         self.narrow = narrow
@@ -102,7 +105,19 @@ class KeyIndex:
             self.arena = _without_garbage(self.slots, self.counts, self.arena)
 
     def add(self, keys: Int64, values: Int64, times: Int64, diffs: Int64, at: int) -> None:
-        """Take in updates of the step, at one coordinate, in any order."""
+        """Take in updates of the step, at one coordinate: consolidated, ordered by (key, value,
+        time)."""
+        if keys.size >= MANY:
+            # They are a batch in their order already; of keys that have been looked up they are
+            # added, as those are not looked up again.
+            updates = Updates(keys, None, _one_or_all(times), diffs, values, coordinate=at)
+            words = updates.words
+            assert words is not None
+            self.files = np.insert(self.files, self.first[1:], words, axis=0)
+            self.first = self.first + np.arange(self.first.size)
+            self._held.append(updates)
+            rows = _of_loaded(self.table, self.slots, self.counts, keys)
+            keys, values, times, diffs = keys[rows], values[rows], times[rows], diffs[rows]
         self.room(keys.size)
         used = int(self.counts[ADDED])
         if used + keys.size > len(self.added):
@@ -206,6 +221,26 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
     slots[s, LOW] = MOST
     slots[s, HIGH] = PAST
     return s
+
+
+def _one_or_all(times: Int64) -> PerRow:
+    """Times, or the one of all rows."""
+    return int(times[0]) if (times == times[0]).all() else times
+
+
+@kernel("int64[:], int64[:,:], int64[:], int64[:]-")
+def _of_loaded(table, slots, counts, keys):  # type: ignore[no-untyped-def]
+    """The rows of the keys whose batches have been searched."""
+    found = np.empty(keys.size if counts[SLOTS] else 0, np.int64)
+    n = 0
+    s = -1
+    for i in range(found.size):
+        if i == 0 or keys[i] != keys[i - 1]:
+            s = slot_of(table, slots, counts, keys[i], False)
+        if s >= 0 and slots[s, LOADED] != 0:
+            found[n] = i
+            n += 1
+    return found[:n]
 
 
 @kernel("int64[:], int64[:,:], int64")
