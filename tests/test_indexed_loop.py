@@ -15,6 +15,8 @@ from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
 from pyspark_diff.engine import indexed_loop
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.kernels import key_index, sums
+from pyspark_diff.runners import numbers
 from pyspark_diff.runners.numbers import Unfit
 
 node = st.integers(0, 6)
@@ -165,11 +167,17 @@ class Flow:
 @given(
     steps=st.lists(changes, min_size=1, max_size=4), buckets=st.integers(1, 3),
     turns=st.lists(st.booleans(), min_size=4, max_size=4), threads=st.sampled_from([1, 3]),
+    many=st.booleans(),
 )
-def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads):
+def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, many):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(indexed_loop, "THREADED", 0 if threads > 1 else 1 << 30)
         patch.setattr(os, "cpu_count", lambda: threads)
+        if many:  # few rows go where many go
+            patch.setattr(indexed_loop, "MOST_OF", 1)
+            patch.setattr(key_index, "MANY", 1)
+            patch.setattr(numbers, "SMALL", 0)
+            patch.setattr(sums, "PARTITIONED", 0)
         ours, plain = Flow(spark, body, buckets), Flow(spark, body, buckets)
         run, done = IndexedLoop.run, []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Iterator, Protocol, Sequence, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, W
 from pyspark_diff.kernels.indexed_replay import BOTH, replay_new, visits
 from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
@@ -50,6 +50,7 @@ from pyspark_diff.runners.numbers import (
     numbers_of,
     on_numbers,
     together,
+    whole,
 )
 from pyspark_diff.runners.pieces import ROW_BYTES
 from pyspark_diff.runners.threads import side_by_side
@@ -65,6 +66,8 @@ Made = TypeVar("Made")
 MOST_SHARDS = 8
 #: What an event takes in an index.
 EVENT_BYTES = 40
+#: So many updates of an arrangement at one coordinate may be a batch of their own.
+MOST_OF = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,8 @@ class IndexedLoop:
         self._step, self._graph = around.step, around.step.graph
         self._most = self._step.settings.piece_rows
         self._agenda: list[int] = []
-        #: What each node gives at the coordinate that is processed.
-        self._given: dict[Node, Numbers | None] = {}
+        #: What each node gives at the coordinate that is processed, in parts.
+        self._given: dict[Node, list[Numbers]] = {}
         self._fresh: dict[Node, Sorted] = {}
         #: What was given, or taken in, at each coordinate.
         self._parts: dict[Arranged, list[tuple[int, Sorted]]] = {}
@@ -250,7 +253,7 @@ class IndexedLoop:
             self._step.stop.check()
             self._step.inside = node, (at,)
             if isinstance(node, Enter):
-                self._given[node] = self._enter(node) if at == 0 else None
+                self._given[node] = self._enter(node) if at == 0 else []
             elif isinstance(node, EnterAt):
                 self._given[node] = self._enter_at(node, at)
             elif isinstance(node, Variable):
@@ -260,11 +263,9 @@ class IndexedLoop:
             elif isinstance(node, Reader):
                 given = self._replay(node, at) if node in self._plan.modes else self._join(node, at)
                 later = self._later.pop((node, at), [])
-                self._given[node] = together([given, *later])
+                self._given[node] = together([*given, *later])
         for leave, parts in self._left.items():
-            found = self._rows(leave.inputs[0])
-            if found is not None:
-                parts.append(found)
+            parts += self._rows(leave.inputs[0])
         self._around.went[self._subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in items if isinstance(node, Variable)
@@ -275,20 +276,19 @@ class IndexedLoop:
             IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
         )
 
-    def _rows(self, node: Node) -> Numbers | None:
+    def _rows(self, node: Node) -> list[Numbers]:
         """What a node gives at the coordinate that is processed."""
         if node not in self._given:
-            found = None
+            found: list[Numbers] = []
             if isinstance(node, Concat):
-                found = together([self._rows(source) for source in node.inputs])
+                found = together(part for source in node.inputs for part in self._rows(source))
             elif isinstance(node, Linear):
-                found = self._rows(node.inputs[0])
-                if found is not None:
-                    found = self._plan.stages[node](found)
+                stage = self._plan.stages[node]
+                found = together(map(stage, self._rows(node.inputs[0])))
             self._given[node] = found
         return self._given[node]
 
-    def _enter(self, node: Enter) -> Numbers | None:
+    def _enter(self, node: Enter) -> list[Numbers]:
         step = self._step
         reached = self._graph.feeds(node.inputs[0], step.emitted)
         feeds = step.gated(node, reached, self._around.upper)
@@ -301,34 +301,33 @@ class IndexedLoop:
                 found.append(numbers_of(table.select([*names, TIME, DIFF])))
         return together(found)
 
-    def _enter_at(self, node: EnterAt, at: int) -> Numbers | None:
-        rows = self._rows(node.inputs[0]) if at == 0 else None
-        if rows is not None:
+    def _enter_at(self, node: EnterAt, at: int) -> list[Numbers]:
+        for rows in self._rows(node.inputs[0]) if at == 0 else ():
             numbers = rows.columns[node.at]
             for number in node.iterations(numbers)[0]:
-                self._later[node, number] = [rows.where(numbers == number)]
+                entering = rows.where(numbers == number)
+                self._later.setdefault((node, number), []).append(entering)
                 self._around.enters(node.loop, number)
                 if number:
                     self._note(number)
         return together(self._later.pop((node, at), []))
 
-    def _variable(self, node: Variable, at: int) -> Numbers | None:
+    def _variable(self, node: Variable, at: int) -> list[Numbers]:
         parts = self._back.pop((node, at), [])
         if at == 0:
             start = self._rows(node.inputs[0])
-            if start is not None:
-                parts = [start, *parts]
-                if node.loop.max_iterations > 1:
-                    less = on_numbers(Negate())
-                    assert less is not None
-                    self._back.setdefault((node, 1), []).append(less(start))
-                    self._note(1)
+            parts = [*start, *parts]
+            if start and node.loop.max_iterations > 1:
+                less = on_numbers(Negate())
+                assert less is not None
+                self._back.setdefault((node, 1), []).extend(map(less, start))
+                self._note(1)
         return together(parts)
 
     def _feed_back(self, node: Variable, at: int) -> int:
         """Send a variable's result round; gives the number of updates that go."""
         found = self._rows(self._graph.program.results[node])
-        if found is None:
+        if not found:
             return 0
         loop = node.loop
         if at + 1 >= loop.max_iterations:
@@ -336,20 +335,20 @@ class IndexedLoop:
                 raise Unfit  # the error tells of updates that still go round, if there are any
             return 0
         if self._around.watched(loop, at):
-            schema = node.schema.only(n for n in node.schema.names if n in found.columns)
+            rows = whole(found)
+            schema = node.schema.only(n for n in node.schema.names if n in rows.columns)
             went = self._around.went[loop]
             assert went is not None
-            went.append((node, found.table(schema, node.time_type.arrow)))
-        self._back.setdefault((node, at + 1), []).append(found)
+            went.append((node, rows.table(schema, node.time_type.arrow)))
+        self._back.setdefault((node, at + 1), []).extend(found)
         self._note(at + 1)
-        return len(found)
+        return sum(map(len, found))
 
     def _arrange(self, node: Keyed, at: int) -> None:
         found = self._rows(node.inputs[0])
-        if found is not None:
-            key, *value = (found.columns[name] for name in self._plan.columns[node])
-            values = value[0] if value else np.zeros(len(found), np.int64)
-            self._take(node, at, Sorted(*added_up(key, values, found.time, found.diff)))
+        if found:
+            names = self._plan.columns[node]
+            self._take(node, at, Sorted(*added_up([_pairs_of(part, names) for part in found])))
 
     def _take(self, node: Arranged, at: int, rows: Sorted) -> None:
         """What an arrangement of the loop takes in at a coordinate."""
@@ -363,12 +362,9 @@ class IndexedLoop:
             view = self._around.outer(node)
             held = opened(opened_together(view.new))
             if held:
-                values = [np.zeros(len(u), np.int64) if u.val64 is None else u.val64 for u in held]
-                self._fresh[node] = Sorted(*added_up(
-                    np.concatenate([u.key64 for u in held]), np.concatenate(values),
-                    np.concatenate([u.times() for u in held]),
-                    np.concatenate([u.diffs() for u in held]),
-                ))
+                self._fresh[node] = Sorted(
+                    *added_up([(u.key64, u.val64, u.times(), u.diffs()) for u in held])
+                )
         return self._fresh.get(node)
 
     def _is_empty(self, node: Arranged) -> bool:
@@ -391,7 +387,7 @@ class IndexedLoop:
             self._indices[node, number] = Shards(shards, self._bounds)
         return self._indices[node, number]
 
-    def _join(self, node: Reader, at: int) -> Numbers | None:
+    def _join(self, node: Reader, at: int) -> list[Numbers]:
         left, right = node.arranged
         # What is outside of the loop has all of the step in its index already: it is met last.
         order = ((0, 1), (1, 0)) if right.loop is not None else ((1, 0), (0, 1))
@@ -410,7 +406,7 @@ class IndexedLoop:
                 for index, part in self._index(node, ours).parts(rows):
                     index.add(part.keys, part.values, part.times, part.diffs, at)
         self._step.report.local_runs += bool(found)
-        return together(found)
+        return found
 
     def _is_too_much(self) -> bool:
         """Whether all indices together take more than the rows that are held at once may take."""
@@ -468,13 +464,13 @@ class IndexedLoop:
                 self._later.setdefault((node, code), []).append(one)
                 self._note(code)
 
-    def _replay(self, node: Reader, at: int) -> Numbers | None:
+    def _replay(self, node: Reader, at: int) -> list[Numbers]:
         source = node.arranged[0]
         due = self._due.pop((node, at), [])
         new = self._new(source, at)
         if new is None:
             if not due:
-                return None
+                return []
             none = np.empty(0, np.int64)
             new = Sorted(none, none, none, none)
         mode, shards = self._plan.modes[node], self._index(node, 0)
@@ -504,12 +500,12 @@ class IndexedLoop:
         self._step.report.rows_in += len(new)
         self._step.report.local_runs += 1
         if not len(rows):
-            return None
+            return []
         self._step.report.rows_out += len(rows)
         self._take(node, at, rows)
         names = self._plan.columns[node]
         columns = dict(zip(names, (rows.keys, rows.values)))
-        return Numbers(columns, rows.times, rows.diffs)
+        return [Numbers(columns, rows.times, rows.diffs)]
 
     def _finish(self) -> None:
         """Seal a batch of each arrangement, and hand on what leaves the loop."""
@@ -518,30 +514,40 @@ class IndexedLoop:
             if not node.keeps:
                 continue
             layout = self._graph.form(node).layout
-            grouped = consolidate(_whole(parts, layout)).updates
-            files = write_files(
-                step.directory_of(node), grouped, layout, step.settings.buckets
-            )
-            step.written.extend(file.path for made in files.values() for file in made)
-            if files:
-                trace = step.trace(node, around.lower).joined(around.lower, around.upper, files)
-                step.traces[node] = step.merged(node, trace, [around.lower])
+            trace = step.trace(node, around.lower)
+            for rows in _batches(parts, layout):
+                files = write_files(step.directory_of(node), rows, layout, step.settings.buckets)
+                step.written.extend(file.path for made in files.values() for file in made)
+                if files:
+                    trace = trace.joined(around.lower, around.upper, files)
+            step.traces[node] = step.merged(node, trace, [around.lower])
         for leave, held in self._left.items():
-            step.emitted[leave] = self._feed(leave, together(held))
+            step.emitted[leave] = self._feed(leave, held)
 
-    def _feed(self, leave: Leave, rows: Numbers | None) -> tuple[Feed, ...]:
-        if rows is None:
+    def _feed(self, leave: Leave, parts: list[Numbers]) -> tuple[Feed, ...]:
+        if not parts:
             return ()
-        schema = leave.schema.only(n for n in leave.schema.names if n in rows.columns)
-        if 1 <= len(schema.names) <= 2:
+        names = [n for n in leave.schema.names if all(n in part.columns for part in parts)]
+        schema = leave.schema.only(names)
+        if 1 <= len(names) <= 2:
             # What came in one iteration often goes in the next, and is not worth telling anybody.
-            first, *other = (rows.columns[name] for name in schema.names)
-            second = other[0] if other else np.zeros(len(rows), np.int64)
-            keys, values, times, diffs = added_up(first, second, rows.time, rows.diff)
-            rows = Numbers(dict(zip(schema.names, (keys, values))), times, diffs)
+            keys, values, times, diffs = added_up([_pairs_of(part, names) for part in parts])
+            rows = Numbers(dict(zip(names, (keys, values))), times, diffs)
+        else:
+            rows = whole(parts)
         table = rows.table(schema, leave.time_type.arrow)
         source = UpdateRows(schema, table=table, rows=table.num_rows)
         return (Feed(source, until=self._around.upper),)
+
+
+def _pairs_of(
+    rows: Numbers, names: Sequence[str]
+) -> tuple[Int64, Int64 | None, Int64, Int64]:
+    """Keys, values, times and diffs, where the key is the first of one or two columns."""
+    return (
+        rows.columns[names[0]], rows.columns[names[1]] if len(names) > 1 else None, rows.time,
+        rows.diff,
+    )
 
 
 def _distinct(codes: Int64) -> list[int]:
@@ -565,8 +571,26 @@ def _by_function(node: Reader, given: Int64) -> Sorted:
     return Sorted(keys[rows], np.zeros(rows.size, np.int64), times[rows], change[rows])
 
 
+def _batches(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> list[Updates]:
+    """The updates of an arrangement at all coordinates, in order: those of one coordinate stay as
+    they are if they are most of many, as in a load, and the others are another batch."""
+    sizes = [len(one) for _, one in parts]
+    largest = max(range(len(parts)), key=sizes.__getitem__)
+    if sizes[largest] < MOST_OF or 4 * sizes[largest] < 3 * sum(sizes):
+        return [consolidate(_whole(parts, layout)).updates]
+    at, most = parts[largest]
+    time, diff = one_or_all(most.times), one_or_all(most.diffs)
+    found = [Updates(most.keys, None, time, diff, coordinate=at)]
+    if layout.value is not None:
+        found = [replace(found[0], val64=most.values, ordering=layout.value.ordering)]
+    if len(parts) > 1:
+        rest = [*parts[:largest], *parts[largest + 1:]]
+        found.append(consolidate(_whole(rest, layout)).updates)
+    return found
+
+
 def _whole(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
-    """The updates of an arrangement at all coordinates."""
+    """The updates of an arrangement at some coordinates."""
     rows = [one for _, one in parts]
     codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
     keys, times, diffs = (

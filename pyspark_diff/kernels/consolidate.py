@@ -23,7 +23,7 @@ from pyspark_diff.kernels import ranking, sums
 from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_pairs
+from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_parts
 from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, concat, empty
 
 
@@ -95,13 +95,14 @@ def consolidate_parts(parts: list[Updates]) -> Grouped:
         coordinate, ordering = parts[0].coordinate, parts[0].ordering
         columns = [
             (part.key64, part.val64, part.time, part.diff) for part in parts
-            if part.columns is None and part.values is None and part.val64 is not None
+            if part.columns is None and part.values is None
+            and (part.val64 is None) == (parts[0].val64 is None)
             and not isinstance(part.diff, DiffVectors)
             and not isinstance(part.coordinate, np.ndarray) and part.coordinate == coordinate
         ]
         if len(columns) == len(parts):
             parts.clear()
-            found = sum_pairs(columns)
+            found = sum_parts(columns)
             parts += [
                 Updates(key, None, time, diff, value, None, ordering, coordinate)
                 for key, value, time, diff in (columns if found is None else [found])

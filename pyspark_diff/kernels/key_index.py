@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates
+from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
 
 #: The time of all that stood before the step.
 PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -110,7 +110,7 @@ class KeyIndex:
         if keys.size >= MANY:
             # They are a batch in their order already; of keys that have been looked up they are
             # added, as those are not looked up again.
-            updates = Updates(keys, None, _one_or_all(times), diffs, values, coordinate=at)
+            updates = Updates(keys, None, one_or_all(times), diffs, values, coordinate=at)
             words = updates.words
             assert words is not None
             self.files = np.insert(self.files, self.first[1:], words, axis=0)
@@ -221,11 +221,6 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
     slots[s, LOW] = MOST
     slots[s, HIGH] = PAST
     return s
-
-
-def _one_or_all(times: Int64) -> PerRow:
-    """Times, or the one of all rows."""
-    return int(times[0]) if (times == times[0]).all() else times
 
 
 @kernel("int64[:], int64[:,:], int64[:], int64[:]-")

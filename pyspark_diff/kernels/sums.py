@@ -94,19 +94,20 @@ def _sum_partitioned(
     return codes, times, sums
 
 
-def sum_pairs(
-    parts: list[tuple[Int64, Int64, PerRow, PerRow]]
-) -> tuple[Int64, Int64, PerRow, PerRow] | None:
+def sum_parts(
+    parts: list[tuple[Int64, Int64 | None, PerRow, PerRow]]
+) -> tuple[Int64, Int64 | None, PerRow, PerRow] | None:
     """Sums by (key, value, time), ordered by these, of rows in several parts.
 
     As `_sum_partitioned`, from columns as they are: one integer for each row is all that is made
-    between them and the sums. The list is emptied when that has been made: where nobody else has
-    the parts, the sums need no room beside them.
+    between them and the sums, and for keys without values at one time not even that. The list is
+    emptied when that has been made: where nobody else has the parts, the sums need no room beside
+    them.
 
     Parameters
     ----------
-    parts : list of (ndarray, ndarray, ndarray or int, ndarray or int)
-        Keys, values, times and diffs; some in all.
+    parts : list of (ndarray, ndarray or None, ndarray or int, ndarray or int)
+        Keys, values, times and diffs; some in all, and values in all parts or in none.
 
     Returns
     -------
@@ -115,12 +116,14 @@ def sum_pairs(
 
     Examples
     --------
-    >>> found = sum_pairs([(np.array([2, 1]), np.array([9 << 40, 5]), 0, 1)])
+    >>> found = sum_parts([(np.array([2, 1]), np.array([9 << 40, 5]), 0, 1)])
     >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in found]
     [[1, 2], [5, 9895604649984], 0, 1]
     """
+    if parts[0][1] is None:
+        return _sum_keys(parts)
     rows = sum(part[0].size for part in parts)
-    bounds = [_bounds([part[i] for part in parts]) for i in range(4)]
+    bounds = [_bounds([x for x in column if x is not None]) for column in zip(*parts)]
     lows = [low for low, _ in bounds]
     bits = [(high - low).bit_length() for low, high in bounds]
     code = bits[0] + bits[1]
@@ -149,6 +152,24 @@ def sum_pairs(
     diffs = np.empty(count, np.int64)
     alike = _unpack_pairs(packed, stops, widths, shift, keys, values, times, diffs)
     return keys, values, times if bits[2] else lows[2], int(diffs[0]) if alike and count else diffs
+
+
+def _sum_keys(
+    parts: list[tuple[Int64, Int64 | None, PerRow, PerRow]]
+) -> tuple[Int64, None, PerRow, Int64] | None:
+    """The same of keys without values, where all times are one and a table has room."""
+    rows = sum(part[0].size for part in parts)
+    low, high = _bounds([key for key, _, _, _ in parts])
+    first, last = _bounds([time for _, _, time, _ in parts])
+    diffs = _bounds([diff for _, _, _, diff in parts])
+    if first != last or high - low >= DENSE * rows or max(map(abs, diffs)) * rows >= 2**63:
+        return None
+    sums = np.zeros(high - low + 1, np.int64)
+    for key, _, _, diff in parts:
+        _tally_diffs(key, low, diff if isinstance(diff, np.ndarray) else np.array([diff]), sums)
+    parts.clear()
+    keys, totals = _standing(sums, low, 1)
+    return keys, None, first, totals
 
 
 def _bounds(columns: list[PerRow]) -> tuple[int, int]:
@@ -261,8 +282,9 @@ def _tally(code, low, table):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64, int64[:]-, int64[:]")
 def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
+    each = -(diff.size > 1)  # one may stand for all
     for i in range(code.size):
-        table[code[i] - low] += diff[i]
+        table[code[i] - low] += diff[i & each]
 
 
 @jit

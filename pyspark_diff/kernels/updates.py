@@ -191,6 +191,12 @@ def spread(value: PerRow, rows: int) -> Int64:
     return value if isinstance(value, np.ndarray) else np.full(rows, value, dtype=np.int64)
 
 
+def one_or_all(values: Int64) -> PerRow:
+    """Values of rows, or the one that all of them have."""
+    alike = values.size > 0 and values[0] == values[-1] and bool((values == values[0]).all())
+    return int(values[0]) if alike else values
+
+
 def pick(value: PerRow, rows: np.ndarray | slice) -> PerRow:
     """The values of some rows; a shared value stays shared."""
     return value[rows] if isinstance(value, np.ndarray) else value

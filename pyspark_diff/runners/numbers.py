@@ -11,20 +11,20 @@ that has few rows in each of its iterations is over in that time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
-from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.consolidate import consolidate_parts
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.key_index import AT
 from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
 from pyspark_diff.kernels.key_index import TIME as TIME_PART
 from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
-from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.updates import Int64, Updates, joined, one_or_all
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import DropNull, Negate, Pick
 from pyspark_diff.operators.projection import Compute, Filter
@@ -93,33 +93,45 @@ def is_number(kind: pa.DataType) -> bool:
     return Layout((kind,)).exact
 
 
-def together(parts: Sequence[Numbers | None]) -> Numbers | None:
-    """All rows of several sets, with the columns that all of them have; None where there is none.
-    """
-    held = [one for one in parts if one is not None and len(one)]
-    if len(held) < 2:
-        return held[0] if held else None
-    names = [name for name in held[0].columns if all(name in one.columns for one in held)]
+def together(parts: Iterable[Numbers]) -> list[Numbers]:
+    """The same rows in one part, if they are few: each part costs. No part is empty."""
+    held = [one for one in parts if len(one)]
+    if len(held) < 2 or sum(map(len, held)) > SMALL:
+        return held
+    return [whole(held)]
+
+
+def whole(parts: Sequence[Numbers]) -> Numbers:
+    """The rows of some parts as one, with the columns that all of them have."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in parts[0].columns if all(name in one.columns for one in parts)]
     return Numbers(
-        {name: np.concatenate([one.columns[name] for one in held]) for name in names},
-        np.concatenate([one.time for one in held]),
-        np.concatenate([one.diff for one in held]),
+        {name: np.concatenate([one.columns[name] for one in parts]) for name in names},
+        np.concatenate([one.time for one in parts]),
+        np.concatenate([one.diff for one in parts]),
     )
 
 
 def added_up(
-    keys: Int64, values: Int64, times: Int64, diffs: Int64
+    parts: Sequence[tuple[Int64, Int64 | None, Int64, Int64]]
 ) -> tuple[Int64, Int64, Int64, Int64]:
-    """Keys, values, times and diffs in order, equal updates as one and none that cancel."""
-    if keys.size <= SMALL:
-        done, found = _small(keys, values, times, diffs)
+    """Keys, values, times and diffs of several parts in order, equal updates as one and none that
+    cancel. Where there are no values they are zero."""
+    if sum(keys.size for keys, *_ in parts) <= SMALL:
+        columns = [np.concatenate(column) for column in zip(*(
+            (keys, np.zeros(keys.size, np.int64) if values is None else values, times, diffs)
+            for keys, values, times, diffs in parts
+        ))]
+        done, found = _small(*columns)
         if done:
             return found[0], found[1], found[2], found[3]
-    rows = consolidate(Updates(keys, None, times, diffs, values)).updates
-    if not len(rows) or rows.val64 is None:
-        none = np.empty(0, np.int64)
-        return none, none, none, none
-    return rows.key64, rows.val64, rows.times(), rows.diffs()
+    rows = consolidate_parts([
+        Updates(keys, None, one_or_all(times), one_or_all(diffs), values)
+        for keys, values, times, diffs in parts
+    ]).updates
+    values = np.zeros(len(rows), np.int64) if rows.val64 is None else rows.val64
+    return rows.key64, values, rows.times(), rows.diffs()
 
 
 @kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-")
