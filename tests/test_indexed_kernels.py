@@ -221,7 +221,7 @@ def test_large_diffs_that_meet_what_changes_are_left_to_others():
 def test_sums_that_leave_64_bits_are_told():
     one = np.ones(2, np.int64)
     with pytest.raises(DiffOverflowError):
-        added_up(one, one, one, np.array([-2**63, -1]))
+        added_up([(one, one, one, np.array([-2**63, -1]))])
 
 
 @pytest.mark.parametrize("apart", [1, 64, 1000, 4096, 1 << 22])
