@@ -4,7 +4,7 @@ columns by.
 A collection is a value. An operator makes another one of it, with `Collection.derived`, which is
 where all that holds for every operator is checked::
 
-    derived(c, node) = c with the node and its columns, not small, without a key, and with handles
+    derived(c, node) = c with the node and its columns, without hints or a key, and with handles
                        of its own
 """
 
@@ -20,6 +20,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import Handle, Owner, handles_in
 from pyspark_diff.expressions.names import Entry, Resolver
+from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
@@ -52,6 +53,8 @@ class Collection:
         The user's names of the data columns.
     small : bool
         Whether it was declared small, so that it may be copied to all buckets.
+    hot : Hot, optional
+        Keys that it was declared to have in many records.
     key : tuple of str, optional
         Columns of the node that it was arranged by last.
     """
@@ -63,6 +66,7 @@ class Collection:
     diff_name: str
     resolver: Resolver
     small: bool = False
+    hot: Hot | None = None
     key: tuple[str, ...] | None = None
 
     @property
@@ -107,7 +111,7 @@ class Collection:
         check_data_names(node.schema.names, self.time_name, self.diff_name, node.kind)
         self.check_open()
         resolver = resolver.owned(_called(node))
-        return replace(self, node=node, resolver=resolver, small=False, key=None)
+        return replace(self, node=node, resolver=resolver, small=False, hot=None, key=None)
 
     def unchanged(self, resolver: Resolver, node: Node) -> Resolver:
         """The columns of a node, of which those with a name and type of ours are ours."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -23,13 +24,13 @@ from pyspark_diff.frame.collection import Collection, Given, none_of, told_by_ha
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
 from pyspark_diff.operators.by_self import over_arrangement
-from pyspark_diff.operators.cross import replicate, salt
+from pyspark_diff.operators.cross import Hot, replicate, salt
 from pyspark_diff.operators.join import join, pad, semijoin
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Arranged, Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import quoted
-from pyspark_diff.spark.schema import without_nullability
+from pyspark_diff.spark.schema import arrow_type, without_nullability
 
 #: Types of which equal values are the same.
 _EXACT = frozenset(
@@ -50,6 +51,58 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
     theirs = arrange_by_key(replicate(right.node, name), [name])
     columns = [(o.side, o.source, o.internal) for o in resolver.sources]
     return left.derived(join(ours, theirs, columns), resolver=resolver)
+
+
+def hot_keys(source: Collection, columns: Any, values: Any = (), *more: Any) -> Hot:
+    """What the parameters of a hint ``skew`` say.
+
+    Raises
+    ------
+    SchemaError
+        If they say nothing that can be.
+    """
+    if more:
+        raise SchemaError(
+            "the hint skew takes a column, or a list of columns, and the values that are hot"
+        )
+    names = [columns] if isinstance(columns, str) else columns
+    if not isinstance(names, (list, tuple)) or not names or not all(
+        isinstance(name, str) for name in names
+    ):
+        raise SchemaError(f"the hint skew takes names of columns, and this is {columns!r}")
+    internal = tuple(source.column_name(name, "for the hint skew") for name in names)
+    keys = list(values) if isinstance(values, (list, set, frozenset)) else [values]
+    if isinstance(values, tuple):
+        # Of one column several values, of several the values of one key, or several of these.
+        one = len(names) > 1 and not any(isinstance(value, (list, tuple)) for value in values)
+        keys = [values] if one and values else list(values)
+    if len(names) == 1:
+        keys = [key if isinstance(key, tuple) else (key,) for key in keys]
+    found: list[list[Any]] = []
+    for key in keys:
+        if not isinstance(key, (list, tuple)) or len(key) != len(names):
+            raise SchemaError(
+                f"a hot key has a value for each of {', '.join(names)}, and this is {key!r}"
+            )
+        found.append(list(key))
+    for position, (name, at) in enumerate(zip(names, internal)):
+        kind = without_nullability(source.node.schema.struct[at].dataType)
+        if kind.simpleString() not in _EXACT:
+            raise SchemaError(
+                f"the hint skew is for columns of whole numbers, texts, booleans, dates and "
+                f"timestamps, and {name!r} is of type {kind.simpleString()}"
+            )
+        for key in found:
+            value = key[position]
+            try:
+                key[position] = pa.scalar(value, arrow_type(kind)).as_py()
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                key[position] = None
+            if key[position] is None:
+                raise SchemaError(
+                    f"{value!r} is no value of {name!r}, which is of type {kind.simpleString()}"
+                )
+    return Hot(internal, tuple(map(tuple, found)))
 
 
 def seeing_both(
@@ -211,7 +264,16 @@ class JoinPlan:
         return replace(found, entries=tuple(entries))
 
     def _inner(self, resolver: Resolver) -> Node:
-        ours, theirs = (arrange_by_key(node, key) for node, key in zip(self.nodes, self.keys))
+        side, hot, name = self._spread()
+        nodes, added = list(self.nodes), []
+        if hot is not None:
+            names = tuple(nodes[side].schema.names)
+            nodes[side] = salt(nodes[side], name, names, hot[side])
+            nodes[1 - side] = replicate(nodes[1 - side], name, hot[1 - side])
+            added = [name]
+        ours, theirs = (
+            arrange_by_key(node, [*key, *added]) for node, key in zip(nodes, self.keys)
+        )
         renamed = dict(zip(*self.using)) if self.kind == "right" else {}
         columns = [
             (1, renamed[o.source], o.internal) if o.side == 0 and o.source in renamed
@@ -225,6 +287,25 @@ class JoinPlan:
                 matches = filtered(replace(matches, resolver=resolver), condition)
             pairs = matches.node
         return pairs
+
+    def _spread(self, only: int | None = None) -> tuple[int, tuple[Hot, Hot] | None, str]:
+        """The side of which hot keys are spread over the buckets, what they are on either side, and
+        a name for the salt; None for the keys where there are none.
+
+        Parameters
+        ----------
+        only : int, optional
+            The only side that may be spread.
+        """
+        name = unused("salt", [n for node in self.nodes for n in node.schema.names])
+        for side in (0, 1) if only is None else (only,):
+            hot = self.sides[side].hot
+            known = self.using[side] or self.keys[side]
+            if hot is not None and set(hot.columns) <= set(known):
+                at = [known.index(column) for column in hot.columns]
+                ours, theirs = (hot.named(tuple(key[i] for i in at)) for key in self.keys)
+                return side, (ours, theirs), name
+        return 0, None, name
 
     def _padded(self, resolver: Resolver, side: int) -> Node:
         """The records of one side that have no match, with nulls for the other's columns."""
@@ -243,11 +324,15 @@ class JoinPlan:
         """The records of one side that have a match on the other, or that have none."""
         whole = self.sides[side]
         if not self.residual:
+            records, key = self.nodes[side], self.keys[side]
+            matches = _distinct(self.nodes[1 - side], self.keys[1 - side])
+            _, hot, name = self._spread(side)
+            if hot is not None:
+                records = salt(records, name, tuple(records.schema.names), hot[side])
+                key = [*key, name]
+                matches = arrange_by_self(replicate(matches, name, hot[1 - side]))
             found = semijoin(
-                arrange_by_key(self.nodes[side], self.keys[side]),
-                _distinct(self.nodes[1 - side], self.keys[1 - side]),
-                anti=anti,
-                null_safe=self.null_safe,
+                arrange_by_key(records, key), matches, anti=anti, null_safe=self.null_safe
             )
             # Without the columns that were made to find matches by.
             return pick("select", found, [(name, name) for name in whole.node.schema.names])

@@ -11,7 +11,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
-from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, seeing_both
+from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, hot_keys, seeing_both
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -160,11 +160,57 @@ class JoinMethods(Frame):
         >>> pairs.select("a.src", "b.dst").at(0).collect()
         [Row(src=1, dst=3)]
         """
-        return self._derived(self._node, resolver=self._collection.resolver.named(alias))
+        source = self._collection
+        same = source.derived(source.node, resolver=source.resolver.named(alias))
+        return self._wrap(replace(same, small=source.small, hot=source.hot))  # hints stay
 
     def hint(self, name: str, *parameters: Any) -> Self:
-        """The same collection, declared small by ``hint("broadcast")``; other hints do nothing."""
+        """The same collection, with something that joins should know of it.
+
+        Parameters
+        ----------
+        name : str
+            ``broadcast``: it is small, and may be copied to all buckets. ``skew``: some keys are in
+            many of its records, which a join spreads over the buckets. Other hints do nothing.
+        *parameters
+            Of ``skew``: a column of the join's key, or a list of them, and a value that is hot
+            there, or a list of such values; of several columns values are tuples. Without values
+            all keys are spread.
+
+        Raises
+        ------
+        SchemaError
+            If there is no such column, or its values are none of those.
+
+        Notes
+        -----
+        Equal keys lie in one bucket, and a bucket is the work of one task: a key with half of the
+        records is half of the work, however many buckets there are. Spread, its records lie in up
+        to 64 parts, and the other side's records of the same key are copied for each, so it should
+        have few of these, and few in all where no values are told. What the join gives is the same.
+        It arranges both sides for itself. Spread are columns of whole numbers, texts, booleans,
+        dates and timestamps, by joins that have them in their key: ``inner`` joins where either
+        side has the hint (the left one's counts, if both have), and ``left_semi``, ``left_anti``
+        and outer joins in what they look up of the side that has it.
+        Source: Databricks, hint ``SKEW``; salting as in DeWitt et al., "Practical skew handling in
+        parallel joins", VLDB 1992.
+
+        Examples
+        --------
+        >>> sales = DiffFrame(spark.createDataFrame(
+        ...     [("web", 5, 0, 1), ("web", 7, 0, 1), ("B12", 9, 0, 1)],
+        ...     "shop string, price int, time int, diff int"))
+        >>> shops = DiffFrame(spark.createDataFrame(
+        ...     [("web", "Oslo", 0, 1)], "shop string, town string, time int, diff int"))
+        >>> joined = sales.hint("skew", "shop", "web").join(shops, "shop")
+        >>> sorted(tuple(row) for row in joined.at(0).collect())
+        [('web', 5, 'Oslo'), ('web', 7, 'Oslo')]
+        """
         source = self._collection
-        small = source.small or name.lower() in ("broadcast", "broadcastjoin", "mapjoin")
+        small, hot = source.small, source.hot
+        if name.lower() in ("broadcast", "broadcastjoin", "mapjoin"):
+            small = True
+        elif name.lower() == "skew" and parameters:
+            hot = hot_keys(source, *parameters)
         same = source.derived(source.node, resolver=source.resolver)
-        return self._wrap(replace(same, small=small))
+        return self._wrap(replace(same, small=small, hot=hot))

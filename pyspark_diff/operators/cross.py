@@ -1,16 +1,20 @@
 """Salt: what spreads a collection over the buckets where its key would not.
 
 A record of the large side gets a salt, a hash of itself; each record of the small side is copied
-for every salt. Joined by the salt, every pair meets once.
+for every salt. Joined by the salt, and by the key if there is one, every pair meets once.
+
+Where only some keys are hot, all other records have one salt on either side, and no copies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -26,6 +30,49 @@ SALTS = 64
 
 
 @dataclass(frozen=True)
+class Hot:
+    """Keys that many records have.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        Columns of the key, or some of them.
+    keys : tuple of tuple
+        What these columns are in hot keys; Python values that Spark and Arrow know, none is None.
+        Empty where every key is hot.
+    """
+
+    columns: tuple[str, ...]
+    keys: tuple[tuple[object, ...], ...]
+
+    def named(self, columns: tuple[str, ...]) -> "Hot":
+        """The same keys where their columns have other names."""
+        return replace(self, columns=columns)
+
+    def on_frame(self) -> Column:
+        """Whether a record's key is hot."""
+        if not self.keys:
+            return F.lit(True)
+        each = (
+            reduce(Column.__and__, [column(n) == F.lit(v) for n, v in zip(self.columns, key)])
+            for key in self.keys
+        )
+        return F.coalesce(reduce(Column.__or__, each), F.lit(False))
+
+    def on_table(self, table: pa.Table) -> np.ndarray:
+        """Whether each record's key is hot."""
+        found = np.full(table.num_rows, not self.keys)
+        for key in self.keys:
+            alike = np.ones(table.num_rows, dtype=bool)
+            for name, value in zip(self.columns, key):
+                kind = table.schema.field(name).type
+                equal = pc.equal(table[name], pa.scalar(value, kind))
+                alike &= equal.fill_null(False).to_numpy(zero_copy_only=False)
+            found |= alike
+        return found
+
+
+@dataclass(frozen=True)
 class Salt(Stage):
     """One more column: a hash of the others.
 
@@ -34,10 +81,13 @@ class Salt(Stage):
     name : str
     columns : tuple of str
         Columns that are hashed.
+    hot : Hot, optional
+        The records that get one; all if not given. The others have zero.
     """
 
     name: str
     columns: tuple[str, ...]
+    hot: Hot | None = None
     keeps_time_and_diff = True
     may_fail = False
 
@@ -45,13 +95,17 @@ class Salt(Stage):
         value = F.lit(0)
         if self.columns:
             value = F.pmod(F.hash(*[column(name) for name in self.columns]), F.lit(SALTS))
+        if self.hot is not None:
+            value = F.when(self.hot.on_frame(), value).otherwise(F.lit(0))
         return frame.withColumn(self.name, value)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         value = np.zeros(table.num_rows, dtype=np.int32)
-        if self.columns and table.num_rows:
-            columns = [joined([table[name]]) for name in self.columns]
-            value = hashing.bucket_of(hashing.spark_hash(columns), SALTS)
+        rows = np.ones(table.num_rows, bool) if self.hot is None else self.hot.on_table(table)
+        if self.columns and rows.any():
+            some = table if rows.all() else table.filter(pa.array(rows))
+            columns = [joined([some[name]]) for name in self.columns]
+            value[rows] = hashing.bucket_of(hashing.spark_hash(columns), SALTS)
         return table.append_column(self.name, pa.array(value, pa.int32()))
 
 
@@ -63,35 +117,52 @@ class Replicate(Stage):
     ----------
     name : str
         Column of the salt.
+    hot : Hot, optional
+        The records that are copied; all if not given. The others have the salt zero.
     """
 
     name: str
+    hot: Hot | None = None
     keeps_time_and_diff = False
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         salts = F.array(*[F.lit(i) for i in range(SALTS)])
+        if self.hot is not None:
+            salts = F.when(self.hot.on_frame(), salts).otherwise(F.array(F.lit(0)))
         return frame.withColumn(self.name, F.explode(salts))
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        rows = pa.array(np.repeat(np.arange(table.num_rows), SALTS))
-        salts = np.tile(np.arange(SALTS, dtype=np.int32), table.num_rows)
-        return table.take(rows).append_column(self.name, pa.array(salts))
+        hot = True if self.hot is None else self.hot.on_table(table)
+        copies = np.broadcast_to(np.where(hot, SALTS, 1), table.num_rows)
+        ends = np.cumsum(copies)
+        salts = np.arange(copies.sum()) - np.repeat(ends - copies, copies)
+        rows = pa.array(np.repeat(np.arange(table.num_rows), copies))
+        return table.take(rows).append_column(self.name, pa.array(salts, pa.int32()))
 
 
-def salt(source: Node, name: str, columns: tuple[str, ...] | None = None) -> Linear:
+def salt(
+    source: Node, name: str, columns: tuple[str, ...] | None = None, hot: Hot | None = None
+) -> Linear:
     """The node that spreads ``source``, by a hash of some columns or all, in a column ``name``."""
     names = source.schema.names if columns is None else columns
-    need = frozenset(names)
-    stage = Salt(name, names)
+    need = frozenset(names) | _asked(hot)
+    stage = Salt(name, names, hot)
     schema = _with(source, name)
     return Linear("salt", source, schema, stage, lambda wanted: (wanted | need) - {name})
 
 
-def replicate(source: Node, name: str) -> Linear:
+def replicate(source: Node, name: str, hot: Hot | None = None) -> Linear:
     """The node that copies ``source`` for every salt, told by a column ``name``."""
-    stage = Replicate(name)
-    return Linear("replicate", source, _with(source, name), stage, lambda wanted: wanted - {name})
+    stage, need = Replicate(name, hot), _asked(hot)
+    return Linear(
+        "replicate", source, _with(source, name), stage, lambda wanted: (wanted | need) - {name}
+    )
+
+
+def _asked(hot: Hot | None) -> frozenset[str]:
+    """The columns that tell whether a key is hot."""
+    return frozenset(hot.columns if hot is not None and hot.keys else ())
 
 
 def _with(source: Node, name: str) -> Schema:

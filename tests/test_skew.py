@@ -1,0 +1,155 @@
+"""Hot keys: spread over the buckets, and joined as if they were not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date, datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, SchemaError
+
+HOWS = ["inner", "left", "right", "full", "left_semi", "left_anti"]
+#: Conditions, and the ways in which keys are said to be hot on one side or both.
+ON = {
+    "name": lambda a, b: ["k"],
+    "names": lambda a, b: ["k", "s"],
+    "null-safe": lambda a, b: [F.col("l.k").eqNullSafe(F.col("r.k"))],
+    "residual": lambda a, b: [(F.col("l.k") == F.col("r.k")) & (F.col("l.x") < F.col("r.x"))],
+}
+HINTS = {
+    "left": lambda a, b: (a.hint("skew", "k", 1), b),
+    "right": lambda a, b: (a, b.hint("SKEW", ["K"], [1, 2])),
+    "both": lambda a, b: (a.hint("skew", "k", [0]), b.hint("skew", "s", "a")),
+    "all": lambda a, b: (a.hint("skew", "k"), b),
+    "two columns": lambda a, b: (a.hint("skew", ["s", "k"], [("a", 1), ("b", 0)]), b),
+}
+updates = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 1, 1, 2, None]), st.sampled_from("ab"), st.integers(0, 3),
+        st.integers(0, 3), st.sampled_from([1, 1, 2, -1]),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("hint", HINTS)
+@given(
+    how=st.sampled_from(HOWS), left=updates, right=updates,
+    buckets=st.integers(1, 4), runner=st.sampled_from(["local", "local", "local", "spark"]),
+)
+def test_a_spread_join_gives_what_it_gives_unspread(
+    spark, on, hint, how, left, right, buckets, runner
+):
+    found = []
+    for spread in (True, False):
+        with Dataflow(spark, runner=runner, buckets=buckets) as flow:
+            schema = "k int, s string, x int"
+            (a, a_in), (b, b_in) = (flow.input(name, schema) for name in "ab")
+            one, other = HINTS[hint](a, b) if spread else (a, b)
+            keys = ON[on](a, b)
+            if not isinstance(keys[0], str):
+                keys, one, other = keys[0], one.alias("l"), other.alias("r")
+            given_: Counter = Counter()
+
+            def take(record, time, diff, given_=given_):
+                given_[tuple(record), time] += diff
+
+            one.join(other, keys, how).inspect(take)
+            for session, rows in ((a_in, left), (b_in, right)):
+                session.update([(k, s, x, t, d) for k, s, x, t, d in rows if t < 2])
+            for upto in (2, 4):
+                flow.advance_to(upto)
+                flow.step()
+                for session, rows in ((a_in, left), (b_in, right)):
+                    session.update([(k, s, x, t, d) for k, s, x, t, d in rows if t >= upto])
+            found.append({place: diff for place, diff in given_.items() if diff})
+    assert found[0] == found[1]
+
+
+def test_a_hot_key_is_the_work_of_many_tasks(spark):
+    """Half of all rows have one key: with 8 buckets, no task has a fourth of them."""
+    rows, buckets = 20_000, 8
+    largest = {}
+    for hot in (True, False):
+        with Dataflow(spark, runner="local", buckets=buckets) as flow:
+            sales, sales_in = flow.input("sales", "k long, x long")
+            shops, shops_in = flow.input("shops", "k long, town string")
+            side = sales.hint("skew", "k", 7) if hot else sales
+            side.join(shops, "k").keep()
+            sales_in.insert([(7 if i % 2 else i, i) for i in range(rows)])
+            shops_in.insert([(i, f"town {i}") for i in range(0, 1000)])
+            flow.advance_to(1)
+            flow.step()
+            traces = [t for t in flow._state.traces.values() if t.rows >= rows]
+            assert traces
+            largest[hot] = max(
+                sum(file.rows for batch in trace.batches for file in batch.files.get(bucket, ()))
+                for trace in traces for bucket in range(buckets)
+            )
+    assert 4 * largest[True] <= rows < 2 * largest[False]
+
+
+def test_values_of_all_types_that_may_be_hot(spark):
+    day, at = date(2024, 2, 29), datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
+    kinds = {
+        "tinyint": 1, "smallint": 1, "int": 1, "long": 1, "string": "é", "boolean": True,
+        "date": day, "timestamp": at, "timestamp_ntz": at.replace(tzinfo=None),
+    }
+    for runner in "local", "spark":
+        with Dataflow(spark, runner=runner, buckets=2) as flow:
+            found = []
+            sessions = []
+            for name, value in kinds.items():
+                (a, a_in), (b, b_in) = (
+                    flow.input(f"{name} {side}", f"k {name}, {side} int") for side in "ab"
+                )
+                joined = a.hint("skew", "k", value).join(b, "k")
+                joined.keep()
+                found.append(joined)
+                sessions += [(a_in, value), (b_in, value)]
+            for session, value in sessions:
+                session.insert([(value, 1), (value, 2)])
+            flow.advance_to(1)
+            flow.step()
+            for joined in found:
+                assert joined.at(0).count() == 4
+
+
+WRONG = {
+    "no column": (("z",), "no column 'z'"),
+    "a number for a column": ((1,), "names of columns"),
+    "no columns": (([],), "names of columns"),
+    "a text for a number": (("k", "one"), "'one' is no value of 'k'"),
+    "a number that is too large": (("k", 2**40), "is no value"),
+    "a null": (("k", [1, None]), "None is no value"),
+    "one value of two columns": ((["k", "s"], [(1,)]), "a value for each of k, s"),
+    "a column of doubles": (("d", 1.5), "'d' is of type double"),
+    "too much": (("k", 1, 2), "takes a column"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_hint_that_cannot_be_is_refused(spark, name):
+    parameters, message = WRONG[name]
+    with Dataflow(spark, runner="local") as flow:
+        frame, _ = flow.input("a", "k int, s string, d double")
+        with pytest.raises(SchemaError, match=message):
+            frame.hint("skew", *parameters)
+
+
+def test_a_hint_for_other_columns_than_the_key_does_nothing(spark):
+    with Dataflow(spark, runner="local") as flow:
+        frame, session = flow.input("a", "k int, s string")
+        plain = frame.join(frame.select("k", F.lit(1).alias("one")), "k")
+        same = frame.hint("skew", "s", "a").join(frame.select("k", F.lit(1).alias("one")), "k")
+        for found in plain, same:
+            found.keep()
+        session.insert([(1, "a")])
+        flow.advance_to(1)
+        flow.step()
+        assert plain.at(0).collect() == same.at(0).collect()
