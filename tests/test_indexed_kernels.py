@@ -214,6 +214,34 @@ def test_large_diffs_that_meet_what_changes_are_left_to_others():
     assert join_new(*in_order(rows), index, 0, 100) is None
 
 
+#: Numbers that lie close together, and such that do not fit into a word with others.
+number = st.integers(-3, 3) | st.sampled_from([-2**63, -2**40, 2**40, 2**63 - 1])
+
+
+@given(
+    rows=st.lists(st.tuples(number, number, number, st.sampled_from([-1, 1, 1, 7])), max_size=40),
+    times=st.integers(1, 6), ends=st.tuples(number, number) | st.just((-2**63, 2**63 - 1)),
+)
+def test_equal_updates_are_added_up(rows, times, ends):
+    """Within a range of keys, few of them and many."""
+    rows = rows * times
+    columns = np.array(rows, np.int64).reshape(len(rows), 4).T
+    found = np.array(added_up(*columns, *ends)).T.tolist()
+    wanted: Counter = Counter()
+    for k, v, t, d in rows:
+        wanted[k, v, t] += d * (ends[0] <= k <= ends[1])
+    assert found == sorted([*row, d] for row, d in wanted.items() if d)
+
+
+def test_many_updates_are_added_up():
+    random = np.random.default_rng(5)
+    columns = [random.integers(-n, n, 30_000) for n in (1 << 20, 3, 1 << 9, 2)]
+    found = np.array(added_up(*columns))
+    wanted = consolidate(Updates(columns[0], None, columns[2], columns[3], columns[1])).updates
+    parts = wanted.key64, wanted.val64, wanted.times(), wanted.diffs()
+    assert found.tolist() == [part.tolist() for part in parts]
+
+
 def test_sums_that_leave_64_bits_are_told():
     one = np.ones(2, np.int64)
     with pytest.raises(DiffOverflowError):

@@ -18,19 +18,20 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.key_index import AT
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.key_index import AT, MOST, PAST
 from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
 from pyspark_diff.kernels.key_index import TIME as TIME_PART
 from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
+from pyspark_diff.kernels.sums import to_begins
 from pyspark_diff.kernels.updates import Int64, Updates, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import DropNull, Negate, Pick
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
-#: Up to this many rows are sorted where they are; more of them are packed first.
+#: Up to this many rows that are too wide for one number each are sorted where they are.
 SMALL = 4096
 
 
@@ -108,13 +109,30 @@ def together(parts: Sequence[Numbers | None]) -> Numbers | None:
 
 
 def added_up(
-    keys: Int64, values: Int64, times: Int64, diffs: Int64
+    keys: Int64, values: Int64, times: Int64, diffs: Int64, least: int = PAST, most: int = MOST
 ) -> tuple[Int64, Int64, Int64, Int64]:
-    """Keys, values, times and diffs in order, equal updates as one and none that cancel."""
-    if keys.size <= SMALL:
-        done, found = _small(keys, values, times, diffs)
-        if done:
-            return found[0], found[1], found[2], found[3]
+    """Keys, values, times and diffs in order, equal updates as one and none that cancel.
+
+    Parameters
+    ----------
+    keys, values, times, diffs : ndarray of int64
+    least, most : int
+        Only rows whose keys are in this range are wanted.
+
+    Examples
+    --------
+    >>> row = np.array([3, 1, 2, 2])
+    >>> [part.tolist() for part in added_up(row, row, row, row, 2)]
+    [[2, 3], [2, 3], [2, 3], [4, 3]]
+    """
+    done, found = _packed(keys, values, times, diffs, least, most)
+    if not done and keys.size <= SMALL:
+        done, found = _small(keys, values, times, diffs, least, most)
+    if done:
+        return found[0], found[1], found[2], found[3]
+    if least > PAST or most < MOST:
+        inside = np.flatnonzero((keys >= least) & (keys <= most))
+        keys, values, times, diffs = (part[inside] for part in (keys, values, times, diffs))
     rows = consolidate(Updates(keys, None, times, diffs, values)).updates
     if not len(rows) or rows.val64 is None:
         none = np.empty(0, np.int64)
@@ -122,18 +140,97 @@ def added_up(
     return rows.key64, rows.val64, rows.times(), rows.diffs()
 
 
-@kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-")
-def _small(keys, values, times, diffs):  # type: ignore[no-untyped-def]
+@kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64")
+def _packed(keys, values, times, diffs, least, most):  # type: ignore[no-untyped-def]
+    """As `added_up`, where each row has room in one number; gives whether it has."""
+    count = 0
+    lows, highs = np.full(4, MOST), np.full(4, PAST)
+    for i in range(keys.size):
+        if least <= keys[i] <= most:
+            count += 1
+            row = keys[i], values[i], times[i], diffs[i]
+            for p in range(4):
+                lows[p] = min(lows[p], row[p])
+                highs[p] = max(highs[p], row[p])
+    if count == 0:
+        return True, np.empty((4, 0), np.int64)
+    widths = np.zeros(4, np.int64)
+    for p in range(4):
+        reach = np.uint64(highs[p]) - np.uint64(lows[p])
+        while widths[p] < 64 and reach >> np.uint64(widths[p]):
+            widths[p] += 1
+    if widths.sum() > 63 or large(lows[3]) or large(highs[3]):
+        return False, np.empty((4, 0), np.int64)
+    packed = np.empty(count, np.int64)
+    sort = False
+    n = 0
+    for i in range(keys.size):
+        if least <= keys[i] <= most:
+            code = keys[i] - lows[0]
+            code = code << widths[1] | values[i] - lows[1]
+            code = code << widths[2] | times[i] - lows[2]
+            code = code << widths[3] | diffs[i] - lows[3]
+            packed[n] = code
+            sort |= n > 0 and code >> widths[3] < packed[n - 1] >> widths[3]
+            n += 1
+    if sort:
+        packed = _sorted(packed, widths[3], widths.sum() - widths[3])
+    found = np.empty((4, count), np.int64)
+    n = i = 0
+    while i < count:
+        code = packed[i] >> widths[3]
+        total = 0
+        while i < count and packed[i] >> widths[3] == code:
+            total += (packed[i] - (code << widths[3])) + lows[3]
+            i += 1
+        if total != 0:
+            for p in range(2, -1, -1):
+                found[p, n] = (code & ((np.int64(1) << widths[p]) - 1)) + lows[p]
+                code >>= widths[p]
+            found[3, n] = total
+            n += 1
+    return True, found[:, :n]
+
+
+@jit
+def _sorted(rows, shift, bits):  # type: ignore[no-untyped-def]
+    """Numbers in the order of some of their bits, by a few bits after the other."""
+    wide = 4
+    while wide < 11 and 1 << wide < rows.size:
+        wide += 1
+    passes = (bits + wide - 1) // wide
+    wide = (bits + passes - 1) // passes
+    other = np.empty_like(rows)
+    counts = np.empty(1 << wide, np.int64)
+    for _ in range(passes):
+        counts[:] = 0
+        for i in range(rows.size):
+            counts[rows[i] >> shift & counts.size - 1] += 1
+        to_begins(counts)
+        for i in range(rows.size):
+            digit = rows[i] >> shift & counts.size - 1
+            other[counts[digit]] = rows[i]
+            counts[digit] += 1
+        rows, other = other, rows
+        shift += wide
+    return rows
+
+
+@kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64")
+def _small(keys, values, times, diffs, least, most):  # type: ignore[no-untyped-def]
     events = np.empty((keys.size, 5), np.int64)
+    n = 0
     for i in range(keys.size):
         if large(diffs[i]):
             return False, np.empty((4, 0), np.int64)
-        events[i, AT] = keys[i]
-        events[i, VALUE] = values[i]
-        events[i, TIME_PART] = times[i]
-        events[i, DIFF_PART] = diffs[i]
-    ordered(events, 0, keys.size, AT, VALUE, TIME_PART, np.empty((0, 5), np.int64))
-    count = summed(events, 0, keys.size)
+        if least <= keys[i] <= most:
+            events[n, AT] = keys[i]
+            events[n, VALUE] = values[i]
+            events[n, TIME_PART] = times[i]
+            events[n, DIFF_PART] = diffs[i]
+            n += 1
+    ordered(events, 0, n, AT, VALUE, TIME_PART, np.empty((0, 5), np.int64))
+    count = summed(events, 0, n)
     found = np.empty((4, count), np.int64)
     for i in range(count):
         found[0, i] = events[i, AT]
