@@ -138,14 +138,33 @@ def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
 
 @jit
 def seek(address, length, left, x):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on whose key is not less than ``x``."""
-    right = left
+    """First row from ``left`` on whose key is not less than ``x``: near to where it would be if
+    keys lay evenly, as ids and hashes do. Each row that is looked at has to come from memory."""
+    if left >= length or word(address + 8 * left) >= x:
+        return left
+    right = length - 1
+    low, high = np.float64(word(address + 8 * left)), np.float64(word(address + 8 * right))
+    if word(address + 8 * right) < x:
+        return length
+    guess = left
+    if low < high:
+        guess += np.int64((np.float64(x) - low) / (high - low) * (right - left))
+    guess = min(max(guess, left), right)
     step = 1
-    while right < length and word(address + 8 * right) < x:
-        left = right + 1
-        right += step
-        step *= 2
-    right = min(right, length)
+    if word(address + 8 * guess) < x:
+        left = guess + 1
+        right = left
+        while right < length and word(address + 8 * right) < x:
+            left = right + 1
+            right += step
+            step *= 2
+        right = min(right, length)
+    else:
+        right = guess
+        while right - step > left and word(address + 8 * (right - step)) >= x:
+            right -= step
+            step *= 2
+        left = max(left, right - step)
     while left < right:
         middle = (left + right) // 2
         if word(address + 8 * middle) < x:
