@@ -75,7 +75,8 @@ SAMPLED = {
     "test_combined_aggregates": 3, "test_commit": 2, "test_computed": 2, "test_data_source": 3,
     "test_graphs": 2, "test_graphx": 2, "test_growth": 2, "test_handles": 2, "test_indexed_loop": 2,
     "test_iterate": 2, "test_joins": 4, "test_nothing": 2, "test_pieces": 3, "test_sinks": 2,
-    "test_skew": 5, "test_sources": 3, "test_step": 2, "test_storage": 2, "test_tables": 2, "test_types": 4,
+    "test_skew": 5, "test_sources": 3, "test_step": 2, "test_storage": 2, "test_tables": 2,
+    "test_types": 4,
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels import key_index
+from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
 from pyspark_diff.kernels.indexed_replay import (
@@ -216,6 +216,40 @@ def test_large_diffs_that_meet_what_changes_are_left_to_others():
     index = index_of([([(1, 0, t, 0, 1) for t in (LOWER, LOWER + 3)], False)], 1)
     rows = [(1, 0, LOWER + t, 2**62) for t in (0, 1)]
     assert join_new(*in_order(rows), index, 0, 100) is None
+
+
+#: Numbers that lie close together, and such that do not fit into a word with others.
+number = st.integers(-3, 3) | st.sampled_from([-2**63, -2**40, 2**40, 2**63 - 1])
+
+
+@given(
+    rows=st.lists(st.tuples(number, number, number, st.sampled_from([-1, 1, 1, 7])), max_size=40),
+    times=st.integers(1, 6), ends=st.tuples(number, number) | st.just((-2**63, 2**63 - 1)),
+    cuts=st.lists(st.integers(0, 240), max_size=3), valued=st.booleans(), table=st.booleans(),
+)
+def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
+    """Within a range of keys, few of them and many, in several parts, with values or without."""
+    rows = [(k, v if valued else 0, t, d) for k, v, t, d in rows] * times
+    columns = np.array(rows, np.int64).reshape(len(rows), 4).T
+    parts = [
+        (key, value if valued else None, time, diff)
+        for key, value, time, diff in np.split(columns, sorted(cuts), axis=1)
+    ]
+    with mock.patch.object(sums, "PARTITIONED", 0 if table else 1 << 60):
+        found = np.array(added_up(parts, *ends)).T.tolist()
+    wanted: Counter = Counter()
+    for k, v, t, d in rows:
+        wanted[k, v, t] += d * (ends[0] <= k <= ends[1])
+    assert found == sorted([*row, d] for row, d in wanted.items() if d)
+
+
+def test_many_updates_are_added_up():
+    random = np.random.default_rng(5)
+    columns = [random.integers(-n, n, 30_000) for n in (1 << 20, 3, 1 << 9, 2)]
+    found = np.array(added_up([columns]))
+    wanted = consolidate(Updates(columns[0], None, columns[2], columns[3], columns[1])).updates
+    parts = wanted.key64, wanted.val64, wanted.times(), wanted.diffs()
+    assert found.tolist() == [part.tolist() for part in parts]
 
 
 def test_sums_that_leave_64_bits_are_told():

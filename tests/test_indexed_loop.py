@@ -171,7 +171,8 @@ class Flow:
 )
 def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, many):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed_loop, "THREADED", 0 if threads > 1 else 1 << 30)
+        for name in ("SHARDED", "THREADED"):
+            patch.setattr(indexed_loop, name, 0 if threads > 1 else 1 << 30)
         patch.setattr(os, "cpu_count", lambda: threads)
         if many:  # few rows go where many go
             patch.setattr(indexed_loop, "MOST_OF", 1)

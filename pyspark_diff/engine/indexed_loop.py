@@ -13,7 +13,7 @@ import heapq
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import Callable, Iterator, Protocol, Sequence, TypeVar
+from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,12 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.loop_plan import Planned
 from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.consolidate import PairCodes
 from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
 from pyspark_diff.kernels.indexed_replay import BOTH, replay_new, visits
-from pyspark_diff.kernels.key_index import PAST, TOP, KeyIndex
+from pyspark_diff.kernels.key_index import MOST, PAST, TOP, KeyIndex
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
+from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, one_or_all
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
@@ -42,28 +42,36 @@ from pyspark_diff.operators.node import (
 )
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.local import THREADED, rows_of
+from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import (
+    Columns,
     Numbers,
     Unfit,
     added_up,
+    is_table,
     numbers_of,
     on_numbers,
     together,
     whole,
 )
 from pyspark_diff.runners.pieces import ROW_BYTES
-from pyspark_diff.runners.threads import side_by_side
+from pyspark_diff.runners.threads import Team
 from pyspark_diff.runners.view import View, opened
 from pyspark_diff.runners.work import opened_by, opened_together, write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
+from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.trace.spine import Trace
 
+Part = TypeVar("Part")
 Made = TypeVar("Made")
 
 #: At most so many threads are at work in one loop.
 MOST_SHARDS = 8
+#: From so many new rows on a loop is done in parts, a range of keys each: its indices are. Several
+#: threads work on these where an operator has so many rows at a coordinate.
+SHARDED, THREADED = 2_000, 1_000
 #: What an event takes in an index.
 EVENT_BYTES = 40
 #: So many updates of an arrangement at one coordinate may be a batch of their own.
@@ -82,48 +90,14 @@ class Sorted:
     def __len__(self) -> int:
         return int(self.keys.size)
 
+    def within(self, begin: int, end: int) -> "Sorted":
+        """Some of the rows that lie side by side."""
+        one = slice(begin, end)
+        return Sorted(self.keys[one], self.values[one], self.times[one], self.diffs[one])
 
-@dataclass(frozen=True)
-class Shards:
-    """An index in parts, a range of keys each, which several threads read and change.
 
-    Parameters
-    ----------
-    indices : sequence of KeyIndex
-    bounds : ndarray of int64
-        The first key of each but the first.
-    """
-
-    indices: Sequence[KeyIndex]
-    bounds: Int64
-
-    @property
-    def rows(self) -> int:
-        """How many updates it holds, or has held and not let go yet."""
-        return sum(int(index.counts[TOP]) for index in self.indices)
-
-    def parts(self, rows: Sorted) -> Iterator[tuple[KeyIndex, Sorted]]:
-        """Updates by the shard that their keys are in."""
-        if len(self.indices) == 1:
-            yield self.indices[0], rows
-            return
-        stops = [0, *np.searchsorted(rows.keys, self.bounds).tolist(), len(rows)]
-        for index, begin, end in zip(self.indices, stops, stops[1:]):
-            one = slice(begin, end)
-            yield index, Sorted(rows.keys[one], rows.values[one], rows.times[one], rows.diffs[one])
-
-    def within(self, index: KeyIndex, keys: Int64) -> Int64:
-        """Those of some keys, which are in order, that are in a shard."""
-        number = self.indices.index(index)
-        stops = [0, *np.searchsorted(keys, self.bounds).tolist(), keys.size]
-        return keys[stops[number]:stops[number + 1]]
-
-    def each(
-        self, do: Callable[[tuple[KeyIndex, Sorted]], Made],
-        parts: Iterator[tuple[KeyIndex, Sorted]], rows: int,
-    ) -> Iterator[Made]:
-        """What a function gives for each shard; side by side where that is worth it."""
-        return side_by_side(do, parts, len(self.indices) if rows >= THREADED else 1)
+#: The same by shards.
+Parted = Sequence[Sorted]
 
 
 class Around(Protocol):
@@ -174,17 +148,19 @@ class IndexedLoop:
         self._agenda: list[int] = []
         #: What each node gives at the coordinate that is processed, in parts.
         self._given: dict[Node, list[Numbers]] = {}
-        self._fresh: dict[Node, Sorted] = {}
+        self._fresh: dict[Node, Parted] = {}
         #: What was given, or taken in, at each coordinate.
-        self._parts: dict[Arranged, list[tuple[int, Sorted]]] = {}
+        self._parts: dict[Arranged, list[tuple[int, Parted]]] = {}
         self._back: dict[tuple[Node, int], list[Numbers]] = {}
         self._later: dict[tuple[Node, int], list[Numbers]] = {}
-        self._due: dict[tuple[Node, int], list[Int64]] = {}
-        #: Of each side of a join, and of the input of a replay.
-        self._indices: dict[tuple[Reader, int], Shards] = {}
+        #: Keys to be visited again, by shard.
+        self._due: dict[tuple[Node, int], list[list[Int64]]] = {}
+        #: Of each side of a join, and of the input of a replay; by shard.
+        self._indices: dict[tuple[Reader, int], Sequence[KeyIndex]] = {}
         self._left: dict[Leave, list[Numbers]] = {leave: [] for leave in subgraph.leaves}
-        #: Where the keys of a shard end, if there are several.
-        self._bounds = np.empty(0, np.int64)
+        #: The least and the greatest key of each shard.
+        self._shards: list[tuple[int, int]] = [(PAST, MOST)]
+        self._team = Team(1)
 
     def run(self) -> None:
         """Run the loop to rest.
@@ -196,10 +172,14 @@ class IndexedLoop:
         """
         if not self._fits():
             raise Unfit
-        self._note(0)
-        while self._agenda:
-            self._iterate(heapq.heappop(self._agenda))
-        self._finish()
+        self._team = Team(len(self._shards))
+        try:
+            self._note(0)
+            while self._agenda:
+                self._iterate(heapq.heappop(self._agenda))
+            self._finish()
+        finally:
+            self._team.close()
 
     def _fits(self) -> bool:
         """Whether all that is read is numbers, and what is new of it few rows."""
@@ -231,9 +211,11 @@ class IndexedLoop:
                     if updates.key64.size > largest.size:
                         largest = updates.key64
         cores = min(os.cpu_count() or 1, MOST_SHARDS)
-        if rows >= THREADED and largest.size > cores:
+        if rows >= SHARDED and largest.size > cores:
             # Its keys lie as those of others do, more or less: they are of the same kind.
-            self._bounds = largest[[largest.size * part // cores for part in range(1, cores)]]
+            begins = np.unique(largest[[largest.size * n // cores for n in range(1, cores)]])
+            begins = begins[begins > PAST].tolist()
+            self._shards = list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
         return step.settings.few(rows)
 
     def _view(self, node: Arranged) -> View:
@@ -348,22 +330,34 @@ class IndexedLoop:
         found = self._rows(node.inputs[0])
         if found:
             names = self._plan.columns[node]
-            self._take(node, at, Sorted(*added_up([_pairs_of(part, names) for part in found])))
+            self._take(node, at, self._parted([_columns_of(part, names) for part in found]))
 
-    def _take(self, node: Arranged, at: int, rows: Sorted) -> None:
+    def _parted(self, parts: Sequence[Columns]) -> Parted:
+        """Updates in order, equal ones as one, by shard."""
+        def part_of(shard: tuple[int, int]) -> Sorted:
+            return Sorted(*added_up(parts, *shard))
+
+        rows = sum(keys.size for keys, *_ in parts)
+        if rows >= THREADED and len(self._shards) > 1 and not is_table(parts):
+            return self._team.each(part_of, self._shards)
+        every = Sorted(*added_up(parts))
+        stops = np.searchsorted(every.keys, [least for least, _ in self._shards[1:]]).tolist()
+        return [every.within(*ends) for ends in zip([0, *stops], [*stops, len(every)])]
+
+    def _take(self, node: Arranged, at: int, rows: Parted) -> None:
         """What an arrangement of the loop takes in at a coordinate."""
-        if len(rows):
+        if any(map(len, rows)):
             self._fresh[node] = rows
             self._parts.setdefault(node, []).append((at, rows))
 
-    def _new(self, node: Arranged, at: int) -> Sorted | None:
+    def _new(self, node: Arranged, at: int) -> Parted | None:
         """What is new of an arrangement at a coordinate."""
         if node.loop is None and at == 0 and node not in self._fresh:
             view = self._around.outer(node)
             held = opened(opened_together(view.new))
             if held:
-                self._fresh[node] = Sorted(
-                    *added_up([(u.key64, u.val64, u.times(), u.diffs()) for u in held])
+                self._fresh[node] = self._parted(
+                    [(u.key64, u.val64, u.times(), u.diffs()) for u in held]
                 )
         return self._fresh.get(node)
 
@@ -372,7 +366,7 @@ class IndexedLoop:
         view = self._view(node)
         return not (view.old or view.new)
 
-    def _index(self, node: Reader, number: int) -> Shards:
+    def _index(self, node: Reader, number: int) -> Sequence[KeyIndex]:
         """What one side of an operator has, by key."""
         if (node, number) not in self._indices:
             view = self._view(node.arranged[number])
@@ -381,10 +375,9 @@ class IndexedLoop:
                 for files in (view.old, view.new) for bucket, path in opened_by(files)
             ]
             buckets, narrow = self._step.settings.buckets, view.layout.narrow
-            shards = [
-                KeyIndex(batches, buckets, narrow) for _ in range(self._bounds.size + 1)
+            self._indices[node, number] = [
+                KeyIndex(batches, buckets, narrow) for _ in self._shards
             ]
-            self._indices[node, number] = Shards(shards, self._bounds)
         return self._indices[node, number]
 
     def _join(self, node: Reader, at: int) -> list[Numbers]:
@@ -399,23 +392,29 @@ class IndexedLoop:
             rows = None if alone and not both else self._new(node.arranged[ours], at)
             if rows is None:
                 continue
-            self._step.report.rows_in += len(rows)
+            self._step.report.rows_in += sum(map(len, rows))
             if not alone:
                 found += self._pairs(node, ours, rows, at)
             if both:
-                for index, part in self._index(node, ours).parts(rows):
+                for index, part in zip(self._index(node, ours), rows):
                     index.add(part.keys, part.values, part.times, part.diffs, at)
         self._step.report.local_runs += bool(found)
         return found
 
+    def _each(
+        self, do: Callable[[Part], Made], parts: Iterable[Part], rows: int
+    ) -> Iterable[Made]:
+        """What a function gives for each shard; side by side where that is worth it."""
+        return self._team.each(do, parts) if rows >= THREADED else map(do, parts)
+
     def _is_too_much(self) -> bool:
         """Whether all indices together take more than the rows that are held at once may take."""
-        events = sum(shards.rows for shards in self._indices.values())
+        every = [index for shards in self._indices.values() for index in shards]
+        events = sum(int(index.counts[TOP]) for index in every)
         return events * EVENT_BYTES > self._most * ROW_BYTES
 
-    def _pairs(self, node: Reader, ours: int, rows: Sorted, at: int) -> Iterator[Numbers]:
+    def _pairs(self, node: Reader, ours: int, rows: Parted, at: int) -> Iterator[Numbers]:
         """What is new of one side, with all that the other side has: what belongs to now."""
-        shards = self._index(node, 1 - ours)
         keyed = OURS_KEY in self._parts_of(node, ours).values()
         placed = node.arranged[1 - ours].loop is not None
 
@@ -425,7 +424,8 @@ class IndexedLoop:
                 new.keys, new.values, new.times, new.diffs, index, at, self._most, keyed, placed
             )
 
-        for pairs in shards.each(pairs_of, shards.parts(rows), len(rows)):
+        count = sum(map(len, rows))
+        for pairs in self._each(pairs_of, zip(self._index(node, 1 - ours), rows), count):
             if pairs is None or self._is_too_much():
                 raise Unfit
             if pairs.shape[1]:
@@ -466,60 +466,83 @@ class IndexedLoop:
 
     def _replay(self, node: Reader, at: int) -> list[Numbers]:
         source = node.arranged[0]
-        due = self._due.pop((node, at), [])
+        shards = self._index(node, 0)
+        due = self._due.pop((node, at), [[] for _ in shards])
         new = self._new(source, at)
         if new is None:
-            if not due:
+            if not any(due):
                 return []
             none = np.empty(0, np.int64)
-            new = Sorted(none, none, none, none)
-        mode, shards = self._plan.modes[node], self._index(node, 0)
-        every = np.sort(np.concatenate(due)) if due else new.keys[:0]
+            new = [Sorted(none, none, none, none)] * len(shards)
+        mode = self._plan.modes[node]
 
-        def given_of(part: tuple[KeyIndex, Sorted]) -> tuple[Int64, Int64, Int64] | None:
-            index, rows = part
-            keys, starts = visits(rows.keys, shards.within(index, every))
-            return replay_new(
+        def given_of(
+            part: tuple[KeyIndex, Sorted, list[Int64]]
+        ) -> tuple[Sorted, dict[int, Int64]] | None:
+            index, rows, due = part
+            every = np.sort(np.concatenate(due)) if due else rows.keys[:0]
+            keys, starts = visits(rows.keys, every)
+            made = replay_new(
                 keys, starts, rows.values, rows.times, rows.diffs, index, at, mode
             )
+            if made is None:
+                return None
+            given, again, when = made
+            later = {code: again[when == code] for code in _distinct(when)} if again.size else {}
+            return _by_function(node, given) if mode == BOTH else Sorted(*given), later
 
-        found: list[Sorted] = []
-        for made in shards.each(given_of, shards.parts(new), len(new) + every.size):
+        count = sum(map(len, new)) + sum(keys.size for shard in due for keys in shard)
+        rows: list[Sorted] = []
+        for number, made in enumerate(self._each(given_of, zip(shards, new, due), count)):
             if made is None or self._is_too_much():
                 raise Unfit
-            given, again, when = made
-            if again.size:
-                for code in _distinct(when):
-                    self._due.setdefault((node, code), []).append(again[when == code])
-                    self._note(code)
-            found.append(_by_function(node, given) if mode == BOTH else Sorted(*given))
-        rows = found[0] if len(found) == 1 else Sorted(*(
-            np.concatenate([getattr(one, name) for one in found])
-            for name in ("keys", "values", "times", "diffs")
-        ))
-        self._step.report.rows_in += len(new)
+            given, later = made
+            for code, keys in later.items():
+                self._due.setdefault((node, code), [[] for _ in shards])[number].append(keys)
+                self._note(code)
+            rows.append(given)
+        self._step.report.rows_in += sum(map(len, new))
         self._step.report.local_runs += 1
-        if not len(rows):
-            return []
-        self._step.report.rows_out += len(rows)
+        self._step.report.rows_out += sum(map(len, rows))
         self._take(node, at, rows)
         names = self._plan.columns[node]
-        columns = dict(zip(names, (rows.keys, rows.values)))
-        return [Numbers(columns, rows.times, rows.diffs)]
+        return together([
+            Numbers(dict(zip(names, (part.keys, part.values))), part.times, part.diffs)
+            for part in rows
+        ])
 
     def _finish(self) -> None:
         """Seal a batch of each arrangement, and hand on what leaves the loop."""
         step, around = self._step, self._around
-        for node, parts in self._parts.items():
-            if not node.keeps:
-                continue
+        batches = [
+            (node, parts) for node, every in self._parts.items() if node.keeps
+            for parts in _batches(every)
+        ]
+        shards = range(len(self._shards))
+
+        def sealed(part: tuple[int, int]) -> Updates:
+            number, shard = part
+            node, parts = batches[number]
             layout = self._graph.form(node).layout
-            trace = step.trace(node, around.lower)
-            for rows in _batches(parts, layout):
-                files = write_files(step.directory_of(node), rows, layout, step.settings.buckets)
-                step.written.extend(file.path for made in files.values() for file in made)
-                if files:
-                    trace = trace.joined(around.lower, around.upper, files)
+            return _sealed([(at, rows[shard]) for at, rows in parts], layout)
+
+        def written(number: int) -> Mapping[int, tuple[BatchFile, ...]]:
+            rows = concat([made[number, shard] for shard in shards])
+            layout = self._graph.form(batches[number][0]).layout
+            return write_files(places[number], rows, layout, step.settings.buckets)
+
+        numbers = range(len(batches))
+        parts = [(number, shard) for number in numbers for shard in shards]
+        count = sum(len(rows) for _, every in batches for _, part in every for rows in part)
+        made = dict(zip(parts, self._each(sealed, parts, count)))
+        places = [step.directory_of(node) for node, _ in batches]
+        traces: dict[Arranged, Trace] = {}
+        for (node, _), files in zip(batches, self._each(written, numbers, count)):
+            step.written.extend(file.path for made in files.values() for file in made)
+            if files:
+                trace = traces.get(node) or step.trace(node, around.lower)
+                traces[node] = trace.joined(around.lower, around.upper, files)
+        for node, trace in traces.items():
             step.traces[node] = step.merged(node, trace, [around.lower])
         for leave, held in self._left.items():
             step.emitted[leave] = self._feed(leave, held)
@@ -531,7 +554,7 @@ class IndexedLoop:
         schema = leave.schema.only(names)
         if 1 <= len(names) <= 2:
             # What came in one iteration often goes in the next, and is not worth telling anybody.
-            keys, values, times, diffs = added_up([_pairs_of(part, names) for part in parts])
+            keys, values, times, diffs = added_up([_columns_of(part, names) for part in parts])
             rows = Numbers(dict(zip(names, (keys, values))), times, diffs)
         else:
             rows = whole(parts)
@@ -540,14 +563,10 @@ class IndexedLoop:
         return (Feed(source, until=self._around.upper),)
 
 
-def _pairs_of(
-    rows: Numbers, names: Sequence[str]
-) -> tuple[Int64, Int64 | None, Int64, Int64]:
-    """Keys, values, times and diffs, where the key is the first of one or two columns."""
-    return (
-        rows.columns[names[0]], rows.columns[names[1]] if len(names) > 1 else None, rows.time,
-        rows.diff,
-    )
+def _columns_of(rows: Numbers, names: Sequence[str]) -> Columns:
+    """Rows as they are added up, where the key is the first of one or two columns."""
+    key, *value = (rows.columns[name] for name in names)
+    return key, value[0] if value else None, rows.time, rows.diff
 
 
 def _distinct(codes: Int64) -> list[int]:
@@ -571,34 +590,38 @@ def _by_function(node: Reader, given: Int64) -> Sorted:
     return Sorted(keys[rows], np.zeros(rows.size, np.int64), times[rows], change[rows])
 
 
-def _batches(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> list[Updates]:
-    """The updates of an arrangement at all coordinates, in order: those of one coordinate stay as
-    they are if they are most of many, as in a load, and the others are another batch."""
-    sizes = [len(one) for _, one in parts]
+def _batches(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]]:
+    """The updates of an arrangement by the batches that they become: those of one coordinate stay
+    as they are if they are most of many, as in a load."""
+    sizes = [sum(map(len, rows)) for _, rows in parts]
     largest = max(range(len(parts)), key=sizes.__getitem__)
     if sizes[largest] < MOST_OF or 4 * sizes[largest] < 3 * sum(sizes):
-        return [consolidate(_whole(parts, layout)).updates]
-    at, most = parts[largest]
-    time, diff = one_or_all(most.times), one_or_all(most.diffs)
-    found = [Updates(most.keys, None, time, diff, coordinate=at)]
-    if layout.value is not None:
-        found = [replace(found[0], val64=most.values, ordering=layout.value.ordering)]
-    if len(parts) > 1:
-        rest = [*parts[:largest], *parts[largest + 1:]]
-        found.append(consolidate(_whole(rest, layout)).updates)
-    return found
+        return [parts]
+    rest = [*parts[:largest], *parts[largest + 1:]]
+    return [[parts[largest]], *([rest] if rest else [])]
 
 
-def _whole(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
-    """The updates of an arrangement at some coordinates."""
-    rows = [one for _, one in parts]
-    codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
-    keys, times, diffs = (
-        np.concatenate([getattr(one, name) for one in rows]) for name in ("keys", "times", "diffs")
-    )
+def _sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
+    """The updates of an arrangement at some coordinates, in order."""
+    if len(parts) == 1:
+        at, one = parts[0]
+        keys, values, times, diffs = one.keys, one.values, one.times, one.diffs
+        codes: PerRow = at
+    else:
+        rows = [one for _, one in parts]
+        codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
+        keys, values, times, diffs = (
+            np.concatenate([getattr(one, name) for one in rows])
+            for name in ("keys", "values", "times", "diffs")
+        )
+        if codes.size:
+            when = PairCodes(codes, times)
+            keys, values, places, diffs = added_up([(keys, values, when.code, diffs)])
+            codes, times = when.parts(places)
+            codes = one_or_all(codes)
+    if not keys.size:
+        return empty()
+    found = Updates(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
     if layout.value is None:
-        return Updates(keys, None, times, diffs, coordinate=codes)
-    values = np.concatenate([one.values for one in rows])
-    return Updates(
-        keys, None, times, diffs, values, ordering=layout.value.ordering, coordinate=codes
-    )
+        return found
+    return replace(found, val64=values, ordering=layout.value.ordering)

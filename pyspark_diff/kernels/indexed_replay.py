@@ -28,6 +28,7 @@ from pyspark_diff.kernels.key_index import (
     LOADED,
     LOW,
     PAST,
+    ROOM,
     TIME,
     TOP,
     VALUE,
@@ -144,6 +145,8 @@ def _replay(  # type: ignore[no-untyped-def]
     cursors = np.zeros(files.shape[0], np.int64)
     spare = np.empty((64, 5), np.int64)
     fresh = np.empty((64, 5), np.int64)
+    # What becomes of the events of a key, from the first that changes on.
+    made = np.empty((64, 5), np.int64)
     work = np.zeros((8, NEAR), np.int64)
     for q in range(keys.size):
         key = keys[q]
@@ -161,9 +164,12 @@ def _replay(  # type: ignore[no-untyped-def]
         size = 0
         while slots[s, LATER_COUNT] > 0 and arena[slots[s, LATER], AT] <= at:
             copied(arena, slots[s, LATER], fresh, size)
+            if slots[s, FIRST] + slots[s, ROOM] == slots[s, LATER]:
+                slots[s, ROOM] += 1
+            else:
+                counts[LIVE] -= 1
             slots[s, LATER] += 1
             slots[s, LATER_COUNT] -= 1
-            counts[LIVE] -= 1
             size += 1
         for i in range(starts[q], starts[q + 1]):
             fresh[size, VALUE] = values[i]
@@ -182,10 +188,10 @@ def _replay(  # type: ignore[no-untyped-def]
             continue
         spare = ordered(fresh, 0, size, TIME, VALUE, AT, spare)
         size = summed(fresh, 0, size)
+        if size == 0:
+            continue
         begin = slots[s, FIRST]
         count = slots[s, COUNT]
-        top = counts[TOP]
-        arena = grown(arena, top, top + count + size)
         low, high = slots[s, LOW], slots[s, HIGH]
         for i in range(size):
             low = min(low, fresh[i, VALUE])
@@ -193,22 +199,55 @@ def _replay(  # type: ignore[no-untyped-def]
         slots[s, LOW], slots[s, HIGH] = low, high
         if n + 4 > out.shape[1]:
             out = _longer(out, n)
+        if made.shape[0] < count + size:
+            made = np.empty((2 * (count + size), 5), np.int64)
         if _is_plain(arena, begin, begin + count, fresh, size):
-            n, top = _at_once(arena, begin, begin + count, fresh, size, top, mode, out, n, key)
+            n, kept, m, rest = _at_once(
+                arena, begin, begin + count, fresh, size, made, mode, out, n, key
+            )
         else:
             if work.shape[1] < max(count + size, NEAR):
                 work = np.zeros((8, 2 * (count + size)), np.int64)
             span, spare = _numbered(
                 arena, begin, begin + count, fresh, size, low, high, work, spare
             )
-            out, n, top = _walk(
-                arena, begin, begin + count, fresh, size, top, mode, out, n, work, span, key
+            out, n, kept, m, rest = _walk(
+                arena, begin, begin + count, fresh, size, made, mode, out, n, work, span, low, key
             )
-        slots[s, FIRST] = counts[TOP]
-        slots[s, COUNT] = top - counts[TOP]
-        counts[LIVE] += slots[s, COUNT] - count
-        counts[TOP] = top
+        arena = _put_back(slots, s, arena, counts, kept, made, m, rest)
     return out, arena, n, due, again
+
+
+@jit
+def _put_back(slots, s, arena, counts, kept, made, m, rest):  # type: ignore[no-untyped-def]
+    """Change the events of a key where they are, or where there is room for more: so many stay,
+    then come those that were made, and then those of the old ones from ``rest`` on."""
+    begin = slots[s, FIRST]
+    left = slots[s, COUNT] - rest
+    total = kept + m + left
+    if total > slots[s, ROOM]:
+        top = counts[TOP]
+        room = total + total // 2
+        arena = grown(arena, top, top + room)
+        for i in range(kept):
+            copied(arena, begin + i, arena, top + i)
+        for i in range(left):
+            copied(arena, begin + rest + i, arena, top + kept + m + i)
+        counts[LIVE] += room - slots[s, ROOM]
+        counts[TOP] = top + room
+        slots[s, FIRST] = top
+        slots[s, ROOM] = room
+        begin = top
+    elif kept + m < rest:
+        for i in range(left):
+            copied(arena, begin + rest + i, arena, begin + kept + m + i)
+    elif kept + m > rest:
+        for i in range(left - 1, -1, -1):
+            copied(arena, begin + rest + i, arena, begin + kept + m + i)
+    for i in range(m):
+        copied(made, i, arena, begin + kept + i)
+    slots[s, COUNT] = total
+    return arena
 
 
 @jit
@@ -233,7 +272,7 @@ def _load(  # type: ignore[no-untyped-def]
         slots[s, HIGH] = max(slots[s, HIGH], arena[middle, VALUE])
         middle += 1
     slots[s, FIRST] = begin
-    slots[s, COUNT] = middle - begin
+    slots[s, COUNT] = slots[s, ROOM] = middle - begin
     slots[s, LATER] = middle
     slots[s, LATER_COUNT] = top - middle
     counts[TOP] = top
@@ -252,15 +291,12 @@ def _is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
 
 @jit
 def _at_once(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, top, mode, out, n, key
+    arena, begin, end, fresh, size, made, mode, out, n, key
 ):
     """What `_walk` does, where there is one time at which anything changes, as in a load."""
     time = fresh[0, TIME]
     merged = begin == end or arena[begin, TIME] == time
-    if not merged:
-        for i in range(begin, end):
-            copied(arena, i, arena, top + i - begin)
-        top += end - begin
+    m = 0
     there = here = False
     old = new = value = np.int64(0)
     i = begin
@@ -280,11 +316,11 @@ def _at_once(  # type: ignore[no-untyped-def]
         total = diff + change
         kept = total if merged else change
         if kept != 0:
-            arena[top, VALUE] = value
-            arena[top, TIME] = time
-            arena[top, AT] = 0
-            arena[top, DIFF] = kept
-            top += 1
+            made[m, VALUE] = value
+            made[m, TIME] = time
+            made[m, AT] = 0
+            made[m, DIFF] = kept
+            m += 1
         if mode == LEAST:
             if not there and diff > 0:
                 there = True
@@ -302,36 +338,31 @@ def _at_once(  # type: ignore[no-untyped-def]
             here = total != 0
             old = diff
             new = total
+    stay = 0 if merged else end - begin
     if mode == BOTH:
         out[0, n] = key
         out[1, n] = old
         out[2, n] = time
         out[3, n] = new
-        return n + 1, top
-    if time == PAST or (there and here and old == new):
-        return n, top
-    if here:
-        n = _put(out, n, n, key, new, time, 1)
-    if there:
-        n = _put(out, n, n, key, old, time, -1)
-    return n, top
+        n += 1
+    elif time != PAST and not (there and here and old == new):
+        if here:
+            n = _put(out, n, n, key, new, time, 1)
+        if there:
+            n = _put(out, n, n, key, old, time, -1)
+    return n, stay, m, end - begin
 
 
 @jit
 def _numbered(  # type: ignore[no-untyped-def]
     arena, begin, end, fresh, size, low, high, work, spare
 ):
-    """Number the values of a key in their order; gives how many there may be."""
+    """Number the values of a key in their order; gives how many there may be, below zero where
+    each number is how far the value lies beyond the least."""
     old = end - begin
     count = old + size
     if lie_near(low, high, NEAR):
-        for i in range(old):
-            work[NUMBERS, i] = arena[begin + i, VALUE] - low
-        for j in range(size):
-            work[NUMBERS, old + j] = fresh[j, VALUE] - low
-        for v in range(high - low + 1):
-            work[VALUES, v] = low + v
-        return high - low + 1, spare
+        return low - high - 1, spare
     span = 0
     if count <= FEW:
         for i in range(count):
@@ -368,35 +399,46 @@ def _numbered(  # type: ignore[no-untyped-def]
 
 @jit
 def _walk(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, top, mode, out, n, work, span, key
+    arena, begin, end, fresh, size, made, mode, out, n, work, span, low, key
 ):
-    """Walk through the events of a key in order of time, those that are new among them; together
-    they go to ``top`` and behind it.
+    """Walk through the events of a key in order of time, those that are new among them.
+
+    Gives, beside the rows: how many of the old events stay first, how many were made to follow
+    them, and the first of the old ones that follow those.
 
     Where values are many, a heap knows the first of those that stand, or that have stood and were
     not taken off yet.
     """
-    i = begin
-    j = 0
-    heaped = np.zeros(2, np.int64)
+    near = span < 0
+    span = abs(span)
     heaps = mode == LEAST and span > NEAR
+    heaped = np.zeros(2, np.int64)
+    # The least number that stands without and with what is new, where there are no heaps.
+    least = least_new = span
+    i = begin
+    until = fresh[0, TIME]
+    while i < end and arena[i, TIME] < until:
+        v = arena[i, VALUE] - low if near else work[NUMBERS, i - begin]
+        work[SUMS, v] += arena[i, DIFF]
+        if heaps:
+            if work[SUMS, v] > 0:
+                _push(work, heaped, 0, v)
+                _push(work, heaped, 1, v)
+            work[SUMS + 1, v] = work[SUMS, v]
+        else:
+            least = _least(work, SUMS, v, least, span)
+        i += 1
+    if not heaps:
+        for v in range(span):
+            work[SUMS + 1, v] = work[SUMS, v]
+        least_new = least
+    kept = i - begin
+    m = 0
+    j = 0
     differing = 0
     was_out = was_in = False
     was_old = was_new = np.int64(0)
     while j < size or differing > 0 or was_out or was_in:
-        if differing == 0 and not was_out and not was_in:
-            # Up to the next new update nothing can be given.
-            until = fresh[j, TIME]
-            while i < end and arena[i, TIME] < until:
-                v = work[NUMBERS, i - begin]
-                work[SUMS, v] += arena[i, DIFF]
-                work[SUMS + 1, v] += arena[i, DIFF]
-                if heaps and work[SUMS, v] > 0:
-                    _push(work, heaped, 0, v)
-                    _push(work, heaped, 1, v)
-                copied(arena, i, arena, top)
-                top += 1
-                i += 1
         if i == end and j == size:
             break
         if j == size or (i < end and arena[i, TIME] <= fresh[j, TIME]):
@@ -404,6 +446,20 @@ def _walk(  # type: ignore[no-untyped-def]
         else:
             time = fresh[j, TIME]
         quiet = differing == 0 and not was_out and not was_in
+        if quiet and time < fresh[j, TIME]:
+            # Up to the next new update nothing can be given.
+            v = arena[i, VALUE] - low if near else work[NUMBERS, i - begin]
+            copied(arena, i, made, m)
+            for side in range(2):
+                work[SUMS + side, v] += arena[i, DIFF]
+                if heaps and work[SUMS + side, v] > 0:
+                    _push(work, heaped, side, v)
+            if not heaps:
+                least = _least(work, SUMS, v, least, span)
+                least_new = _least(work, SUMS + 1, v, least_new, span)
+            m += 1
+            i += 1
+            continue
         while True:
             older = i < end and arena[i, TIME] == time
             newer = j < size and fresh[j, TIME] == time
@@ -417,20 +473,20 @@ def _walk(  # type: ignore[no-untyped-def]
             diff = change = value = v = np.int64(0)
             if older:
                 value = arena[i, VALUE]
-                v = work[NUMBERS, i - begin]
+                v = value - low if near else work[NUMBERS, i - begin]
                 diff = arena[i, DIFF]
                 i += 1
             if newer:
                 value = fresh[j, VALUE]
-                v = work[NUMBERS, end - begin + j]
+                v = value - low if near else work[NUMBERS, end - begin + j]
                 change = fresh[j, DIFF]
                 j += 1
             if diff + change != 0:
-                arena[top, VALUE] = value
-                arena[top, TIME] = time
-                arena[top, AT] = 0
-                arena[top, DIFF] = diff + change
-                top += 1
+                made[m, VALUE] = value
+                made[m, TIME] = time
+                made[m, AT] = 0
+                made[m, DIFF] = diff + change
+                m += 1
             differed = work[SUMS, v] != work[SUMS + 1, v]
             work[SUMS, v] += diff
             work[SUMS + 1, v] += diff + change
@@ -443,6 +499,9 @@ def _walk(  # type: ignore[no-untyped-def]
                 for side in range(2):
                     if work[SUMS + side, v] > 0:
                         _push(work, heaped, side, v)
+            else:
+                least = _least(work, SUMS, v, least, span)
+                least_new = _least(work, SUMS + 1, v, least_new, span)
         if quiet and differing == 0:
             continue
         there = here = False  # whether anything is given without and with what is new, and what
@@ -459,18 +518,15 @@ def _walk(  # type: ignore[no-untyped-def]
             continue
         if differing > 0:
             if mode == LEAST:
-                first, second = _first(work, heaped, 0, span, heaps), np.int64(span)
-                if first == span or work[SUMS + 1, first] <= 0 or heaps:
-                    second = _first(work, heaped, 1, span, heaps)
-                else:
-                    # What stands in both may be preceded by what is new.
-                    second = _first(work, heaped, 1, first, heaps)
-                there = first < span
-                here = second < span
+                if heaps:
+                    least = _first(work, heaped, 0, span)
+                    least_new = _first(work, heaped, 1, span)
+                there = least < span
+                here = least_new < span
                 if there:
-                    old = work[VALUES, first]
+                    old = low + least if near else work[VALUES, least]
                 if here:
-                    new = work[VALUES, second]
+                    new = low + least_new if near else work[VALUES, least_new]
             else:
                 old = work[SUMS, 0]
                 new = work[SUMS + 1, 0]
@@ -486,31 +542,33 @@ def _walk(  # type: ignore[no-untyped-def]
             out, n = _emit(out, n, key, time, here, new, there, old, was_in, was_new, was_out,
                            was_old)
         was_out, was_in, was_old, was_new = there, here, old, new
-    while i < end:
-        copied(arena, i, arena, top)
-        top += 1
-        i += 1
     for p in range(SUMS, HEAPS):
         for v in range(span):
             work[p, v] = 0
-    return out, n, top
+    return out, n, kept, m, i - begin
 
 
 @jit
-def _first(work, heaped, side, span, heaps):  # type: ignore[no-untyped-def]
-    """The number of the first value that stands; ``span`` if none does."""
-    if not heaps:
-        v = 0
-        while v < span and work[SUMS + side, v] <= 0:
-            v += 1
-        return v
+def _least(work, side, v, least, span):  # type: ignore[no-untyped-def]
+    """The least number that stands, after how often one stands has changed."""
+    if work[side, v] > 0:
+        return min(v, least)
+    if v == least:
+        while least < span and work[side, least] <= 0:
+            least += 1
+    return least
+
+
+@jit
+def _first(work, heaped, side, span):  # type: ignore[no-untyped-def]
+    """The number of the first value that stands, by the heaps; ``span`` if none does."""
     while heaped[side] > 0:
         v = work[HEAPS + side, 0]
         if work[SUMS + side, v] > 0:
             return v
         work[INSIDE + side, v] = 0
         _pop(work[HEAPS + side], heaped, side)
-    return span
+    return np.int64(span)
 
 
 @jit

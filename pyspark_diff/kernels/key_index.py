@@ -27,13 +27,13 @@ PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 #: Parts of an event. Those of one value at one coordinate have one rank.
 VALUE, TIME, AT, DIFF, RANK = range(5)
 #: Parts of a slot: a key, where its events are, those of them that belong to later coordinates,
-#: the last of those that were added since, whether the batches have been searched, and the least
-#: and the greatest of its values so far.
-KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED, LOW, HIGH = range(9)
+#: the last of those that were added since, whether the batches have been searched, the least and
+#: the greatest of its values so far, and how many events there is room for where they are.
+KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED, LOW, HIGH, ROOM = range(10)
 #: Parts of a batch: addresses of its columns, or zero and what all rows share; and its rows.
 KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENGTH = range(9)
-#: Counters of an index: slots, events, events that are not garbage, events that were added, and
-#: whether a diff is too large for sums of them to be safe.
+#: Counters of an index: slots, events, those of them that are not garbage, with the room that keys
+#: have, events that were added, and whether a diff is too large for sums of them to be safe.
 SLOTS, TOP, LIVE, ADDED, WIDE = range(5)
 #: The next one that was added, in the place of a rank.
 NEXT = RANK
@@ -80,7 +80,7 @@ class KeyIndex:
         self.first = np.cumsum([0, *map(len, rows)])
         self.narrow = narrow
         self.table = np.zeros(64, np.int64)
-        self.slots = np.empty((16, 9), np.int64)
+        self.slots = np.empty((16, 10), np.int64)
         self.arena = np.empty((64, 5), np.int64)
         self.added = np.empty((16, 5), np.int64)
         self.counts = np.zeros(5, np.int64)
@@ -94,7 +94,7 @@ class KeyIndex:
         """Make room for so many more keys."""
         used = int(self.counts[SLOTS])
         if used + keys > len(self.slots):
-            more = np.empty((2 * (used + keys), 9), np.int64)
+            more = np.empty((2 * (used + keys), 10), np.int64)
             more[:used] = self.slots[:used]
             self.slots = more
         if 2 * (used + keys) > self.table.size:
@@ -153,14 +153,33 @@ def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
 
 @jit
 def seek(address, length, left, x):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on whose key is not less than ``x``."""
-    right = left
+    """First row from ``left`` on whose key is not less than ``x``: near to where it would be if
+    keys lay evenly, as ids and hashes do. Each row that is looked at has to come from memory."""
+    if left >= length or word(address + 8 * left) >= x:
+        return left
+    right = length - 1
+    low, high = np.float64(word(address + 8 * left)), np.float64(word(address + 8 * right))
+    if word(address + 8 * right) < x:
+        return length
+    guess = left
+    if low < high:
+        guess += np.int64((np.float64(x) - low) / (high - low) * (right - left))
+    guess = min(max(guess, left), right)
     step = 1
-    while right < length and word(address + 8 * right) < x:
-        left = right + 1
-        right += step
-        step *= 2
-    right = min(right, length)
+    if word(address + 8 * guess) < x:
+        left = guess + 1
+        right = left
+        while right < length and word(address + 8 * right) < x:
+            left = right + 1
+            right += step
+            step *= 2
+        right = min(right, length)
+    else:
+        right = guess
+        while right - step > left and word(address + 8 * (right - step)) >= x:
+            right -= step
+            step *= 2
+        left = max(left, right - step)
     while left < right:
         middle = (left + right) // 2
         if word(address + 8 * middle) < x:
@@ -220,6 +239,7 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
     slots[s, LOADED] = 0
     slots[s, LOW] = MOST
     slots[s, HIGH] = PAST
+    slots[s, ROOM] = 0
     return s
 
 
@@ -259,6 +279,7 @@ def _without_garbage(slots, counts, arena):  # type: ignore[no-untyped-def]
             for i in range(begin, begin + slots[s, count]):
                 copied(arena, i, kept, top)
                 top += 1
+        slots[s, ROOM] = slots[s, COUNT]
     counts[TOP] = top
     counts[LIVE] = top
     return kept

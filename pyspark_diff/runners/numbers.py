@@ -17,20 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
+from pyspark_diff.kernels import sums
 from pyspark_diff.kernels.consolidate import consolidate_parts
-from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.key_index import AT
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.key_index import AT, MOST, PAST
 from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
 from pyspark_diff.kernels.key_index import TIME as TIME_PART
 from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
+from pyspark_diff.kernels.sums import to_begins
 from pyspark_diff.kernels.updates import Int64, Updates, joined, one_or_all
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import DropNull, Negate, Pick
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
-#: Up to this many rows are sorted where they are; more of them are packed first.
+#: Up to this many rows that are too wide for one number each are sorted where they are.
 SMALL = 4096
 
 
@@ -113,39 +115,194 @@ def whole(parts: Sequence[Numbers]) -> Numbers:
     )
 
 
+#: Keys, values or None where there are none, times and diffs.
+Columns = tuple[Int64, "Int64 | None", Int64, Int64]
+
+
 def added_up(
-    parts: Sequence[tuple[Int64, Int64 | None, Int64, Int64]]
+    parts: Sequence[Columns], least: int = PAST, most: int = MOST
 ) -> tuple[Int64, Int64, Int64, Int64]:
     """Keys, values, times and diffs of several parts in order, equal updates as one and none that
-    cancel. Where there are no values they are zero."""
-    if sum(keys.size for keys, *_ in parts) <= SMALL:
-        columns = [np.concatenate(column) for column in zip(*(
-            (keys, np.zeros(keys.size, np.int64) if values is None else values, times, diffs)
-            for keys, values, times, diffs in parts
-        ))]
-        done, found = _small(*columns)
+    cancel. Where there are no values they are zero.
+
+    Parameters
+    ----------
+    parts : sequence of (ndarray, ndarray or None, ndarray, ndarray)
+        Keys, values, times and diffs.
+    least, most : int
+        Only rows whose keys are in this range are wanted.
+
+    Examples
+    --------
+    >>> row = np.array([3, 1, 2, 2])
+    >>> [part.tolist() for part in added_up([(row, row, row, row)], 2)]
+    [[2, 3], [2, 3], [2, 3], [4, 3]]
+    """
+    rows = sum(keys.size for keys, *_ in parts)
+    if not is_table(parts):
+        done, found = _packed(parts, least, most)
+        if not done and rows <= SMALL:
+            columns = [np.concatenate(column) for column in zip(*(
+                (keys, np.broadcast_to(values, keys.size), times, diffs)
+                for keys, values, times, diffs in map(_valued, parts)
+            ))]
+            done, found = _small(*columns, least, most)
         if done:
             return found[0], found[1], found[2], found[3]
-    rows = consolidate_parts([
+    if least > PAST or most < MOST:
+        parts = [_within(part, least, most) for part in parts]
+    updates = consolidate_parts([
         Updates(keys, None, one_or_all(times), one_or_all(diffs), values)
         for keys, values, times, diffs in parts
     ]).updates
-    values = np.zeros(len(rows), np.int64) if rows.val64 is None else rows.val64
-    return rows.key64, values, rows.times(), rows.diffs()
+    values = np.zeros(len(updates), np.int64) if updates.val64 is None else updates.val64
+    return updates.key64, values, updates.times(), updates.diffs()
 
 
-@kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-")
-def _small(keys, values, times, diffs):  # type: ignore[no-untyped-def]
+def is_table(parts: Sequence[Columns]) -> bool:
+    """Whether parts are so many keys without values that a table adds them up."""
+    return (
+        sum(keys.size for keys, *_ in parts) >= sums.PARTITIONED
+        and all(values is None for _, values, _, _ in parts)
+    )
+
+
+def _within(part: Columns, least: int, most: int) -> Columns:
+    keys, values, times, diffs = part
+    inside = np.flatnonzero((keys >= least) & (keys <= most))
+    return keys[inside], None if values is None else values[inside], times[inside], diffs[inside]
+
+
+def _valued(part: Columns) -> tuple[Int64, Int64, Int64, Int64]:
+    """The part with values, of which one may stand for all."""
+    keys, values, times, diffs = part
+    return keys, np.zeros(1, np.int64) if values is None else values, times, diffs
+
+
+def _packed(parts: Sequence[Columns], least: int, most: int) -> tuple[bool, Int64]:
+    """As `added_up`, where each row has room in one number; gives whether it has."""
+    held = list(map(_valued, parts))
+    bounds = np.empty((2, 4), np.int64)
+    bounds[0], bounds[1] = MOST, PAST
+    count = sum(_bounded(*part, least, most, bounds) for part in held)
+    widths = np.zeros(4, np.int64)
+    if not _fits(count, bounds, widths):
+        return count == 0, np.empty((4, 0), np.int64)
+    packed, n = np.empty(count, np.int64), 0
+    for part in held:
+        n = _pack(*part, least, most, bounds, widths, packed, n)
+    return True, _unpacked(packed, bounds, widths)
+
+
+_ROWS = "int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64"
+
+
+@kernel(f"{_ROWS}, int64[:,:]")
+def _bounded(keys, values, times, diffs, least, most, bounds):  # type: ignore[no-untyped-def]
+    """How many rows are wanted, and the least and the greatest of each of their columns."""
+    count = 0
+    each = -(values.size > 1)  # one may stand for all
+    for i in range(keys.size):
+        if least <= keys[i] <= most:
+            count += 1
+            row = keys[i], values[i & each], times[i], diffs[i]
+            for p in range(4):
+                bounds[0, p] = min(bounds[0, p], row[p])
+                bounds[1, p] = max(bounds[1, p], row[p])
+    return count
+
+
+@kernel("int64, int64[:,:], int64[:]")
+def _fits(count, bounds, widths):  # type: ignore[no-untyped-def]
+    """Whether a row has room in one number; and how many bits of it each column takes."""
+    if count == 0:
+        return False
+    for p in range(4):
+        reach = np.uint64(bounds[1, p]) - np.uint64(bounds[0, p])
+        while widths[p] < 64 and reach >> np.uint64(widths[p]):
+            widths[p] += 1
+    return widths.sum() <= 63 and not (large(bounds[0, 3]) or large(bounds[1, 3]))
+
+
+@kernel(f"{_ROWS}, int64[:,:], int64[:], int64[:], int64")
+def _pack(  # type: ignore[no-untyped-def]
+    keys, values, times, diffs, least, most, bounds, widths, packed, n
+):
+    """Write the rows that are wanted behind so many others; gives how many there are then."""
+    each = -(values.size > 1)
+    for i in range(keys.size):
+        if least <= keys[i] <= most:
+            code = keys[i] - bounds[0, 0]
+            code = code << widths[1] | values[i & each] - bounds[0, 1]
+            code = code << widths[2] | times[i] - bounds[0, 2]
+            packed[n] = code << widths[3] | diffs[i] - bounds[0, 3]
+            n += 1
+    return n
+
+
+@kernel("int64[:], int64[:,:], int64[:]")
+def _unpacked(packed, bounds, widths):  # type: ignore[no-untyped-def]
+    """The rows in order, equal ones as one."""
+    for i in range(1, packed.size):
+        if packed[i] >> widths[3] < packed[i - 1] >> widths[3]:
+            packed = _sorted(packed, widths[3], widths.sum() - widths[3])
+            break
+    found = np.empty((4, packed.size), np.int64)
+    n = i = 0
+    while i < packed.size:
+        code = packed[i] >> widths[3]
+        total = 0
+        while i < packed.size and packed[i] >> widths[3] == code:
+            total += (packed[i] - (code << widths[3])) + bounds[0, 3]
+            i += 1
+        if total != 0:
+            for p in range(2, -1, -1):
+                found[p, n] = (code & ((np.int64(1) << widths[p]) - 1)) + bounds[0, p]
+                code >>= widths[p]
+            found[3, n] = total
+            n += 1
+    return found[:, :n]
+
+
+@jit
+def _sorted(rows, shift, bits):  # type: ignore[no-untyped-def]
+    """Numbers in the order of some of their bits, by a few bits after the other."""
+    wide = 4
+    while wide < 11 and 1 << wide < rows.size:
+        wide += 1
+    passes = (bits + wide - 1) // wide
+    wide = (bits + passes - 1) // passes
+    other = np.empty_like(rows)
+    counts = np.empty(1 << wide, np.int64)
+    for _ in range(passes):
+        counts[:] = 0
+        for i in range(rows.size):
+            counts[rows[i] >> shift & counts.size - 1] += 1
+        to_begins(counts)
+        for i in range(rows.size):
+            digit = rows[i] >> shift & counts.size - 1
+            other[counts[digit]] = rows[i]
+            counts[digit] += 1
+        rows, other = other, rows
+        shift += wide
+    return rows
+
+
+@kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64")
+def _small(keys, values, times, diffs, least, most):  # type: ignore[no-untyped-def]
     events = np.empty((keys.size, 5), np.int64)
+    n = 0
     for i in range(keys.size):
         if large(diffs[i]):
             return False, np.empty((4, 0), np.int64)
-        events[i, AT] = keys[i]
-        events[i, VALUE] = values[i]
-        events[i, TIME_PART] = times[i]
-        events[i, DIFF_PART] = diffs[i]
-    ordered(events, 0, keys.size, AT, VALUE, TIME_PART, np.empty((0, 5), np.int64))
-    count = summed(events, 0, keys.size)
+        if least <= keys[i] <= most:
+            events[n, AT] = keys[i]
+            events[n, VALUE] = values[i]
+            events[n, TIME_PART] = times[i]
+            events[n, DIFF_PART] = diffs[i]
+            n += 1
+    ordered(events, 0, n, AT, VALUE, TIME_PART, np.empty((0, 5), np.int64))
+    count = summed(events, 0, n)
     found = np.empty((4, count), np.int64)
     for i in range(count):
         found[0, i] = events[i, AT]
