@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from numba.core.errors import TypingError
 from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
+from pyspark_diff.kernels import consolidate as consolidation
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
@@ -991,3 +993,32 @@ def test_what_leaves_64_bits_is_seen(a, b):
     """Compiled, where a sum or product of signed numbers is taken never to wrap."""
     found = [not -2**63 <= made < 2**63 for made in (a + b, a * b)]
     assert _leaves(a, b) == (*found, abs(a - b) < 256)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), pairs=st.booleans(), wide=st.booleans())
+def test_a_few_rows_are_consolidated_as_many_are(data, pairs, wide):
+    rows = data.draw(st.integers(2, 12))
+    most = 2**63 - 1 if wide else 3
+
+    def column(shared):
+        drawn = st.lists(st.integers(-most - wide, most), min_size=rows, max_size=rows)
+        values = np.array(data.draw(drawn), np.int64)
+        return int(values[0]) if shared and data.draw(st.booleans()) else values
+
+    key, value, time = column(False), column(False) if pairs else None, column(True)
+    diff = np.clip(column(True), -(2**40), 2**40)
+    diff = diff if isinstance(diff, np.ndarray) else int(diff)
+    updates = Updates(key, None, time, diff, value)
+    with patch.object(consolidation, "FEW", 0):
+        expected = consolidate(updates)
+    found = consolidate(updates)
+    assert len(found.updates) == len(expected.updates)
+    for part in ("key64", "val64", "time", "diff"):
+        ours, theirs = getattr(found.updates, part), getattr(expected.updates, part)
+        assert np.array_equal(ours, theirs) and isinstance(ours, np.ndarray) == isinstance(
+            theirs, np.ndarray
+        ), part
+    assert np.array_equal(found.starts, expected.starts)
+    if pairs:
+        assert np.array_equal(found.key_starts, expected.key_starts)

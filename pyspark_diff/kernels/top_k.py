@@ -232,6 +232,8 @@ class _Step:
         self.first, self.touched, self.starts, self.lengths = (
             part if every else _placed(part, place, len(keys)) for part in found
         )
+        #: All rows of the keys as `_collect` gives them, once they have been read.
+        self.whole: tuple[Updates, Int64, Int64] | None = None
         self.ranges = []
         for batch in old:
             if len(batch):
@@ -249,7 +251,8 @@ class _Step:
 
     def _round(self, which: _Which, active: Int64, reach: Int64) -> _Found:
         """What is found when `reach` rows of each batch are read."""
-        pool, owner, last = self._collect(active, reach, which.from_back)
+        # What begins at the other end may have been read: then both are found in the same rows.
+        pool, owner, last = self.whole or self._collect(active, reach, which.from_back)
         read = len(pool) - int(self.touched[active].sum())
         code, tie = self._codes(pool, which)
         packed = ranking.pack([owner, code])
@@ -260,6 +263,8 @@ class _Step:
         first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
         _check(fits)
         cut = (last >= 0).any(axis=0)
+        if active.size == len(self.keys) and not cut.any():
+            self.whole = pool, owner, last
         horizon = np.full(active.size, _MOST)
         if tie.size:  # there may be no row of any of the keys
             horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)

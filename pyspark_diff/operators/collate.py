@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Sequence
+from functools import cached_property
+from typing import Any, Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -40,16 +41,26 @@ from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema
 
 
-class Touched(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Touched:
     """The keys that are visited, and what of an arrangement is under them.
 
     An *event* is a key and a time at which something may come to stand, or the key and what stood
     before: ``key * width`` and from there on the number of the time.
+
+    Parameters
+    ----------
+    side : Side
+    keys : Updates
+        Each once, in order.
+    place : ndarray of int64
+        For each key of the side's new updates which one of them it is.
+    times : ndarray of int64
+        Those of the new updates of all sides, each once, in order.
     """
 
     side: Side
     keys: Updates
-    #: For each key of the side's new updates which one of the keys it is.
     place: Int64
     times: Int64
 
@@ -72,6 +83,14 @@ class Touched(NamedTuple):
     def at(self, key: Int64, time: Int64) -> Int64:
         """The event of keys at times of the interval."""
         return key * self.width + 1 + np.searchsorted(self.times, time)
+
+    @cached_property
+    def firsts(self) -> Firsts:
+        """What is looked up once for the first and the last values."""
+        side, value = self.side, self.side.layout.value
+        if value is None or value.ordering is None:
+            raise ValueError("what comes first is found in an arrangement in order")
+        return Firsts(self.keys, self.place, side.old, side.new, value.ordering, side.limit)
 
 
 class States:
@@ -222,17 +241,13 @@ class First(Part):
     from_back: bool
 
     def states(self, touched: Touched, names: Sequence[str]) -> States:
-        side, value = touched.side, touched.side.layout.value
-        if value is None or value.ordering is None:
-            raise ValueError("what comes first is found in an arrangement in order")
-        layout, width = value, len(side.layout.types)
-        firsts = Firsts(
-            touched.keys, touched.place, side.old, side.new, value.ordering, side.limit
-        )
-        values, before, key, time, diff, row, read = firsts.of(from_back=self.from_back)
+        side = touched.side
+        values, before, key, time, diff, row, read = touched.firsts.of(from_back=self.from_back)
+        # Only the value is looked at.
+        rows = Updates(values.key64, None, 0, 1, values.key64, values.columns)
 
         def column(name: str, found: Int64) -> pa.Array:
-            return layout.column(values, side.names.index(name) - width, found)
+            return side.layout.column(rows, side.names.index(name), found)
 
         return States.changed(touched, before, touched.at(key, time), diff, row, column, read)
 
@@ -307,18 +322,16 @@ def _keys(sides: Sequence[Side]) -> tuple[Updates, list[Int64]]:
     """The keys under which there is anything new, each once, and which of them each side has."""
     found = [distinct_keys(side.new).at(0, 1) for side in sides]
     keys = max(found, key=len)
-    if not all(
-        one is keys or (one.columns is None and np.isin(one.key64, keys.key64).all())
-        for one in found
-    ):
-        keys = consolidate(concat(found)).updates
-    places = []
-    for one in found:
-        if one is keys:
-            places.append(np.arange(len(keys)))
-        else:
-            places.append(matching_rows(one, keys)[1])
-    return keys, places
+    if len(keys) and all(one.columns is None for one in found):
+        # Mostly one of them has all.
+        places = [np.searchsorted(keys.key64, one.key64) for one in found]
+        if all(
+            (keys.key64[np.minimum(place, len(keys) - 1)] == one.key64).all()
+            for place, one in zip(places, found)
+        ):
+            return keys, places
+    keys = consolidate(concat(found)).updates
+    return keys, [matching_rows(one, keys)[1] for one in found]
 
 
 def _differing(columns: list[pa.Array], when: Int64, time: Int64, diff: Int64) -> Changes:
