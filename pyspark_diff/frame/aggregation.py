@@ -27,7 +27,7 @@ from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.collate import First, Kept, Part, Sums, collate
 from pyspark_diff.operators.cross import salt
 from pyspark_diff.operators.linear import drop_null, pick
-from pyspark_diff.operators.node import Arranged, Node
+from pyspark_diff.operators.node import Arranged, Keyed, Node
 from pyspark_diff.operators.reduce import reduce
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.top_k import top_k
@@ -62,10 +62,10 @@ class _Vectors:
         results = tuple((out.name, result) for out, result in self.results)
         return Sums(side, accumulators_of([result for _, result in results]), results)
 
-    def arranged(self) -> Arranged:
-        """The arrangement of the vectors."""
+    def arranged(self, source: Node) -> Arranged:
+        """The arrangement of the vectors, over the collection or what became of it."""
         held = accumulators_of([result for _, result in self.results])
-        return arrange_sums(self.source, self.key, self.columns, held)
+        return arrange_sums(source, self.key, self.columns, held)
 
 
 class Aggregation:
@@ -88,6 +88,8 @@ class Aggregation:
         self._parts: list[tuple[int, Callable[[int], Part]]] = [(0, self._linear.part)]
         #: For each output column its part (0 is the linear one), name, default and field.
         self._outputs: list[tuple[int, str, Any, T.StructField]] = []
+        #: Values of records, by the columns that they are.
+        self._nodes: dict[Hashable, Node] = {}
         #: By what they are made of, the numbers of sides and of parts that others may share.
         self._known: dict[Hashable, int] = {}
 
@@ -112,14 +114,36 @@ class Aggregation:
         linear = self._linear
         if len(self._parts) == 1:
             return aggregate(self._source, self._key, linear.columns, linear.results)
-        sides = [s.arranged() if isinstance(s, _Vectors) else s for s in self._sides]
+        sides = [s if isinstance(s, Arranged) else s.arranged(self._seen(s)) for s in self._sides]
         return collate(sides, [make(side) for side, make in self._parts], self._outputs)
 
-    def _values(self, arguments: Sequence[str]) -> tuple[Node, list[str]]:
-        """The key and some columns, under names of their own, as one may be of the key as well."""
+    def _seen(self, vectors: _Vectors) -> Node:
+        """What vectors are sums over: all records, or each value of a group once."""
+        source = vectors.source
+        if vectors is self._linear:
+            return source
+        # Where values are kept by the group they are found there, each in few reads. They are not
+        # kept so for this alone: all values of a large group would be in one bucket.
+        kept = source.loop is None and any(
+            isinstance(side, Keyed) and side.plain and side.inputs[0] is source
+            for side in self._sides
+        )
+        return threshold(source, None, self._key if kept else None)
+
+    def _values(
+        self, arguments: Sequence[str], valid: Sequence[int] | None = None
+    ) -> tuple[Node, list[str]]:
+        """The key and some columns, of which those with some numbers, or all, are not null.
+
+        They have names of their own, as one may be of the key as well.
+        """
         made = [unused(f"argument{i}", self._key) for i in range(len(arguments))]
-        pairs = [(k, k) for k in self._key] + list(zip(arguments, made))
-        return pick("select", self._source, pairs), made
+        dropped = made if valid is None else [made[i] for i in valid]
+        name = (*arguments, *dropped)
+        if name not in self._nodes:
+            pairs = [(k, k) for k in self._key] + list(zip(arguments, made))
+            self._nodes[name] = drop_null(pick("select", self._source, pairs), dropped)
+        return self._nodes[name], made
 
     def _once(self, name: Hashable, make: Callable[[], int]) -> int:
         """The number of a side or of a part, which is made when it is asked for first."""
@@ -141,8 +165,7 @@ class Aggregation:
         """The part that is linear over distinct values."""
 
         def make() -> int:
-            values, made = self._values(arguments)
-            found = _Vectors(threshold(drop_null(values, made), None), self._key)
+            found = _Vectors(self._values(arguments)[0], self._key)
             return self._part(self._side(found), found.part)
 
         part = self._once(("distinct", *arguments), make)
@@ -156,9 +179,10 @@ class Aggregation:
         self, function: OrderedFunction, arguments: Sequence[str]
     ) -> tuple[int, str]:
         """The part with the first of each group, and its column."""
-        values, made = self._values(arguments)
+        first = function.order[0][0]
+        values, made = self._values(arguments, [first])
         order = [(made[number], down, False) for number, down in function.order]
-        values, back = drop_null(values, [order[0][0]]), function.from_back
+        back = function.from_back
         like: tuple[Hashable, ...] = (*arguments, *order)
         if not self._key:
             # All records are one group: each of many parts of it has a first, and one is the first
@@ -168,16 +192,27 @@ class Aggregation:
             some = top_k(parts, 1, len(order), from_back=back)
             values = pick("select", some, [(n, n) for n in values.schema.names])
             like = (*like, back)
-        side = self._once(like, lambda: self._side(arrange_in_order(values, self._key, order)))
+
+        def arranged() -> int:
+            return self._side(self._in_order(values, order))
+
+        side = self._once(like, arranged)
         part = self._once(("first", back, side), lambda: self._part(side, lambda s: First(s, back)))
         return part, made[0]
+
+    def _in_order(self, values: Node, order: Sequence[tuple[str, bool, bool]]) -> Arranged:
+        """The values of each group in order: numbers are so in any case, for others to read too."""
+        others = [n for n in values.schema.names if n not in self._key]
+        if self._key and len(order) == len(others) == 1 and not order[0][1]:
+            if values.schema.layout(others).exact:
+                return arrange_by_key(values, self._key)
+        return arrange_in_order(values, self._key, order)
 
     def _collected(
         self, function: CollectedFunction, found: Aggregate, arguments: Sequence[str]
     ) -> tuple[int, str]:
         """The part with a function of all values of each group, and its column."""
-        values, made = self._values(arguments)
-        values = drop_null(values, made)
+        values = self._values(arguments)[0]
         if found.distinct:
             values = threshold(values, None)
         name = unused("value", self._key)

@@ -17,15 +17,14 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import ranking
-from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
-from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import kernel
+from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.merge_sort import sort_within
 from pyspark_diff.kernels.ranking import Ordering
-from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, joined, spread
+from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, spread
 
 _MOST = np.iinfo(np.int64).max
 
@@ -237,7 +236,7 @@ class _Step:
         self.ranges = []
         for batch in old:
             if len(batch):
-                self.ranges.append((_values(batch), *_find(self.keys, batch)))
+                self.ranges.append((_values(batch), *key_ranges(self.keys, batch)))
 
     def rounds(self, which: _Which, window: int) -> Iterator[_Found]:
         """What is found of the keys: some in each round, those that are settled with it."""
@@ -372,80 +371,6 @@ def _check(fits: bool) -> None:
             "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
             "that went in"
         )
-
-
-def _find(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
-    """Where the rows of each key begin and end in a batch."""
-    low, high = _ranges(read_only(keys.key64), read_only(batch.key64))
-    if keys.columns is None and batch.columns is None:
-        return low, high
-    # The rows of a key are next to each other: a range that begins and ends with it is all its own.
-    held = np.flatnonzero(high > low)
-    ends = np.concatenate((low[held], high[held] - 1))
-    shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
-    while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
-        stops = _run_ends(batch, low[shared], high[shared])
-        found = _keys_equal(keys, shared, batch, low[shared])
-        high[shared[found]] = stops[found]
-        shared, stops = shared[~found], stops[~found]
-        low[shared] = stops
-        shared = shared[stops < high[shared]]
-    return low, high
-
-
-def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
-    """Where the keys of some rows end: found by search, not by reading all their rows."""
-    columns, low, high = batch.with_columns(), first, stop
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        equal = rows_equal(columns, first, middle)
-        low, high = np.where(equal, middle, low), np.where(equal, high, middle)
-    return high
-
-
-def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
-    found = batch.keys().take(rows).with_columns()
-    both = [joined([a, b]) for a, b in zip(keys.with_columns(), found)]
-    return rows_equal(both, group, np.arange(rows.size) + len(keys))
-
-
-@kernel("int64[:]-, int64[:]-")
-def _ranges(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
-
-    As `pyspark_diff.kernels.lookup` does it, but the end of a range is searched for as well: ranges
-    may be long, and are not going to be read.
-    """
-    low = np.empty(needles.size, np.int64)
-    high = np.empty(needles.size, np.int64)
-    at = 0
-    for i in range(needles.size):
-        if i > 0 and needles[i] == needles[i - 1]:
-            low[i] = low[i - 1]
-        else:
-            low[i] = _gallop(hay, at, needles[i], False)
-        at = _gallop(hay, low[i], needles[i], True)
-        high[i] = at
-    return low, high
-
-
-@jit
-def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on that is not less than ``x``, or not equal either."""
-    right = left
-    step = 1
-    while right < hay.size and (hay[right] < x or (beyond and hay[right] == x)):
-        left = right + 1
-        right += step
-        step *= 2
-    right = min(right, hay.size)
-    while left < right:
-        middle = (left + right) // 2
-        if hay[middle] < x or (beyond and hay[middle] == x):
-            left = middle + 1
-        else:
-            right = middle
-    return left
 
 
 @kernel("int64[:], int64[:], int64, int64[:]-")

@@ -88,9 +88,10 @@ class Touched:
     def firsts(self) -> Firsts:
         """What is looked up once for the first and the last values."""
         side, value = self.side, self.side.layout.value
-        if value is None or value.ordering is None:
+        if value is None or (value.ordering is None and not value.exact):
             raise ValueError("what comes first is found in an arrangement in order")
-        return Firsts(self.keys, self.place, side.old, side.new, value.ordering, side.limit)
+        ordering = value.ordering or ((False, False),)  # so numbers are in any case
+        return Firsts(self.keys, self.place, side.old, side.new, ordering, side.limit)
 
 
 class States:
