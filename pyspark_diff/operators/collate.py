@@ -224,6 +224,8 @@ class Sums(Part):
         made = {name: result.of(sums) for name, result in self.results if name in names}
 
         def column(name: str, found: Int64) -> pa.Array:
+            if found.size == len(standing) and (found == np.arange(found.size)).all():
+                return made[name]
             return made[name].take(pa.array(found))
 
         return States(events, np.where(there, np.cumsum(there) - 1, -1), column, read)
@@ -315,7 +317,8 @@ class CollateKernel(ReplayKernel):
         when = np.concatenate((gone, come))
         time = times[events[when] % width - 1] if when.size else np.empty(0, np.int64)
         diff = np.concatenate((np.full(gone.size, -1), np.ones(come.size, np.int64)))
-        changes = _differing(columns, when, time, diff)
+        told = [n for n, i in enumerate(wanted) if i >= len(self.key)]
+        changes = _differing(columns, told, when, time, diff)
         return changes, sum(part.read for part in parts.values())
 
 
@@ -335,23 +338,31 @@ def _keys(sides: Sequence[Side]) -> tuple[Updates, list[Int64]]:
     return keys, [matching_rows(one, keys)[1] for one in found]
 
 
-def _differing(columns: list[pa.Array], when: Int64, time: Int64, diff: Int64) -> Changes:
+def _differing(
+    columns: list[pa.Array], told: Sequence[int], when: Int64, time: Int64, diff: Int64
+) -> Changes:
     """The changes without those that replace a row by an equal one.
 
     Parameters
     ----------
     columns : list of pyarrow.Array
+    told : sequence of int
+        Those of them in which rows of one key may differ.
     when : ndarray of int64
         The event of each row; first those that go, then those that come.
     time, diff : ndarray of int64
     """
     _, gone, come = np.intersect1d(when[diff < 0], when[diff > 0], True, return_indices=True)
     come += np.count_nonzero(diff < 0)
-    equal = rows_equal(columns, gone, come)
-    if not equal.any():
+    for number in told:
+        if not gone.size:
+            break
+        equal = rows_equal([columns[number]], gone, come)
+        gone, come = gone[equal], come[equal]
+    if not gone.size:
         return columns, time, diff
     kept = np.ones(diff.size, np.bool_)
-    kept[gone[equal]] = kept[come[equal]] = False
+    kept[gone] = kept[come] = False
     rows = np.flatnonzero(kept)
     index = pa.array(rows)
     return [column.take(index) for column in columns], time[rows], diff[rows]
