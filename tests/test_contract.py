@@ -86,9 +86,13 @@ class Input:
     one: bool = False
     #: No record is there less than no times. Without some columns others would be made of several.
     positive: bool = False
+    #: The kernel sees whole records, of whatever columns the key is.
+    whole: bool = False
 
     def only(self, needed: Sequence[str]) -> tuple[int, ...]:
         """Positions of the key, of the columns of the order, and of those that are needed."""
+        if self.whole:
+            return tuple(range(len(self.names)))
         there = self.key + (0 if self.ordering is None else 1)
         return tuple(i for i, n in enumerate(self.names) if i < there or n in needed)
 
@@ -281,6 +285,12 @@ KERNELS: dict[type[Kernel], list[Example]] = {
     ThresholdKernel: [
         Example(ThresholdKernel(None), (NUMBERS,), (LONG,), with_function(lambda n: int(n > 0))),
         Example(ThresholdKernel(cap), (WORDS,), (LONG, TEXT), with_function(cap)),
+        Example(
+            ThresholdKernel(cap), (replace(PAIRS, whole=True),), PAIRS.types, with_function(cap)
+        ),
+        Example(
+            ThresholdKernel(cap), (replace(OTHERS, whole=True),), OTHERS.types, with_function(cap)
+        ),
     ],
     AggregateKernel: [
         Example(

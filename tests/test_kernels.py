@@ -408,6 +408,37 @@ def test_many_records_are_found(mask, wanted, there):
         assert read == 2 * sum(1 for n in expected if n)
 
 
+@pytest.mark.parametrize("mask", [-1, 3])
+@pytest.mark.parametrize("kinds", [
+    (pa.int64(), pa.int64()), (pa.int64(), pa.string()), (pa.string(), pa.int32())
+])
+def test_records_are_found_among_those_of_their_key(mask, kinds):
+    random = np.random.default_rng(5)
+    layout = Layout((kinds[0],), mask, Layout((kinds[1],), mask))
+
+    def drawn(count, keys):
+        columns = []
+        for kind, most in zip(kinds, (keys, 400)):
+            numbers = random.integers(0, most, count)
+            texts = numbers if kind != pa.string() else numbers.astype(str)
+            columns.append(pa.array(texts, kind, mask=random.random(count) < 0.1))
+        return consolidate(layout.encode(columns, random.integers(0, 2, count), 1))
+
+    for keys in (1, 40):
+        wanted = drawn(200, keys).records()
+        batches = [drawn(300, keys).updates for _ in range(3)]
+        sums: Counter = Counter()
+        for batch in batches:
+            for *record, diff in zip(*(c.to_pylist() for c in layout.decode(batch)),
+                                     batch.diffs().tolist()):
+                sums[tuple(record)] += diff
+        found, read = accumulated(wanted, [*batches, empty()])
+        records = list(zip(*(c.to_pylist() for c in layout.decode(wanted))))
+        assert found.tolist() == [sums[record] for record in records]
+        # Others of the same key are not read.
+        assert read <= 2 * len(batches) * len(records)
+
+
 # split
 
 
