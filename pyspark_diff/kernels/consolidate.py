@@ -201,8 +201,8 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
     if count < 0:
         return None
     rows = Updates(
-        keys, None, int(columns[2][0]) if alike else times, diffs, None if value is None else values,
-        None, updates.ordering, updates.coordinate,
+        keys, None, int(columns[2][0]) if alike else times, diffs,
+        None if value is None else values, None, updates.ordering, updates.coordinate,
     )
     return Grouped(rows, starts, None if value is None else key_starts)
 

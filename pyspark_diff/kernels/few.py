@@ -1,6 +1,6 @@
 """Consolidation of a few rows of plain numbers, in one call.
 
-    sums_of_few(U) = consolidate(U)        rows by (key, value, time), equal ones as one, without zeros
+    sums_of_few(U) = consolidate(U)      rows by (key, value, time), equal ones as one, no zeros
 
 What a step of a few rows costs are the calls that it makes, and here all of them are one.
 """

@@ -102,9 +102,11 @@ def top_k(
             rows = found.first[out[:, 0]]
             of_key = found.active[found.owner[rows]]
             key, value = keys.take(of_key), found.pool.take(rows)
+            if isinstance(times, np.ndarray):
+                times = out[:, 1].copy()
             pieces.append(Updates(
-                key.key64, key.columns, out[:, 1].copy() if isinstance(times, np.ndarray) else times,
-                out[:, 2].copy(), value.key64, value.columns, new.updates.ordering,
+                key.key64, key.columns, times, out[:, 2].copy(), value.key64, value.columns,
+                new.updates.ordering,
             ))
             numbers.append(out[:, 3].copy())
             owners.append(of_key)
