@@ -490,3 +490,23 @@ def test_a_kept_index_can_be_read_and_reduced(spark):
     assert multiset(kept.at(1)) == multiset(frame.at(1))
     many = kept.reduce(F_OF["counts"], "many bigint")
     assert multiset(many.at(0)) == {(1, 2): 1, (2, 1): 1}
+
+
+def test_aggregates_keep_no_more_than_they_are_made_of(spark):
+    functions = [
+        F.count("*"), F.sum("n"), F.min("n"), F.max("n"), F.countDistinct("n"),
+        F.sum_distinct("n"), F.median("n"),
+    ]
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "k int, n int")
+        rows.groupBy("k").agg(*functions).inspect(lambda *_: None)
+        session.insert([(1, 5), (1, 7), (2, None)])
+        flow.advance_to(1)
+        flow.step()
+        # Sums, the values, sums over distinct ones, and medians, which a function gives.
+        kept = [node.kind for node, trace in flow._state.traces.items() if trace.batches]
+        assert sorted(kept) == ["arrange", "arrange", "arrange_by_key", "reduce"]
+        session.remove([(1, 7)])
+        flow.advance_to(2)
+        flow.step()
+        assert flow.report.local_runs == 6

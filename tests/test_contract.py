@@ -39,7 +39,7 @@ from pyspark_diff.kernels.results import Count, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
 from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.checked import CheckedKernel
-from pyspark_diff.operators.collate import CollateKernel
+from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums
 from pyspark_diff.operators.consolidate import ConsolidateKernel
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel, Side, Stage
 from pyspark_diff.operators.count import CountKernel
@@ -86,9 +86,13 @@ class Input:
     one: bool = False
     #: No record is there less than no times. Without some columns others would be made of several.
     positive: bool = False
+    #: The kernel sees whole records, of whatever columns the key is.
+    whole: bool = False
 
     def only(self, needed: Sequence[str]) -> tuple[int, ...]:
         """Positions of the key, of the columns of the order, and of those that are needed."""
+        if self.whole:
+            return tuple(range(len(self.names)))
         there = self.key + (0 if self.ordering is None else 1)
         return tuple(i for i, n in enumerate(self.names) if i < there or n in needed)
 
@@ -241,6 +245,18 @@ def side_by_side(a, b):
     )
 
 
+def aggregated(sums, values, others):
+    """Sums, the first value and the last one, and another record: as `summed` has a group."""
+    found = {key: [r[0] for r in sorted(held, key=lambda r: rank(r[0])) if r[1] > 0]
+             for key, held in by_key(values).items()}
+    other = {key: held[0][0][0] for key, held in by_key(others).items()}
+    rows = []
+    for key, total_, valid in summed(sums):
+        (v, w), (last, _) = (found.get(key) or [(0, "")])[0], (found.get(key) or [(0, "")])[-1]
+        rows.append(((key, total_, v, w, valid, last, other.get(key, -1)), 1))
+    return total(rows)
+
+
 def sizes(key, values):
     return [(len(values), sum(n for _, n in values))]
 
@@ -269,6 +285,12 @@ KERNELS: dict[type[Kernel], list[Example]] = {
     ThresholdKernel: [
         Example(ThresholdKernel(None), (NUMBERS,), (LONG,), with_function(lambda n: int(n > 0))),
         Example(ThresholdKernel(cap), (WORDS,), (LONG, TEXT), with_function(cap)),
+        Example(
+            ThresholdKernel(cap), (replace(PAIRS, whole=True),), PAIRS.types, with_function(cap)
+        ),
+        Example(
+            ThresholdKernel(cap), (replace(OTHERS, whole=True),), OTHERS.types, with_function(cap)
+        ),
     ],
     AggregateKernel: [
         Example(
@@ -295,9 +317,21 @@ KERNELS: dict[type[Kernel], list[Example]] = {
     ],
     CollateKernel: [
         Example(
-            CollateKernel(("k",), ((0, "v", 0), (1, "x", -1), (0, "w", ""))), (PART, OTHER_PART),
-            (LONG, LONG, INT, TEXT), side_by_side,
-        )
+            CollateKernel(
+                ("k",), (Kept(0), Kept(1)), ((0, "v", 0), (1, "x", -1), (0, "w", ""))
+            ),
+            (PART, OTHER_PART), (LONG, LONG, INT, TEXT), side_by_side,
+        ),
+        Example(
+            CollateKernel(
+                ("k",),
+                (Sums(0, SUMS.sums, tuple(zip("st", TOTALS))), First(1, False), First(1, True),
+                 Kept(2)),
+                ((0, "s", None), (1, "v", 0), (1, "w", ""), (0, "t", None), (2, "v", 0),
+                 (3, "x", -1)),
+            ),
+            (SUMS, IN_ORDER, OTHER_PART), (LONG, LONG, LONG, TEXT, LONG, LONG, INT), aggregated,
+        ),
     ],
     JoinKernel: [
         Example(

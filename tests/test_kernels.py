@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from numba.core.errors import TypingError
 from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
+from pyspark_diff.kernels import consolidate as consolidation
 from pyspark_diff.kernels import ipc, sums
 from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
@@ -404,6 +406,37 @@ def test_many_records_are_found(mask, wanted, there):
         expected = [2 * sums.get(record, 0) for record, _, _ in rows_of(layout, records)]
         assert found.tolist() == expected
         assert read == 2 * sum(1 for n in expected if n)
+
+
+@pytest.mark.parametrize("mask", [-1, 3])
+@pytest.mark.parametrize("kinds", [
+    (pa.int64(), pa.int64()), (pa.int64(), pa.string()), (pa.string(), pa.int32())
+])
+def test_records_are_found_among_those_of_their_key(mask, kinds):
+    random = np.random.default_rng(5)
+    layout = Layout((kinds[0],), mask, Layout((kinds[1],), mask))
+
+    def drawn(count, keys):
+        columns = []
+        for kind, most in zip(kinds, (keys, 400)):
+            numbers = random.integers(0, most, count)
+            texts = numbers if kind != pa.string() else numbers.astype(str)
+            columns.append(pa.array(texts, kind, mask=random.random(count) < 0.1))
+        return consolidate(layout.encode(columns, random.integers(0, 2, count), 1))
+
+    for keys in (1, 40):
+        wanted = drawn(200, keys).records()
+        batches = [drawn(300, keys).updates for _ in range(3)]
+        sums: Counter = Counter()
+        for batch in batches:
+            for *record, diff in zip(*(c.to_pylist() for c in layout.decode(batch)),
+                                     batch.diffs().tolist()):
+                sums[tuple(record)] += diff
+        found, read = accumulated(wanted, [*batches, empty()])
+        records = list(zip(*(c.to_pylist() for c in layout.decode(wanted))))
+        assert found.tolist() == [sums[record] for record in records]
+        # Others of the same key are not read.
+        assert read <= 2 * len(batches) * len(records)
 
 
 # split
@@ -994,3 +1027,32 @@ def test_what_leaves_64_bits_is_seen(a, b):
     """Compiled, where a sum or product of signed numbers is taken never to wrap."""
     found = [not -2**63 <= made < 2**63 for made in (a + b, a * b)]
     assert _leaves(a, b) == (*found, abs(a - b) < 256)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), pairs=st.booleans(), wide=st.booleans())
+def test_a_few_rows_are_consolidated_as_many_are(data, pairs, wide):
+    rows = data.draw(st.integers(2, 12))
+    most = 2**63 - 1 if wide else 3
+
+    def column(shared):
+        drawn = st.lists(st.integers(-most - wide, most), min_size=rows, max_size=rows)
+        values = np.array(data.draw(drawn), np.int64)
+        return int(values[0]) if shared and data.draw(st.booleans()) else values
+
+    key, value, time = column(False), column(False) if pairs else None, column(True)
+    diff = np.clip(column(True), -(2**40), 2**40)
+    diff = diff if isinstance(diff, np.ndarray) else int(diff)
+    updates = Updates(key, None, time, diff, value)
+    with patch.object(consolidation, "FEW", 0):
+        expected = consolidate(updates)
+    found = consolidate(updates)
+    assert len(found.updates) == len(expected.updates)
+    for part in ("key64", "val64", "time", "diff"):
+        ours, theirs = getattr(found.updates, part), getattr(expected.updates, part)
+        assert np.array_equal(ours, theirs) and isinstance(ours, np.ndarray) == isinstance(
+            theirs, np.ndarray
+        ), part
+    assert np.array_equal(found.starts, expected.starts)
+    if pairs:
+        assert np.array_equal(found.key_starts, expected.key_starts)

@@ -26,8 +26,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "times": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression bucketed buffers cache consolidate coordinates diff_vectors "
-        "double_word equality grouping hashing history indexed_join indexed_replay into_diff ipc "
-        "jit join key_index key_ranges layout lookup machine_memory memory merge merge_join "
+        "double_word equality few grouping hashing history indexed_join indexed_replay into_diff "
+        "ipc jit join key_index key_ranges layout lookup machine_memory memory merge merge_join "
         "merge_sort murmur3 overflow pauses quotients "
         "ranking replay results split standing sums tallies time_order top_k updates warm_up "
         "xxhash64".split()

@@ -130,6 +130,9 @@ def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
     expected = Schema(struct).arrow()
     arrays = []
     for column_, field, declared in zip(table.columns, expected, struct.fields):
+        if column_.type == field.type:
+            arrays.append(column_)
+            continue
         try:
             if not _alike(column_.type, field.type):
                 raise pa.ArrowInvalid(f"it is {column_.type}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
+from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.runners.parquet import ParquetScan, parquet_scan
@@ -410,14 +412,7 @@ class InputSession(BaseSession):
             If names or types differ from the input's.
         """
         self._open()
-        struct = T.StructType(
-            [
-                *self._node.schema.struct.fields,
-                T.StructField(self._names[0], self._node.time_type.kind),
-                T.StructField(self._names[1], T.LongType()),
-            ]
-        )
-        found = coerce(data, struct, self.name, self._spark, widen=(self._names[1],))
+        found = coerce(data, self._update_rows, self.name, self._spark, widen=(self._names[1],))
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -431,9 +426,18 @@ class InputSession(BaseSession):
         if diff.null_count:
             raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
-            encoded = as_int64(time.combine_chunks()).to_numpy()
+            encoded = as_int64(joined([time])).to_numpy()
             entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
             self._enter(entered, int(encoded.min()), int(encoded.max()))
+
+    @cached_property  # asked for with each change
+    def _update_rows(self) -> T.StructType:
+        """What `update` takes."""
+        return T.StructType([
+            *self._node.schema.struct.fields,
+            T.StructField(self._names[0], self._node.time_type.kind),
+            T.StructField(self._names[1], T.LongType()),
+        ])
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()

@@ -103,4 +103,7 @@ class Evaluation:
                 feed = replace(feed, source=self.materialised(feed.source))
             check_fit(feed.source.rest)
             tables.extend(feed.within(table) for table in self._local.tables(feed))
-        return [table.select(schema.names).cast(schema) for table in tables]
+        return [
+            table if table.schema == schema else table.select(schema.names).cast(schema)
+            for table in tables
+        ]

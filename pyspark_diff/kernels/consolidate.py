@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import ranking, sums
 from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
+from pyspark_diff.kernels.few import FEW, sums_of_few
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_parts
 from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, concat, empty
@@ -144,6 +145,10 @@ def consolidate(updates: Updates) -> Grouped:
         return _single(updates)
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
+    if len(updates) <= FEW and updates.columns is None and updates.values is None:
+        found = _consolidate_few(updates)
+        if found is not None:
+            return found
     key, key_first = codes_of(updates.key64, updates.columns, None)
     if isinstance(updates.diff, DiffVectors):
         return _consolidate_vectors(updates, updates.diff, key, key_first)
@@ -180,6 +185,27 @@ def _single(updates: Updates) -> Grouped:
     starts = np.zeros(1, np.int64)
     rows = updates.at(time, diff).placed(coordinate)
     return Grouped(rows, starts, None if updates.val64 is None else starts)
+
+
+def _consolidate_few(updates: Updates) -> Grouped | None:
+    """As `consolidate`, of few rows of numbers; None where it takes more."""
+    key, value, time, diff = updates.key64, updates.val64, updates.time, updates.diff
+    if isinstance(diff, DiffVectors):
+        return None
+    columns = [
+        np.ascontiguousarray(part) if isinstance(part, np.ndarray) else np.array([part], np.int64)
+        for part in (key, key if value is None else value, time, diff)
+    ]
+    count, alike, keys, values, times, diffs, starts, key_starts = sums_of_few(
+        *columns, value is not None
+    )
+    if count < 0:
+        return None
+    rows = Updates(
+        keys, None, int(columns[2][0]) if alike else times, diffs,
+        None if value is None else values, None, updates.ordering, updates.coordinate,
+    )
+    return Grouped(rows, starts, None if value is None else key_starts)
 
 
 def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:

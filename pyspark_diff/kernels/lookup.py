@@ -12,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.jit import inlined, kernel
+from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
@@ -30,9 +31,9 @@ def accumulated(
     Parameters
     ----------
     records : Updates
-        Distinct records ordered by ``key64``; their times and diffs are not looked at.
+        Distinct records in order; their times and diffs are not looked at.
     batches : list of Updates
-        Each ordered by ``key64``.
+        Each in order; where records have values, not in an ordering of their own.
     limit : Limit or None
         In a loop, the coordinates that count.
 
@@ -59,7 +60,7 @@ def accumulated(
     for batch in batches:
         if not len(batch) or not len(records):
             continue
-        group, row = matching_within(records, batch, limit)
+        group, row = matching_records(records, batch, limit)
         read += row.size
         if not row.size:
             continue
@@ -142,6 +143,66 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
     return group, row
 
 
+def key_ranges(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
+    """Where the rows of each key begin and end in a batch.
+
+    Keys may repeat. As `matching_rows` finds them, but rows of long ranges are not read.
+    """
+    low, high = _ranges(read_only(keys.key64), read_only(batch.key64))
+    if keys.columns is None and batch.columns is None:
+        return low, high
+    # The rows of a key are next to each other: a range that begins and ends with it is all its own.
+    held = np.flatnonzero(high > low)
+    ends = np.concatenate((low[held], high[held] - 1))
+    shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
+    while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
+        stops = _run_ends(batch, low[shared], high[shared])
+        found = _keys_equal(keys, shared, batch, low[shared])
+        high[shared[found]] = stops[found]
+        shared, stops = shared[~found], stops[~found]
+        low[shared] = stops
+        shared = shared[stops < high[shared]]
+    return low, high
+
+
+def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
+    """Where the keys of some rows end: found by search, not by reading all their rows."""
+    columns, low, high = batch.with_columns(), first, stop
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        equal = rows_equal(columns, first, middle)
+        low, high = np.where(equal, middle, low), np.where(equal, high, middle)
+    return high
+
+
+def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
+    found = batch.keys().take(rows).with_columns()
+    both = [joined([a, b]) for a, b in zip(keys.with_columns(), found)]
+    return rows_equal(both, group, np.arange(rows.size) + len(keys))
+
+
+def matching_records(
+    records: Updates, batch: Updates, limit: Limit | None
+) -> tuple[Int64, Int64]:
+    """Pairs of (index of a record, row of the batch with that record), in order of the record."""
+    if records.val64 is None or batch.val64 is None:
+        return matching_within(records, batch, limit)
+    low, high = key_ranges(records.keys(), batch)
+    # Where values are hashes or numbers, those of a key are in the order of these.
+    group, row = _matches_within(
+        low, high, read_only(records.val64), read_only(batch.val64)
+    )
+    if group.size and (records.values is not None or batch.values is not None):
+        found = batch.take(row).with_values()
+        both = [joined([a, b]) for a, b in zip(records.with_values(), found)]
+        equal = rows_equal(both, group, np.arange(row.size) + len(records))
+        group, row = group[equal], row[equal]
+    if limit is not None and row.size:
+        counts = limit.mask(spread(pick(batch.coordinate, row), row.size))
+        group, row = group[counts], row[counts]
+    return group, row
+
+
 @inlined
 def seek(keys, at, key):  # type: ignore[no-untyped-def]
     """The first row from one on whose key is not less: near ones are found in few steps."""
@@ -204,3 +265,71 @@ def _add_at(sums, group, diffs):  # type: ignore[no-untyped-def]
             return False
         sums[group[i]] = new
     return True
+
+
+@kernel("int64[:]-, int64[:]-")
+def _ranges(needles, hay):  # type: ignore[no-untyped-def]
+    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
+
+    As `_matches`, but the end of a range is searched for as well: ranges may be long, and are not
+    going to be read.
+    """
+    low = np.empty(needles.size, np.int64)
+    high = np.empty(needles.size, np.int64)
+    at = 0
+    for i in range(needles.size):
+        if i > 0 and needles[i] == needles[i - 1]:
+            low[i] = low[i - 1]
+        else:
+            low[i] = _gallop(hay, at, needles[i], False)
+        at = _gallop(hay, low[i], needles[i], True)
+        high[i] = at
+    return low, high
+
+
+@jit
+def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
+    """First row from ``left`` on that is not less than ``x``, or not equal either."""
+    right = left
+    step = 1
+    while right < hay.size and (hay[right] < x or (beyond and hay[right] == x)):
+        left = right + 1
+        right += step
+        step *= 2
+    right = min(right, hay.size)
+    while left < right:
+        middle = (left + right) // 2
+        if hay[middle] < x or (beyond and hay[middle] == x):
+            left = middle + 1
+        else:
+            right = middle
+    return left
+
+
+@kernel("int64[:], int64[:], int64[:]-, int64[:]-")
+def _matches_within(low, high, needles, hay):  # type: ignore[no-untyped-def]
+    """For each needle the rows of ``hay`` equal to it in a range that is ordered: pairs of numbers.
+    """
+    first, stop = np.empty(needles.size, np.int64), np.empty(needles.size, np.int64)
+    total = 0
+    for i in range(needles.size):
+        left, right = low[i], high[i]
+        while left < right:
+            middle = (left + right) // 2
+            if hay[middle] < needles[i]:
+                left = middle + 1
+            else:
+                right = middle
+        first[i] = left
+        while left < high[i] and hay[left] == needles[i]:
+            left += 1
+        stop[i] = left
+        total += left - first[i]
+    group, row = np.empty(total, np.int64), np.empty(total, np.int64)
+    n = 0
+    for i in range(needles.size):
+        for j in range(first[i], stop[i]):
+            group[n] = i
+            row[n] = j
+            n += 1
+    return group, row

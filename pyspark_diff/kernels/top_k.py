@@ -11,19 +11,20 @@ among the first rows of its range in each of them.
 
 from __future__ import annotations
 
+from typing import Iterator, NamedTuple
+
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import ranking
-from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
-from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import kernel
+from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.merge_sort import sort_within
 from pyspark_diff.kernels.ranking import Ordering
-from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, joined, spread
+from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, spread
 
 _MOST = np.iinfo(np.int64).max
 
@@ -93,16 +94,23 @@ def top_k(
     pieces, numbers, owners = [], [np.empty(0, np.int64)], []
     read = 0
     if len(new.updates) and k:
-        step = _Step(old, new, k, ordering, by, ranking.MODES[mode], from_back, limit)
-        active, reach = np.arange(len(step.keys)), step.touched + k + window
-        while active.size:
-            piece, number, owner, settled, rows = step.round(active, reach)
-            pieces.append(piece)
-            numbers.append(number)
-            owners.append(owner)
-            read += rows
-            # Reads that grow by a factor cost in all little more than the last of them.
-            active, reach = active[~settled], reach[~settled] * 4
+        keys = distinct_keys(new)
+        step = _Step(old, new, keys, np.arange(len(keys)), ordering, limit)
+        which = _Which(k, by, ranking.MODES[mode], from_back)
+        for found in step.rounds(which, window):
+            out, times = found.changes, new.updates.time
+            rows = found.first[out[:, 0]]
+            of_key = found.active[found.owner[rows]]
+            key, value = keys.take(of_key), found.pool.take(rows)
+            if isinstance(times, np.ndarray):
+                times = out[:, 1].copy()
+            pieces.append(Updates(
+                key.key64, key.columns, times, out[:, 2].copy(), value.key64, value.columns,
+                new.updates.ordering,
+            ))
+            numbers.append(out[:, 3].copy())
+            owners.append(of_key)
+            read += found.read
     updates, number = concat(pieces) if pieces else empty(), np.concatenate(numbers)
     if len(pieces) > 1 and len(updates):
         order = np.argsort(np.concatenate(owners), kind="stable")
@@ -110,37 +118,144 @@ def top_k(
     return updates, None if mode == "rows" else number, read
 
 
-class _Step:
-    """Where the keys of new updates are in the batches, and what is new of each."""
+class Firsts:
+    """The first and the last values of some keys, before some new updates and at their times.
+
+    Parameters
+    ----------
+    keys : Updates
+        Distinct keys in order: those of the new updates, and maybe others.
+    place : ndarray of int64
+        For each key of the new updates which one of them it is.
+    old, new, ordering, limit
+        As of `top_k`.
+
+    Examples
+    --------
+    >>> from pyspark_diff.kernels.consolidate import consolidate
+    >>> old = Updates(np.array([1, 1, 2]), None, 0, 1, np.array([10, 20, 30]))
+    >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
+    >>> keys = Updates(np.array([1, 2]), None, 0, 1)
+    >>> firsts = Firsts(keys, np.array([0]), [old], new, ((False, False),))
+    >>> values, before, key, time, diff, row, read = firsts.of()
+    >>> values.key64[before].tolist(), key.tolist(), diff.tolist(), values.key64[row].tolist()
+    ([10, 30], [0, 0], [-1, 1], [10, 20])
+    """
 
     def __init__(
-        self, old: list[Updates], new: Grouped, k: int, ordering: Ordering, by: int, mode: int,
-        from_back: bool, limit: Limit | None,
+        self, keys: Updates, place: Int64, old: list[Updates], new: Grouped, ordering: Ordering,
+        limit: Limit | None = None,
     ):
-        self.new, self.k, self.mode, self.from_back = new, k, mode, from_back
-        self.limit = limit
-        self.ordering, self.by = ordering, by
-        self.keys = distinct_keys(new)
-        #: The touched values: the first row of each, the first of each key, and their number.
-        self.values = _values(new.records())
-        self.first = np.searchsorted(new.starts, key_starts(new))
-        self.touched = np.diff(self.first, append=new.starts.size)
+        self._step = _Step(old, new, keys, place, ordering, limit)
+
+    def of(
+        self, *, from_back: bool = False, window: int = 16
+    ) -> tuple[Updates, Int64, Int64, Int64, Int64, Int64, int]:
+        """What comes first, or last.
+
+        Returns
+        -------
+        values : Updates
+            Values as records of their own.
+        before : ndarray of int64, shape (keys,)
+            The first value of each key before the new updates, -1 for none.
+        key, time, diff, row : ndarray of int64
+            Where another one comes first: of which key and when, with -1 what goes and with 1 what
+            comes.
+        read : int
+            Number of old rows that were read.
+        """
+        step, none = self._step, np.empty(0, np.int64)
+        before = np.full(len(step.keys), -1)
+        changed, pools = [(none, none, none, none)], []
+        at = read = 0
+        for found in step.rounds(_Which(1, 0, ranking.MODES["rows"], from_back), window):
+            candidate = _standing(found.bounds, found.stops, found.base)
+            there = np.flatnonzero(candidate >= 0)
+            before[found.active[there]] = at + found.first[candidate[there]]
+            row = found.first[found.changes[:, 0]]
+            key = found.active[found.owner[row]]
+            changed.append((key, found.changes[:, 1], found.changes[:, 2], at + row))
+            pools.append(found.pool)
+            at += len(found.pool)
+            read += found.read
+        key, time, diff, row = (np.concatenate(parts) for parts in zip(*changed))
+        return concat(pools), before, key, time, diff, row, read
+
+
+class _Which(NamedTuple):
+    """What is looked for: see `top_k`."""
+
+    k: int
+    by: int
+    mode: int
+    from_back: bool
+
+
+class _Found(NamedTuple):
+    """What was found of some keys.
+
+    Candidates are distinct values of a key: ``bounds[g]`` to ``bounds[g + 1]`` those of key
+    ``active[g]``. Of what comes at ``stops[g]`` or later nothing is known; where that is -1, of
+    nothing.
+    """
+
+    active: Int64
+    #: The values of rows that were read, and the place among the active keys of each.
+    pool: Updates
+    owner: Int64
+    #: Of each candidate a row, and the sum of old diffs.
+    first: Int64
+    base: Int64
+    bounds: Int64
+    stops: Int64
+    #: Rows of (candidate, time, diff, number), by candidate.
+    changes: Int64
+    read: int
+
+
+class _Step:
+    """Where some keys are in the batches, and what is new of each."""
+
+    def __init__(
+        self, old: list[Updates], new: Grouped, keys: Updates, place: Int64, ordering: Ordering,
+        limit: Limit | None,
+    ):
+        self.new, self.limit, self.ordering, self.keys = new, limit, ordering, keys
+        every = len(keys) == place.size
+        #: The touched values: the first row of each, the first of each key, and their number. And
+        #: the first of the new rows of each key, and how many there are.
+        self.values = _values(new.records()) if len(new.updates) else empty()
+        first = np.searchsorted(new.starts, key_starts(new))
+        found = (
+            first, np.diff(first, append=new.starts.size), key_starts(new), key_lengths(new)
+        )
+        self.first, self.touched, self.starts, self.lengths = (
+            part if every else _placed(part, place, len(keys)) for part in found
+        )
+        #: All rows of the keys as `_collect` gives them, once they have been read.
+        self.whole: tuple[Updates, Int64, Int64] | None = None
         self.ranges = []
         for batch in old:
             if len(batch):
-                self.ranges.append((_values(batch), *_find(self.keys, batch)))
+                self.ranges.append((_values(batch), *key_ranges(self.keys, batch)))
 
-    def round(
-        self, active: Int64, reach: Int64
-    ) -> tuple[Updates, Int64, Int64, np.ndarray, int]:
-        """The results of those of some keys for which it is enough to read `reach` rows of a batch.
+    def rounds(self, which: _Which, window: int) -> Iterator[_Found]:
+        """What is found of the keys: some in each round, those that are settled with it."""
+        active, reach = np.arange(len(self.keys)), self.touched + which.k + window
+        while active.size:
+            found = self._round(which, active, reach)
+            yield found
+            settled = found.stops >= 0
+            # Reads that grow by a factor cost in all little more than the last of them.
+            active, reach = active[~settled], reach[~settled] * 4
 
-        Gives updates, the number and the key of each; for each of the keys whether it is one of
-        those; and how many rows were read.
-        """
-        pool, owner, last = self._collect(active, reach)
+    def _round(self, which: _Which, active: Int64, reach: Int64) -> _Found:
+        """What is found when `reach` rows of each batch are read."""
+        # What begins at the other end may have been read: then both are found in the same rows.
+        pool, owner, last = self.whole or self._collect(active, reach, which.from_back)
         read = len(pool) - int(self.touched[active].sum())
-        code, tie = self._codes(pool)
+        code, tie = self._codes(pool, which)
         packed = ranking.pack([owner, code])
         diff = spread(pool.scalars(), len(pool))
         if self.limit is not None and isinstance(pool.coordinate, np.ndarray):
@@ -149,24 +264,23 @@ class _Step:
         first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
         _check(fits)
         cut = (last >= 0).any(axis=0)
-        horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)
+        if active.size == len(self.keys) and not cut.any():
+            self.whole = pool, owner, last
+        horizon = np.full(active.size, _MOST)
+        if tie.size:  # there may be no row of any of the keys
+            horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)
         tie = tie[first]
         bounds = np.searchsorted(owner[first], np.arange(active.size + 1))
-        stops = _stops(bounds, base, touched, tie, cut, horizon, self.k)
+        stops = _stops(bounds, base, touched, tie, cut, horizon, which.k)
         events = self._events(active, bounds, of_record)
-        out, fits = ranking.replay_first(bounds, stops, base, tie, *events, self.k, self.mode)
+        out, fits = ranking.replay_first(bounds, stops, base, tie, *events, which.k, which.mode)
         _check(fits)
         out = out[_by_candidate(out[:, 0], first.size)]
-        rows = first[out[:, 0]]
-        of_key = active[owner[rows]]
-        key, value, time = self.keys.take(of_key), pool.take(rows), self.new.updates.time
-        updates = Updates(
-            key.key64, key.columns, out[:, 1].copy() if isinstance(time, np.ndarray) else time,
-            out[:, 2].copy(), value.key64, value.columns, self.new.updates.ordering,
-        )
-        return updates, out[:, 3].copy(), of_key, stops >= 0, read
+        return _Found(active, pool, owner, first, base, bounds, stops, out, read)
 
-    def _collect(self, active: Int64, reach: Int64) -> tuple[Updates, Int64, Int64]:
+    def _collect(
+        self, active: Int64, reach: Int64, from_back: bool
+    ) -> tuple[Updates, Int64, Int64]:
         """The first rows of some keys in each batch, and behind them the touched values.
 
         Gives the values, which of the keys each belongs to, and for each batch and key the last row
@@ -178,28 +292,28 @@ class _Step:
         for i, (values, low, high) in enumerate(self.ranges):
             there = high[active] - low[active]
             counts = np.minimum(there, reach)
-            begin = high[active] - counts if self.from_back else low[active]
+            begin = high[active] - counts if from_back else low[active]
             owner, rows = _expand(begin, counts)
             parts.append(values.take(rows))
             owners.append(owner)
             stops = at + np.cumsum(counts)
-            last[i] = np.where(counts < there, stops - (counts if self.from_back else 1), -1)
+            last[i] = np.where(counts < there, stops - (counts if from_back else 1), -1)
             at += rows.size
         owner, rows = _expand(self.first[active], self.touched[active])
         parts.append(self.values if rows.size == len(self.values) else self.values.take(rows))
         return concat(parts), np.concatenate([*owners, owner]), last
 
-    def _codes(self, pool: Updates) -> tuple[Int64, Int64]:
+    def _codes(self, pool: Updates, which: _Which) -> tuple[Int64, Int64]:
         """Codes of values, the best being the least, and codes that are equal where values tie."""
         if pool.columns is None:
-            code, tie = pool.key64, pool.key64 if self.by else np.zeros(len(pool), np.int64)
+            code, tie = pool.key64, pool.key64 if which.by else np.zeros(len(pool), np.int64)
         else:
             code = tie = ranking.codes(pool.columns, self.ordering, len(pool))
-            if self.mode == ranking.RANK and self.by < len(pool.columns):
-                tied = self.ordering[: self.by]
-                tie = ranking.codes(pool.columns[: self.by], tied, len(pool))
-        tie = tie if self.mode == ranking.RANK else code
-        return (~code, ~tie) if self.from_back else (code, tie)
+            if which.mode == ranking.RANK and which.by < len(pool.columns):
+                tied = self.ordering[: which.by]
+                tie = ranking.codes(pool.columns[: which.by], tied, len(pool))
+        tie = tie if which.mode == ranking.RANK else code
+        return (~code, ~tie) if which.from_back else (code, tie)
 
     def _events(
         self, active: Int64, bounds: Int64, of_record: Int64
@@ -207,9 +321,9 @@ class _Step:
         """The new updates of some keys by key, time and candidate: where each key's begin (and
         the last one's end), and candidates, times and diffs."""
         new = self.new
-        lengths = key_lengths(new)[active]
+        lengths = self.lengths[active]
         starts = np.concatenate(([0], np.cumsum(lengths)))
-        owner, rows = _expand(key_starts(new)[active], lengths)
+        owner, rows = _expand(self.starts[active], lengths)
         record = np.repeat(np.arange(new.starts.size), new.lengths())[rows]
         # Records of other keys are not among the candidates.
         touched = self.touched[active]
@@ -222,6 +336,13 @@ class _Step:
             order = _order(candidate)
         diffs = spread(new.updates.scalars(), len(new.updates))[rows]
         return starts, candidate[order], times[order], diffs[order]
+
+
+def _placed(part: Int64, place: Int64, keys: int) -> Int64:
+    """Numbers of some of the keys, zero for the others."""
+    found = np.zeros(keys, np.int64)
+    found[place] = part
+    return found
 
 
 def _values(updates: Updates) -> Updates:
@@ -252,80 +373,6 @@ def _check(fits: bool) -> None:
             "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
             "that went in"
         )
-
-
-def _find(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
-    """Where the rows of each key begin and end in a batch."""
-    low, high = _ranges(read_only(keys.key64), read_only(batch.key64))
-    if keys.columns is None and batch.columns is None:
-        return low, high
-    # The rows of a key are next to each other: a range that begins and ends with it is all its own.
-    held = np.flatnonzero(high > low)
-    ends = np.concatenate((low[held], high[held] - 1))
-    shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
-    while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
-        stops = _run_ends(batch, low[shared], high[shared])
-        found = _keys_equal(keys, shared, batch, low[shared])
-        high[shared[found]] = stops[found]
-        shared, stops = shared[~found], stops[~found]
-        low[shared] = stops
-        shared = shared[stops < high[shared]]
-    return low, high
-
-
-def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
-    """Where the keys of some rows end: found by search, not by reading all their rows."""
-    columns, low, high = batch.with_columns(), first, stop
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        equal = rows_equal(columns, first, middle)
-        low, high = np.where(equal, middle, low), np.where(equal, high, middle)
-    return high
-
-
-def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
-    found = batch.keys().take(rows).with_columns()
-    both = [joined([a, b]) for a, b in zip(keys.with_columns(), found)]
-    return rows_equal(both, group, np.arange(rows.size) + len(keys))
-
-
-@kernel("int64[:]-, int64[:]-")
-def _ranges(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
-
-    As `pyspark_diff.kernels.lookup` does it, but the end of a range is searched for as well: ranges
-    may be long, and are not going to be read.
-    """
-    low = np.empty(needles.size, np.int64)
-    high = np.empty(needles.size, np.int64)
-    at = 0
-    for i in range(needles.size):
-        if i > 0 and needles[i] == needles[i - 1]:
-            low[i] = low[i - 1]
-        else:
-            low[i] = _gallop(hay, at, needles[i], False)
-        at = _gallop(hay, low[i], needles[i], True)
-        high[i] = at
-    return low, high
-
-
-@jit
-def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on that is not less than ``x``, or not equal either."""
-    right = left
-    step = 1
-    while right < hay.size and (hay[right] < x or (beyond and hay[right] == x)):
-        left = right + 1
-        right += step
-        step *= 2
-    right = min(right, hay.size)
-    while left < right:
-        middle = (left + right) // 2
-        if hay[middle] < x or (beyond and hay[middle] == x):
-            left = middle + 1
-        else:
-            right = middle
-    return left
 
 
 @kernel("int64[:], int64[:], int64, int64[:]-")
@@ -381,6 +428,18 @@ def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-unty
                 places = min(places + min(base[c], k), k)
         stops[g] = stop if settled else -1
     return stops
+
+
+@kernel("int64[:], int64[:], int64[:]")
+def _standing(bounds, stops, base):  # type: ignore[no-untyped-def]
+    """For each key that is settled the first candidate that is there, else -1."""
+    found = np.full(stops.size, -1)
+    for g in range(stops.size):
+        for c in range(bounds[g], stops[g]):
+            if base[c] > 0:
+                found[g] = c
+                break
+    return found
 
 
 @kernel("int64[:]!, int64")

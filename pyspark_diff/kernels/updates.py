@@ -284,6 +284,12 @@ def sum_of(updates: Updates) -> int:
 
 def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     """Several arrays of one type as a single contiguous one."""
+    if len(pieces) == 1:
+        (piece,) = pieces
+        if not isinstance(piece, pa.ChunkedArray):
+            return piece
+        if piece.num_chunks == 1:
+            return piece.chunk(0)
     chunks: list[pa.Array] = []
     for piece in pieces:
         chunks.extend(piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece])

@@ -98,6 +98,16 @@ def _only(vectors: DiffVectors, present: np.ndarray) -> DiffVectors:
     return vectors if present.all() else vectors.take(present)
 
 
+def accumulators_of(
+    results: Sequence[Result], *, by_rows: bool = True
+) -> tuple[Accumulator, ...]:
+    """What vectors hold that some results are made of; records are counted first."""
+    held: list[Accumulator] = [Rows()] if by_rows else []
+    for result in results:
+        held += [a for a in result.accumulators if a not in held]
+    return tuple(held)
+
+
 def arrange_sums(
     source: Node, key: Sequence[str], columns: Sequence[str], accumulators: Sequence[Accumulator]
 ) -> Arranged:
@@ -113,7 +123,6 @@ def aggregate(
     columns: Sequence[str],
     results: Sequence[tuple[T.StructField, Result]],
     *,
-    arranged: bool = False,
     by_rows: bool = True,
 ) -> Reader:
     """The node with one row for each key of ``source``: the key, and the results.
@@ -125,17 +134,12 @@ def aggregate(
     columns : sequence of str
         Columns that accumulators name by their number.
     results : sequence of (StructField, Result)
-    arranged : bool
-        Whether the output is arranged by the key.
     by_rows : bool
         A key has a row while its records do not add up to none; else while any sum is not zero.
     """
-    held: list[Accumulator] = [Rows()] if by_rows else []
-    for _, result in results:
-        held += [a for a in result.accumulators if a not in held]
+    held = accumulators_of([result for _, result in results], by_rows=by_rows)
     kernel = AggregateKernel(
-        len(key), tuple(held), tuple(r for _, r in results), 0 if by_rows else None,
-        arranges_output=arranged,
+        len(key), held, tuple(r for _, r in results), 0 if by_rows else None
     )
     fields = [source.schema.struct[name] for name in key]
     schema = Schema(T.StructType([*fields, *(field for field, _ in results)]))

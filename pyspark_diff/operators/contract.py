@@ -205,7 +205,8 @@ class ReplayKernel(Kernel):
 
 
 class RecordKernel(ReplayKernel):
-    """A replay kernel of one collection that is arranged by the whole record: the key is all."""
+    """A replay kernel of one collection, of which it sees whole records: the key is all of one, or
+    begins it."""
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return []

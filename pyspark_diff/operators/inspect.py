@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.time_order import in_time_order, put
+from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_rows
@@ -81,7 +82,7 @@ def in_order(tables: list[pa.Table]) -> list[pa.Table]:
     """
     table = pa.concat_tables(tables)
     tables.clear()
-    places = in_time_order(as_int64(table[TIME].combine_chunks()).to_numpy())
+    places = in_time_order(as_int64(joined([table[TIME]])).to_numpy())
     if places is None:
         return [table]
     schema, columns = table.schema, table.columns

@@ -52,7 +52,8 @@ class Pick(Stage):
         return frame.select(*picked, TIME, DIFF)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        there = [(old, new) for old, new in self.names if old in table.column_names]
+        known = frozenset(table.column_names)
+        there = [(old, new) for old, new in self.names if old in known]
         columns = [table.column(old) for old, _ in there]
         names = [new for _, new in there]
         return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])

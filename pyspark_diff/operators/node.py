@@ -16,7 +16,13 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.operators.contract import DiffColumns, Kernel, ReplayKernel, Stage
+from pyspark_diff.operators.contract import (
+    DiffColumns,
+    Kernel,
+    RecordKernel,
+    ReplayKernel,
+    Stage,
+)
 from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
 
 AnyNode = TypeVar("AnyNode", bound="Node")
@@ -298,10 +304,13 @@ class Keyed(Arranged):
 
     def __post_init__(self, source: Node, by: Sequence[str] | None) -> None:
         # Refuses records that cannot be compared here, where the operator is written down.
+        key = source.schema.names if by is None else tuple(by)
         whole = source.schema.layout()
+        if self.kernel is not None and len(key) < len(source.schema.names):
+            whole = source.schema.layout_by(key, source.schema.names)
         self._settle(
             (source,),
-            key=source.schema.names if by is None else tuple(by),
+            key=key,
             ordering=None if self.ordering is None else tuple(self.ordering),
             _whole=whole if self.kernel is not None else None,
         )
@@ -402,6 +411,8 @@ class Reader(Arranged):
 
     def needs_of(self, wanted: frozenset[str], number: int) -> frozenset[str]:
         source = self.arranged[number]
+        if isinstance(self.kernel, RecordKernel):
+            return frozenset(source.schema.names)
         if self.keeps:
             wanted = frozenset(self.schema.names)
         positions = [i for i, name in enumerate(self.schema.names) if name in wanted]

@@ -86,12 +86,10 @@ class Compute(Stage):
 
     def on_table(self, table: pa.Table) -> pa.Table:
         there = frozenset(table.column_names)
-        made = {
-            name: column_of(formula, table)
-            for name, formula in self.outputs
-            if formula.columns <= there
-        }
-        return pa.table({**made, TIME: table[TIME], DIFF: table[DIFF]})
+        made = [(n, formula) for n, formula in self.outputs if formula.columns <= there]
+        columns = [column_of(formula, table) for _, formula in made]
+        names = [name for name, _ in made]
+        return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted ones are made of."""

@@ -72,8 +72,19 @@ class ThresholdKernel(RecordKernel):
         return int(value)
 
 
-def threshold(source: Node, function: Callable[[int], int] | None) -> Keyed:
+def threshold(
+    source: Node, function: Callable[[int], int] | None, by: Sequence[str] | None = None
+) -> Keyed:
     """The node that gives each record the multiplicity ``function(multiplicity)``.
+
+    Parameters
+    ----------
+    source : Node
+    function : callable or None
+        None is distinct.
+    by : sequence of str, optional
+        The first columns, where records are to be found by these: of an arrangement by them that
+        somebody else wants, this is another reader.
 
     Source: differential-dataflow ``operators/threshold.rs``.
     """
@@ -85,4 +96,4 @@ def threshold(source: Node, function: Callable[[int], int] | None) -> Keyed:
                 "there, since absent records are without number"
             )
     kind = "distinct" if function is None else "threshold"
-    return Keyed(kind, source, source.schema, ThresholdKernel(function))
+    return Keyed(kind, source, source.schema, ThresholdKernel(function), by)

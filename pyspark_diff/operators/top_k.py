@@ -80,7 +80,6 @@ def top_k(
     number: str | None = None,
     mode: str = "rows",
     from_back: bool = False,
-    arranged: bool = False,
 ) -> Reader:
     """The node with the first k records of each key.
 
@@ -97,12 +96,10 @@ def top_k(
         What the number is.
     from_back : bool
         Whether the last in order count as the first.
-    arranged : bool
-        Whether the output is arranged by the same key.
     """
     fields = list(source.schema.struct.fields)
     if number is not None:
         fields.append(T.StructField(number, T.IntegerType(), False))
     names = source.schema.names
-    found = TopKKernel(k, names, by, mode, from_back, arranges_output=arranged)
+    found = TopKKernel(k, names, by, mode, from_back)
     return Reader("top_k", (source,), Schema(T.StructType(fields)), found, source.key)

@@ -7,6 +7,7 @@ before it would have been planned.
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import replace
 from itertools import chain
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,9 @@ from pyspark_diff.trace.batch import BatchFile
 #: From this many rows on, buckets are done side by side.
 THREADED = 50_000
 
+#: Of so many tables with so few rows it is known what a stage made of them last.
+MADE, MADE_ROWS = 8, 1024
+
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
 
@@ -56,6 +60,8 @@ class LocalRunner:
 
     def __init__(self, evaluate: Evaluate, stop: Stop | None = None):
         self._evaluate, self._stop = evaluate, stop or Stop()
+        #: What stages last made of small tables, as several operators may read what a chain gives.
+        self._made: deque[tuple[pa.Table, Stage, pa.Table]] = deque(maxlen=MADE)
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
@@ -194,8 +200,19 @@ class LocalRunner:
                 table = self._evaluate(table, waiting)
                 waiting = []
             if stage is not None:
-                table = stage.on_table(table)
+                table = self._made_of(table, stage)
         return table
+
+    def _made_of(self, table: pa.Table, stage: Stage) -> pa.Table:
+        """What a stage makes of a table: of a small one it is made once."""
+        if table.num_rows > MADE_ROWS:
+            return stage.on_table(table)
+        for of, by, made in tuple(self._made):
+            if of is table and by is stage:
+                return made
+        made = stage.on_table(table)
+        self._made.append((table, stage, made))
+        return made
 
 
 def _threads(buckets: Sequence[int], rows: float) -> int:

@@ -28,6 +28,8 @@ from pyspark_diff.trace import storage
 
 #: What a row takes while a kernel works on it, roughly.
 ROW_BYTES = 100
+#: Bytes of so few are counted as they are held.
+FEW_BYTES = 1 << 16
 #: So many of the heaviest keys are named.
 NAMED = 3
 
@@ -103,7 +105,7 @@ class Spool:
         self._path = os.path.join(directory, name)
         self._waiting, self._make = waiting, make
         self._held: list[pa.Table] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._paths: list[str] = []
 
     def add(self, table: pa.Table) -> None:
@@ -112,13 +114,18 @@ class Spool:
             return
         self._held.append(table)
         self._rows += table.num_rows
-        if self._waiting.add(table.num_rows, table.nbytes):
+        # What all of its buffers hold is known at once; of a slice it is more than its rows are.
+        size = table.get_total_buffer_size()
+        size = size if size < FEW_BYTES else table.nbytes
+        self._bytes += size
+        if self._waiting.add(table.num_rows, size):
             path = f"{self._path}-{len(self._paths)}.arrow"
             held = pa.concat_tables(self._held)
             storage.write_batch(path, held, make=self._make)
             self._paths.append(path)
             self._held = []
-            self._waiting.add(-held.num_rows, -held.nbytes)
+            self._waiting.add(-held.num_rows, -self._bytes)
+            self._bytes = 0
 
     def given(self) -> Given:
         """What was taken in."""

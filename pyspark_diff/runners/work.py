@@ -454,7 +454,7 @@ class Split:
                     f"{column.null_count} rows have no time (it is null): give every row a time, "
                     "or filter these rows out"
                 )
-            time = as_int64(column.combine_chunks()).to_numpy()
+            time = as_int64(joined([column])).to_numpy()
         diff: PerRow | None = self.diff
         if diff is None:
             column = table.column(DIFF)
@@ -463,7 +463,7 @@ class Split:
                     f"{column.null_count} rows have no diff (it is null): give every row a diff, "
                     "or filter these rows out"
                 )
-            diff = as_int64(column.combine_chunks()).to_numpy()
+            diff = as_int64(joined([column])).to_numpy()
         if self.floor is not None and np.size(time) and int(np.min(time)) < self.floor:
             raise TimeRegressionError(
                 f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
