@@ -49,7 +49,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset(
-        "feed local numbers parquet pieces read spark stop tasks threads view work".split()
+        "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
     ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "

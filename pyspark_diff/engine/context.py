@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
+from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.local import THREADED, LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
@@ -43,6 +44,9 @@ from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
 _logger = logging.getLogger("pyspark_diff")
+
+#: From a node to the readers that can be done in the tasks of its job, each behind those it reads.
+Fusing = Callable[[Keyed], Mapping[Reader, Fused]]
 
 
 @dataclass
@@ -108,6 +112,8 @@ class StepContext:
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
+        #: What readers gave that were done in the tasks of a node's job, until they are visited.
+        self.given_before: dict[Reader, list[BucketResult]] = {}
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
         #: What was shown and is taken back.
@@ -304,11 +310,17 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return _within(trace, since, upper)
 
-    def read(self, read: Read, rows: float) -> list[BucketResult]:
-        """Run a reader's kernel, where so many rows are best read."""
-        runner = self.local if self.settings.few(rows) else self.spark_runner
-        results = runner.read(read, rows)
-        self._count(runner, results)
+    def read(self, node: Reader, read: Read, rows: float) -> list[BucketResult]:
+        """Run a reader's kernel, where so many rows are best read, in all buckets in which that has
+        not been done where what it reads was written."""
+        results = self.given_before.pop(node, [])
+        done = {result.bucket for result in results}
+        left = [bucket for bucket in read.buckets() if bucket not in done]
+        if left:
+            runner = self.local if self.settings.few(rows) else self.spark_runner
+            more = runner.read(replace(read, chosen=tuple(left)) if done else read, rows)
+            self._count(runner, more)
+            results = [*results, *more]
         return results
 
     def rest_of(self, read: Read, results: Sequence[BucketResult]) -> dict[int, list[Rest]]:
@@ -326,9 +338,9 @@ class StepContext:
 
     def run_node(
         self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
-        coordinate: int = 0,
+        fusing: Fusing, coordinate: int = 0,
     ) -> list[BucketResult]:
-        """Take updates into a keyed operator."""
+        """Take updates into a keyed operator. If that is a Spark job, readers are done with it."""
         form = self.graph.form(node)
         schema = form.taken
         output = None if node.kernel is None else form.output
@@ -353,9 +365,46 @@ class StepContext:
             coordinate,
         )
         runner, feeds = self._choose(feeds)
-        results = runner.run(work, schema, feeds)
+        if isinstance(runner, LocalRunner):
+            results = runner.run(work, schema, feeds)
+            self._count(runner, results)
+            return results
+        fused = fusing(node)
+        found: dict[int, list[BucketResult]] = {}
+        for result in runner.run(work, schema, feeds, list(fused.values())):
+            found.setdefault(result.operator, []).append(result)
+        for number, reader in enumerate(fused, 1):
+            if number in found:
+                self.given_before[reader] = found[number]
+                self._count(runner, found[number])
+        results = found.get(0, [])
         self._count(runner, results)
         return results
+
+    def fused(
+        self, node: Keyed, read_of: Callable[[Reader, Mapping[Node, int]], Read | None]
+    ) -> dict[Reader, Fused]:
+        """The readers that can be done in the tasks of a node's job.
+
+        Parameters
+        ----------
+        node : Keyed
+        read_of : callable
+            From a reader, and the arrangements that get updates in those tasks, to what it reads,
+            without these updates; None if it has to be done later.
+        """
+        found: dict[Reader, Fused] = {}
+        made: dict[Node, int] = {node: 0}
+        behind = self.graph.behind(node) if node.kernel is None else ()
+        for reader in behind:
+            at = {n: made[s] for n, s in enumerate(reader.arranged) if s in made}
+            whole = all(s in made or s not in behind for s in reader.arranged)
+            read = read_of(reader, made) if whole else None
+            if read is not None:
+                found[reader] = Fused(read, at)
+                if reader.keeps:
+                    made[reader] = len(found)
+        return found
 
     def _count(
         self, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]

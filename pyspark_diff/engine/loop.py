@@ -32,10 +32,11 @@ from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
+from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Rest
+from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
@@ -208,7 +209,8 @@ class Iteration:
             if feeds:
                 trace = step.trace(node, self.lower)
                 results = step.run_node(
-                    node, trace, self.lower, self.upper, feeds, pack(at)
+                    node, trace, self.lower, self.upper, feeds,
+                    lambda node: self._fused(node, at), pack(at),
                 )
                 self._take(node, results)
         elif isinstance(node, Reader):
@@ -422,23 +424,31 @@ class Iteration:
         if not (due or fresh):
             step.emitted[node] = tuple(later)
             return
+        read = self._read(node, at, due)
+        rows = sum(held for _, held in due.values())
+        for source, view in zip(node.arranged, read.views):
+            if first[source]:
+                rows += view.rows if source.loop is None else self._rows.get(source, 0)
+        results = step.read(node, read, rows)
+        self._take(node, results, later, step.rest_of(read, results))
+
+    def _read(
+        self, node: Reader, at: Coordinate, due: Mapping[int, tuple[list[str], int]]
+    ) -> Read:
+        """What a reader reads of its arrangements, as they are, when a coordinate is processed."""
         views = tuple(self._view(source, at) for source in node.arranged)
-        read = replace(
-            step.read_of(node, views, self.lower, self.upper),
+        return replace(
+            self.step.read_of(node, views, self.lower, self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
             # What it gives at one coordinate it has to know at others.
             keeps=node.keeps, since=None,
         )
-        results: list[BucketResult] = []
-        rest: dict[int, list[Rest]] = {}
-        if read.buckets():
-            rows = sum(held for _, held in due.values())
-            for source, view in zip(node.arranged, views):
-                if first[source]:
-                    rows += view.rows if source.loop is None else self._rows.get(source, 0)
-            results = step.read(read, rows)
-            rest = step.rest_of(read, results)
-        self._take(node, results, later, rest)
+
+    def _fused(self, node: Keyed, at: Coordinate) -> dict[Reader, Fused]:
+        """The readers that are done with a node's job."""
+        return self.step.fused(
+            node, lambda reader, made: self._read(reader, at, self._due.get((reader, at), {}))
+        )
 
     def _take(
         self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = (),

@@ -28,6 +28,9 @@ from pyspark_diff.operators.inspect import Inspect, in_order
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.fused import Fused
+from pyspark_diff.runners.read import Read
+from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.spine import Trace
@@ -238,26 +241,55 @@ class Step:
         upper = context.frontiers[node]
         now = context.gated(node, context.graph.feeds(node.inputs[0], context.emitted), upper)
         trace = context.trace(node, lower)
-        results = context.run_node(node, trace, lower, upper, now) if now else []
+        results: list[BucketResult] = []
+        if now:
+            results = context.run_node(node, trace, lower, upper, now, self._fused)
         context.emit(node, results, upper)
         if node.keeps:
             context.traces[node] = context.extended(node, trace, results, upper)
 
-    def _reader(self, node: Reader, lower: Antichain) -> None:
+    def _fused(self, node: Keyed) -> dict[Reader, Fused]:
+        """The readers that are done with a node's job."""
         context = self._context
-        upper = context.frontiers[node]
+        uppers: dict[Node, Antichain] = {}
+
+        def read_of(reader: Reader, made: Mapping[Node, int]) -> Read | None:
+            lower = context.frontiers[reader]
+            upper = meet_all(uppers.get(n, context.frontiers[n]) for n in reader.inputs)
+            for source in filter(made.__contains__, reader.arranged):
+                begin = context.trace(source, context.frontiers[source]).upper
+                until = uppers.get(source, context.frontiers[source])
+                # Else not all that is written, or none of it, is new to the reader.
+                if not (lower.precedes(begin) and until.precedes(upper)):
+                    return None
+            uppers[reader] = upper
+            return self._read(reader, lower, upper)
+
+        return context.fused(node, read_of)
+
+    def _read(self, node: Reader, lower: Antichain, upper: Antichain) -> Read:
+        """What a reader reads of its arrangements, as they are."""
+        context = self._context
         views = tuple(
-            context.compaction.view(source, context.traces[source], lower, upper)
+            context.compaction.view(
+                source, context.trace(source, context.frontiers[source]), lower, upper
+            )
             for source in node.arranged
         )
         read = context.read_of(node, views, lower, upper)
-        rows = sum(view.rows for view in views)
         if isinstance(node.kernel, UpsertKernel):
             (changes,) = node.arranged[0].inputs
             read = replace(read, kernel=replace(node.kernel, clears=context.clears[changes]))
-            if read.kernel.visits_all:
-                rows += context.trace(node, lower).rows
-        results = context.read(read, rows) if read.buckets() else []
+        return read
+
+    def _reader(self, node: Reader, lower: Antichain) -> None:
+        context = self._context
+        upper = context.frontiers[node]
+        read = self._read(node, lower, upper)
+        rows = sum(view.rows for view in read.views)
+        if read.kernel.visits_all:
+            rows += context.trace(node, lower).rows
+        results = context.read(node, read, rows)
         context.emit(node, results, upper, context.rest_of(read, results).get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)

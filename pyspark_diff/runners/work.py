@@ -168,6 +168,8 @@ class BucketResult:
         first part of it, about how many rows they have, and the `most` by which parts are cut.
     together : mapping of int to tuple of BatchFile
         Where several buckets were done at once, the files of all of them by bucket.
+    operator : int
+        Of whom it is, where one task does the work of several: see `pyspark_diff.runners.fused`.
     """
 
     bucket: int
@@ -179,6 +181,7 @@ class BucketResult:
     due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
     rest: tuple[tuple[int, int, int, int], ...] = ()
     together: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
+    operator: int = 0
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""
