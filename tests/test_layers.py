@@ -53,8 +53,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
-        "graph growth indexed_loop live loop loop_plan lowering oscillation plan program progress "
-        "rewind state step subgraph traces".split()
+        "fusion graph growth indexed_loop live loop loop_plan lowering oscillation plan program "
+        "progress rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable feeding hold input_session "

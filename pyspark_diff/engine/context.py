@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
+from pyspark_diff.engine.fusion import Fusion, Job, Turn
 from pyspark_diff.engine.graph import Graph, Part
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
@@ -22,11 +23,11 @@ from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
+from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.local import THREADED, LocalRunner, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
@@ -44,9 +45,6 @@ from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
 _logger = logging.getLogger("pyspark_diff")
-
-#: From a node to the readers that can be done in the tasks of its job, each behind those it reads.
-Fusing = Callable[[Keyed], Mapping[Reader, Fused]]
 
 
 @dataclass
@@ -112,8 +110,8 @@ class StepContext:
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
-        #: What readers gave that were done in the tasks of a node's job, until they are visited.
-        self.given_before: dict[Reader, list[BucketResult]] = {}
+        #: What was done before its turn, and its number in the job in which it was.
+        self._before: dict[Turn, tuple[Job, int]] = {}
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
         #: What was shown and is taken back.
@@ -310,10 +308,18 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return _within(trace, since, upper)
 
-    def read(self, node: Reader, read: Read, rows: float) -> list[BucketResult]:
-        """Run a reader's kernel, where so many rows are best read, in all buckets in which that has
-        not been done where what it reads was written."""
-        results = self.given_before.pop(node, [])
+    def read(
+        self, node: Reader, read: Read, rows: float
+    ) -> tuple[list[BucketResult], dict[int, list[Rest]]]:
+        """Run a reader's kernel, where so many rows are best read, in all buckets in which it has
+        not been done before its turn. Gives what it leaves to be made, too, by coordinate."""
+        results: list[BucketResult] = []
+        reads: dict[int, Read] = {}
+        job, number = self._before.pop((node, pack(read.at)), (None, 0))
+        if job is not None and job.holds(number):
+            results = job.results(number)
+            reads = {one.bucket: job.read(number, one.bucket) for one in results if one.rest}
+            self._count(self.spark_runner, results)
         done = {result.bucket for result in results}
         left = [bucket for bucket in read.buckets() if bucket not in done]
         if left:
@@ -321,14 +327,17 @@ class StepContext:
             more = runner.read(replace(read, chosen=tuple(left)) if done else read, rows)
             self._count(runner, more)
             results = [*results, *more]
-        return results
+        return results, self._rest(read, reads, results)
 
-    def rest_of(self, read: Read, results: Sequence[BucketResult]) -> dict[int, list[Rest]]:
-        """What a reader leaves to be made, by coordinate."""
+    def _rest(
+        self, read: Read, reads: Mapping[int, Read], results: Sequence[BucketResult]
+    ) -> dict[int, list[Rest]]:
+        """What is left to be made of what was read, in some buckets otherwise than in others."""
         found: dict[int, list[Rest]] = {}
         for result in results:
             for code, first, rows, most in result.rest:
-                as_made = replace(read, most=most)  # else its parts would be cut elsewhere
+                # With another `most` its parts would be cut elsewhere.
+                as_made = replace(reads.get(result.bucket, read), most=most)
                 rest = Rest(as_made, result.bucket, code, first, rows)
                 found.setdefault(code, []).append(rest)
         for every in found.values():
@@ -336,21 +345,19 @@ class StepContext:
             _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
         return found
 
-    def run_node(
-        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
-        fusing: Fusing, coordinate: int = 0,
-    ) -> list[BucketResult]:
-        """Take updates into a keyed operator. If that is a Spark job, readers are done with it."""
+    def work_of(
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, coordinate: int = 0
+    ) -> Work:
+        """What a keyed operator does with updates."""
         form = self.graph.form(node)
-        schema = form.taken
         output = None if node.kernel is None else form.output
         # A complete collection is never looked up again, unless somebody reads it or takes it back.
         used = not upper.is_empty or node.kernel is None or node in self.kept.nodes
         keeps = node.keeps and used
-        work = Work(
+        return Work(
             self.graph.program.name(node),
             form.layout,
-            schema.names,
+            form.taken.names,
             self.settings.buckets,
             node.kernel,
             output,
@@ -364,47 +371,31 @@ class StepContext:
             node.diff_columns,
             coordinate,
         )
+
+    def run_node(
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
+        fusion: Callable[[], Fusion], coordinate: int = 0,
+    ) -> list[BucketResult]:
+        """Take updates into a keyed operator. If that is a Spark job, others are done with it."""
+        job, number = self._before.pop((node, coordinate), (None, 0))
+        if job is not None and job.took(number, feeds):
+            results = job.results(number)
+            self._count(self.spark_runner, results)
+            return results
+        schema = self.graph.form(node).taken
+        work = self.work_of(node, trace, lower, upper, coordinate)
         runner, feeds = self._choose(feeds)
         if isinstance(runner, LocalRunner):
             results = runner.run(work, schema, feeds)
-            self._count(runner, results)
-            return results
-        fused = fusing(node)
-        found: dict[int, list[BucketResult]] = {}
-        for result in runner.run(work, schema, feeds, list(fused.values())):
-            found.setdefault(result.operator, []).append(result)
-        for number, reader in enumerate(fused, 1):
-            if number in found:
-                self.given_before[reader] = found[number]
-                self._count(runner, found[number])
-        results = found.get(0, [])
+        else:
+            turns = fusion().turns
+            every = runner.run(work, schema, feeds, list(turns.values()))
+            self.written.extend(path for result in every for path in result.paths())
+            job = Job(node, turns, every)
+            self._before.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
+            results = job.results(0)
         self._count(runner, results)
         return results
-
-    def fused(
-        self, node: Keyed, read_of: Callable[[Reader, Mapping[Node, int]], Read | None]
-    ) -> dict[Reader, Fused]:
-        """The readers that can be done in the tasks of a node's job.
-
-        Parameters
-        ----------
-        node : Keyed
-        read_of : callable
-            From a reader, and the arrangements that get updates in those tasks, to what it reads,
-            without these updates; None if it has to be done later.
-        """
-        found: dict[Reader, Fused] = {}
-        made: dict[Node, int] = {node: 0}
-        behind = self.graph.behind(node) if node.kernel is None else ()
-        for reader in behind:
-            at = {n: made[s] for n, s in enumerate(reader.arranged) if s in made}
-            whole = all(s in made or s not in behind for s in reader.arranged)
-            read = read_of(reader, made) if whole else None
-            if read is not None:
-                found[reader] = Fused(read, at)
-                if reader.keeps:
-                    made[reader] = len(found)
-        return found
 
     def _count(
         self, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
@@ -446,7 +437,10 @@ class StepContext:
         rest: Sequence[Rest] = (),
     ) -> None:
         """Hand on what a node gave."""
-        self.emitted[node] = self.given(node, [r.output for r in results], upper, rest)
+        feeds = self.given(node, [r.output for r in results], upper, rest)
+        self.emitted[node] = feeds
+        for job in {id(job): job for job, _ in self._before.values()}.values():
+            job.emitted(node, results, feeds)
 
     def given(
         self, node: Arranged, outputs: Sequence[Given], upper: Antichain, rest: Sequence[Rest] = ()

@@ -211,31 +211,9 @@ class Graph:
         return found
 
     @cached_property
-    def _places(self) -> dict[Node, int]:
+    def places(self) -> Mapping[Node, int]:
+        """The place of each node in the order in which they run."""
         return {node: place for place, node in enumerate(self.nodes)}
-
-    @cached_property
-    def _behind(self) -> dict[Arranged, tuple[Reader, ...]]:
-        return {}
-
-    def behind(self, node: Arranged) -> tuple[Reader, ...]:
-        """The readers that could run as soon as a node has, in order: in the same loop, of nothing
-        but its arrangement, those of each other, and those of nodes that run before it."""
-        found = self._behind.get(node)
-        if found is None:
-            places, ready = self._places, dict[Reader, None]()
-            waiting = list(self.readers[node])
-            while waiting:
-                reader = min(waiting, key=places.__getitem__)
-                waiting.remove(reader)
-                if reader.loop is node.loop and reader not in ready and all(
-                    source is node or source in ready or places[source] < places[node]
-                    for source in reader.arranged
-                ):
-                    ready[reader] = None
-                    waiting += self.readers[reader]
-            found = self._behind[node] = tuple(ready)
-        return found
 
     @cached_property
     def part_of(self) -> dict[Node, Part]:

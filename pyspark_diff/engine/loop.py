@@ -12,13 +12,14 @@ import heapq
 import logging
 import time
 from dataclasses import replace
-from typing import Mapping, Sequence
+from typing import Callable, Container, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
@@ -32,7 +33,6 @@ from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
@@ -210,7 +210,7 @@ class Iteration:
                 trace = step.trace(node, self.lower)
                 results = step.run_node(
                     node, trace, self.lower, self.upper, feeds,
-                    lambda node: self._fused(node, at), pack(at),
+                    lambda: self._fusion(node, at), pack(at),
                 )
                 self._take(node, results)
         elif isinstance(node, Reader):
@@ -403,14 +403,15 @@ class Iteration:
         trace = self.step.trace(node, self.lower)
         return self.step.compaction.view(node, trace, self.lower, self.upper)
 
-    def _view(self, node: Arranged, at: Coordinate) -> View:
-        """An arrangement as its readers see it when a coordinate is processed."""
+    def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> View:
+        """An arrangement as its readers see it when a coordinate is processed, or before it is
+        visited there."""
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self.outer(node)
             return view.at_coordinate(view.new if first else {}, first)
         view = self.inner(node)
-        return view.at_coordinate(self._fresh.get(node, {}) if first else {}, False)
+        return view.at_coordinate(self._fresh.get(node, {}) if first and visited else {}, False)
 
     def _reader(self, node: Reader, at: Coordinate) -> None:
         step = self.step
@@ -429,14 +430,16 @@ class Iteration:
         for source, view in zip(node.arranged, read.views):
             if first[source]:
                 rows += view.rows if source.loop is None else self._rows.get(source, 0)
-        results = step.read(node, read, rows)
-        self._take(node, results, later, step.rest_of(read, results))
+        results, rest = step.read(node, read, rows)
+        self._take(node, results, later, rest)
 
     def _read(
-        self, node: Reader, at: Coordinate, due: Mapping[int, tuple[list[str], int]]
+        self, node: Reader, at: Coordinate, due: Mapping[int, tuple[list[str], int]],
+        made: Container[Node] = (),
     ) -> Read:
-        """What a reader reads of its arrangements, as they are, when a coordinate is processed."""
-        views = tuple(self._view(source, at) for source in node.arranged)
+        """What a reader reads of its arrangements when a coordinate is processed, as they are: some
+        before they are visited there."""
+        views = tuple(self._view(source, at, source not in made) for source in node.arranged)
         return replace(
             self.step.read_of(node, views, self.lower, self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
@@ -444,10 +447,46 @@ class Iteration:
             keeps=node.keeps, since=None,
         )
 
-    def _fused(self, node: Keyed, at: Coordinate) -> dict[Reader, Fused]:
-        """The readers that are done with a node's job."""
-        return self.step.fused(
-            node, lambda reader, made: self._read(reader, at, self._due.get((reader, at), {}))
+    def _fusion(self, node: Keyed, at: Coordinate) -> Fusion:
+        """What is done in the tasks of a node's job: of this iteration, and of the next."""
+        loop, places = node.loop, self._graph.places
+        assert loop is not None
+        place = places[node]
+        own = [other for other in self._graph.nodes if other.loop is loop]
+        before = [other for other in own if places[other] < place]
+        after = [other for other in own if places[other] > place]
+        now = self._visits(
+            at, {**self.step.emitted, **unknown(after)}, lambda n: places[n] < place
+        )
+        fusion = Fusion(self._graph, node, now)
+        fusion.follow(now, after)
+        then = times.step(at)
+        if then[-1] < loop.max_iterations:
+            reached = unknown(own)
+            for other in own:
+                if isinstance(other, Variable) and (other, then) not in self._back:
+                    result = self._graph.program.results[other]
+                    reached[other] = self._graph.feeds(result, now.emitted, now.seen)
+                elif isinstance(other, Enter):
+                    reached[other] = ()
+                elif isinstance(other, EnterAt):
+                    reached[other] = tuple(self._later.get((other, then), ()))
+            # What is visited in this iteration, and not in between, is there as the next finds it.
+            following = self._visits(then, reached, lambda n: n.depth < node.depth)
+            fusion.follow(following, before)
+        return fusion
+
+    def _visits(
+        self, at: Coordinate, emitted: dict[Node, tuple[Feed, ...]],
+        stands: Callable[[Arranged], bool],
+    ) -> Visits:
+        step = self.step
+        return Visits(
+            pack(at), _seen(at), emitted, stands,
+            lambda node, made: self._read(node, at, self._due.get((node, at), {}), made),
+            lambda node: step.work_of(
+                node, step.trace(node, self.lower), self.lower, self.upper, pack(at)
+            ),
         )
 
     def _take(

@@ -10,12 +10,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from operator import itemgetter
-from typing import Mapping, Sequence
+from typing import Container, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
@@ -28,9 +29,8 @@ from pyspark_diff.operators.inspect import Inspect, in_order
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
-from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.read import Read
-from pyspark_diff.runners.work import BucketResult
+from pyspark_diff.runners.work import BucketResult, Work
 from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.spine import Trace
@@ -243,29 +243,50 @@ class Step:
         trace = context.trace(node, lower)
         results: list[BucketResult] = []
         if now:
-            results = context.run_node(node, trace, lower, upper, now, self._fused)
+            results = context.run_node(
+                node, trace, lower, upper, now, lambda: self._fusion(node)
+            )
         context.emit(node, results, upper)
         if node.keeps:
             context.traces[node] = context.extended(node, trace, results, upper)
 
-    def _fused(self, node: Keyed) -> dict[Reader, Fused]:
-        """The readers that are done with a node's job."""
+    def _fusion(self, node: Keyed) -> Fusion:
+        """What is done in the tasks of a node's job."""
         context = self._context
+        graph, places = context.graph, context.graph.places
+        place = places[node]
+        after = graph.nodes[place + 1:]
         uppers: dict[Node, Antichain] = {}
 
-        def read_of(reader: Reader, made: Mapping[Node, int]) -> Read | None:
-            lower = context.frontiers[reader]
-            upper = meet_all(uppers.get(n, context.frontiers[n]) for n in reader.inputs)
-            for source in filter(made.__contains__, reader.arranged):
+        def upper_of(other: Node) -> Antichain:
+            if places[other] <= place:
+                return context.frontiers[other]
+            if other not in uppers:
+                uppers[other] = meet_all(map(upper_of, other.inputs))
+            return uppers[other]
+
+        def read_of(reader: Reader, made: Container[Node]) -> Read | None:
+            lower, upper = context.frontiers[reader], upper_of(reader)
+            for source in reader.arranged:
                 begin = context.trace(source, context.frontiers[source]).upper
-                until = uppers.get(source, context.frontiers[source])
                 # Else not all that is written, or none of it, is new to the reader.
-                if not (lower.precedes(begin) and until.precedes(upper)):
+                if source in made and not (
+                    lower.precedes(begin) and upper_of(source).precedes(upper)
+                ):
                     return None
-            uppers[reader] = upper
             return self._read(reader, lower, upper)
 
-        return context.fused(node, read_of)
+        def work_of(other: Keyed) -> Work:
+            lower = context.frontiers[other]
+            return context.work_of(other, context.trace(other, lower), lower, upper_of(other))
+
+        visits = Visits(
+            0, 0, {**context.emitted, **unknown(after)},
+            lambda source: places[source] < place, read_of, work_of,
+        )
+        fusion = Fusion(graph, node, visits)
+        fusion.follow(visits, [other for other in after if other.loop is None])
+        return fusion
 
     def _read(self, node: Reader, lower: Antichain, upper: Antichain) -> Read:
         """What a reader reads of its arrangements, as they are."""
@@ -289,8 +310,8 @@ class Step:
         rows = sum(view.rows for view in read.views)
         if read.kernel.visits_all:
             rows += context.trace(node, lower).rows
-        results = context.read(node, read, rows)
-        context.emit(node, results, upper, context.rest_of(read, results).get(0, ()))
+        results, rest = context.read(node, read, rows)
+        context.emit(node, results, upper, rest.get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)
             context.traces[node] = context.extended(node, trace, results, upper)

@@ -85,22 +85,22 @@ class SparkRunner:
             Data columns of the feeds after their chains, in the layout's order.
         feeds : sequence of Feed
         fused : sequence of Fused
-            Readers that are done in the same tasks.
+            What else is done in the same tasks.
 
         Returns
         -------
         list of BucketResult
-            Of the buckets that had updates; and of readers those of the buckets in which they were
-            done.
+            Of the buckets that had updates; and of what else was done of the buckets in which it
+            was.
         """
         if not feeds:
             return []
         storage.settle(path for files in work.files.values() for path in files)
-        storage.settle(path for one in fused for path in one.read.paths())
+        storage.settle(path for one in fused for path in one.paths())
         for feed in feeds:
             self._settle(feed.source.rest)
         lent: list[str] = []
-        directories = [work.directory, *(one.read.directory for one in fused)]
+        directories = [work.directory, *(one.directory for one in fused)]
         with ExitStack() as stack:
             for directory in directories:
                 stack.enter_context(storage.made(directory))

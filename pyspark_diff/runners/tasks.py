@@ -28,7 +28,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory, spare_collector
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
-from pyspark_diff.runners.fused import Fused, read_behind
+from pyspark_diff.runners.fused import Fused, run_behind
 from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, Rest, read_bucket
@@ -113,8 +113,8 @@ def write_parts(
 
 
 def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from one bucket's blobs to its result, and to those of readers that
-    are done there. Partition i has bucket i."""
+    """A ``mapInArrow`` function from one bucket's blobs to its result, and to those of what else
+    is done there. Partition i has bucket i."""
 
     def blobs(batches: Batches) -> Iterator[tuple[int, int, pa.Buffer]]:
         for batch in batches:
@@ -250,16 +250,15 @@ def _results(
 
 
 def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iterator[Row]:
-    """The results of a bucket; readers may have something to do in one that took nothing in."""
+    """The results of a bucket; others may have something to do in one that took nothing in."""
     outputs = work.buckets * (1 + len(fused))
     for bucket in intake.buckets() or [here]:
-        taken: Sequence[BatchFile] = ()
+        taken = None
         if bucket in intake.rows:
-            made = run_bucket(work, bucket, intake, Waiting(work.most))
-            taken = made.files
-            yield _result(made, work.directory, outputs)
-        for read in read_behind(fused, bucket, taken):
-            yield _result(read, fused[read.operator - 1].read.directory, outputs)
+            taken = run_bucket(work, bucket, intake, Waiting(work.most))
+            yield _result(taken, work.directory, outputs)
+        for made in run_behind(fused, bucket, taken):
+            yield _result(made, fused[made.operator - 1].directory, outputs)
 
 
 def _result(result: BucketResult, directory: str, outputs: int) -> Row:
