@@ -1,11 +1,23 @@
-"""How many Spark jobs there are: one for each exchange, with the readers in the same tasks."""
+"""How many Spark jobs there are: one for each exchange, with all else in the same tasks.
+
+    done before its turn = done in its turn
+"""
 
 from collections import Counter
+from contextlib import contextmanager
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Run, programs, schedules
+from test_iterate import looping
 
 from pyspark_diff import Dataflow, graphs
+from pyspark_diff.engine import fusion
 from pyspark_diff.runners import spark as spark_runner
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.trace import storage
 
 NODES, BUCKETS = 12, 3
 
@@ -62,3 +74,66 @@ def test_a_program_without_loops_is_a_job_for_each_exchange(spark, jobs):
         # the groups, and what is kept by the whole record.
         assert len(jobs) == 6 and flow.report.spark_runs == 10
         assert sorted(map(tuple, sums.at().collect())) == [(0, 63), (1, 70), (2, 57)]
+
+
+@contextmanager
+def tasks_here(random):
+    """Tasks run in this process, many in the time of a job; some of what they do before its turn is
+    lost now and then. Gives whether what was taken before its turn was used, each time."""
+    used = []
+    run, took = SparkRunner.run, fusion.Job.took
+
+    def tasks(spark, count, do):
+        return [given for number in range(count) for given in do(number)]
+
+    def moved(spark, makers, buckets, do):
+        found = [[] for _ in range(buckets)]
+        for count, make in makers:
+            for number in range(count):
+                for bucket, made in make(number):
+                    found[bucket].append(made)
+        return [given for bucket, made in enumerate(found) for given in do(bucket, made)]
+
+    def losing(*arguments):
+        kept, share = [], random.choice([0, 0, 0.3])
+        for one in run(*arguments):
+            if one.operator and random.random() < share:
+                storage.remove_files(list(one.paths()))
+            else:
+                kept.append(one)
+        return kept
+
+    def noted(*arguments):
+        used.append(took(*arguments))
+        return used[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_runner, "run_tasks", tasks)
+        patch.setattr(spark_runner, "run_moved", moved)
+        patch.setattr(SparkRunner, "run", losing)
+        patch.setattr(fusion.Job, "took", noted)
+        yield used
+
+
+def check(spark, data, program, most, **options):
+    schedule = data.draw(schedules(program.inputs, most=most))
+    held = data.draw(st.sampled_from([0, 1, 4096]))
+    with tasks_here(Random(data.draw(st.integers(0, 99)))) as used:
+        buckets = data.draw(st.integers(1, 3))
+        with Run(spark, program, runner="spark", buckets=buckets, held=held, **options) as run:
+            for actions in schedule:
+                run.step(actions)
+            run.finish()
+    return used
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(data=st.data())
+def test_random_programs(spark, data):
+    check(spark, data, data.draw(programs(most=5)), 4)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(data=st.data())
+def test_random_loops(spark, data):
+    check(spark, data, data.draw(looping(data.draw(st.sampled_from([0, 0, 1, 2])))), 4)
