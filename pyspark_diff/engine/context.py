@@ -34,7 +34,14 @@ from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.view import View
-from pyspark_diff.runners.work import BucketResult, Work, files_of, merge_together, write_file
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Merge,
+    Work,
+    files_of,
+    merge_together,
+    write_file,
+)
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -217,9 +224,8 @@ class StepContext:
             early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
             if not early or len(early) == 1 and early[0].description.since == trace.since:
                 continue
-            files = self._merge(
-                node, early, _within(trace, trace.since, trace.upper), every=True
-            )
+            until = _within(trace, trace.since, trace.upper)
+            (files,) = self._merged([(node, early, until)], every=True)
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
 
@@ -469,48 +475,74 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return trace.extended(upper, since, files_of(results))
 
-    def merged(
-        self, node: Arranged, trace: Trace, fences: Sequence[Antichain], least: int = 0
-    ) -> Trace:
-        """The trace with those batches merged for which it is due; by Spark only so many at once.
-        """
-        for first, stop in reversed(trace.due(fences)):
-            batches = trace.batches[first:stop]
-            if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
-                continue
-            # Beyond a reader's frontier times still tell old updates from new ones.
-            settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = _within(trace, trace.since, trace.upper) if settled else None
-            reached = trace.since if settled else batches[0].description.since
-            trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
-        return trace
+    def merge(
+        self, traces: Mapping[Arranged, tuple[Trace, Sequence[Antichain]]], least: int = 0
+    ) -> None:
+        """Merge those batches of traces for which it is due; by Spark only so many at once.
 
-    def _merge(
-        self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
+        Parameters
+        ----------
+        traces : mapping of Arranged to (Trace, sequence of Antichain)
+            With the frontiers that no merge may cross.
+        least : int
+        """
+        due: list[tuple[Arranged, int, int, Antichain]] = []
+        wanted: list[tuple[Arranged, Sequence[Batch], int | None]] = []
+        for node, (trace, fences) in traces.items():
+            self.traces[node] = trace
+            for first, stop in reversed(trace.due(fences)):
+                batches = trace.batches[first:stop]
+                if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
+                    continue
+                # Beyond a reader's frontier times still tell old updates from new ones.
+                settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
+                until = _within(trace, trace.since, trace.upper) if settled else None
+                reached = trace.since if settled else batches[0].description.since
+                due.append((node, first, stop, reached))
+                wanted.append((node, batches, until))
+        for (node, first, stop, reached), files in zip(due, self._merged(wanted)):
+            self.traces[node] = self.traces[node].merged(first, stop, reached, files)
+
+    def _merged(
+        self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], every: bool = False
+    ) -> list[Mapping[int, tuple[BatchFile, ...]]]:
+        """One batch of several, each time: by bucket its files. Of many rows those of a bucket that
+        is in one of them only stay as they are, if not every one is to be written."""
+        found: list[Mapping[int, tuple[BatchFile, ...]]] = []
+        by_spark: list[tuple[int, Merge]] = []
+        for node, batches, since in wanted:
+            rows = sum(batch.rows for batch in batches)
+            self.report.rows_merged += rows
+            few, directory = self.settings.few(rows), self.directory_of(node)
+            if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
+                layout = self.graph.form(node).layout
+                whole = merge_together(batches, directory, since, layout, self.settings.buckets)
+                self.written.extend(file.path for files in whole.values() for file in files)
+                found.append(whole)
+                continue
+            several: dict[int, list[str]] = {}
+            merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
+            for bucket, files in merged.items():
+                all_ = [file.path for batch in batches for file in batch.files.get(bucket, ())]
+                if every or len(all_) > len(files):
+                    several[bucket] = all_
+            merge = Merge(several, directory, since, self.settings.piece_rows)
+            if several and not few:
+                by_spark.append((len(found), merge))
+            found.append(self._over(merged, self.local.merge(merge) if several and few else {}))
+        if by_spark:  # all in one job
+            made = self.spark_runner.merge([merge for _, merge in by_spark])
+            for (place, _), written in zip(by_spark, made):
+                found[place] = self._over(found[place], written)
+        return found
+
+    def _over(
+        self, merged: Mapping[int, tuple[BatchFile, ...]],
+        made: Mapping[int, tuple[BatchFile, ...]],
     ) -> Mapping[int, tuple[BatchFile, ...]]:
-        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one
-        of them only stay as they are, if not every one is to be written."""
-        rows = sum(batch.rows for batch in batches)
-        self.report.rows_merged += rows
-        few, directory = self.settings.few(rows), self.directory_of(node)
-        if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
-            layout = self.graph.form(node).layout
-            whole = merge_together(batches, directory, since, layout, self.settings.buckets)
-            self.written.extend(file.path for files in whole.values() for file in files)
-            return whole
-        several: dict[int, tuple[BatchFile, ...]] = {}
-        merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
-        for bucket, files in merged.items():
-            all_ = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
-            if every or len(all_) > len(files):
-                several[bucket] = all_
-        if several:
-            paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
-            runner = self.local if few else self.spark_runner
-            made = runner.merge(paths, directory, since, self.settings.piece_rows)
-            self.written.extend(file.path for files in made.values() for file in files)
-            merged.update(made)
-        return {bucket: files for bucket, files in merged.items() if files}
+        """The files of a batch, with those that were written in the place of others."""
+        self.written.extend(file.path for files in made.values() for file in files)
+        return {bucket: files for bucket, files in {**merged, **made}.items() if files}
 
     def directory_of(self, node: Node) -> str:
         """A new directory for a node's files."""

@@ -525,7 +525,7 @@ class IndexedLoop:
             step.written.extend(file.path for made in files.values() for file in made)
             if files:
                 trace = step.trace(node, around.lower).joined(around.lower, around.upper, files)
-                step.traces[node] = step.merged(node, trace, [around.lower])
+                step.merge({node: (trace, [around.lower])})
         for leave, held in self._left.items():
             step.emitted[leave] = self._feed(leave, together(held))
 

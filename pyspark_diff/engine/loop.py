@@ -169,13 +169,11 @@ class Iteration:
                 self._loop(item, at)
             else:
                 self._visit(item, at)
-        for node in own:
-            if node in self._fresh and isinstance(node, Arranged):
-                # Not across what stood before the step: readers tell it from what is new.
-                trace = self.step.traces[node]
-                self.step.traces[node] = self.step.merged(
-                    node, trace, [self.lower], MERGED
-                )
+        # Not across what stood before the step: readers tell it from what is new.
+        self.step.merge({
+            node: (self.step.traces[node], [self.lower]) for node in own
+            if node in self._fresh and isinstance(node, Arranged)
+        }, MERGED)
         self.went[subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)

@@ -83,10 +83,10 @@ class Step:
         large = large_work() if rows >= LARGE else nullcontext()
         with progress(context, bars=self._on_iteration is None), large:
             outbox.extend(self.process(arrivals, upper))
-        for part in context.parts:
-            for node in part.arranged:
-                if node in context.traces:
-                    context.traces[node] = self._compacted(node, context.traces[node])
+        context.merge({
+            node: self._settled(node, context.traces[node])
+            for part in context.parts for node in part.arranged if node in context.traces
+        })
         old = context.state
         new = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
         taken = {**old.taken, **new}
@@ -316,12 +316,11 @@ class Step:
             trace = context.trace(node, lower)
             context.traces[node] = context.extended(node, trace, results, upper)
 
-    def _compacted(self, node: Arranged, trace: Trace) -> Trace:
-        """The trace when all readers have gone on: compacted, and merged where that is due."""
+    def _settled(self, node: Arranged, trace: Trace) -> tuple[Trace, Sequence[Antichain]]:
+        """The trace when all readers have gone on, and the frontiers that no merge may cross."""
         context = self._context
         upper = context.frontiers[node]
         if not context.compaction.needed(node, context.frontiers, upper):
-            return Trace(trace.lower, trace.upper, trace.upper)
+            return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        fences = context.compaction.fences(node, context.frontiers)
-        return context.merged(node, replace(trace, since=since), fences)
+        return replace(trace, since=since), context.compaction.fences(node, context.frontiers)

@@ -10,7 +10,7 @@ import json
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
+from typing import Any, Callable, ContextManager, Sequence, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Split, Work
+from pyspark_diff.runners.work import BucketResult, Merge, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import needs_job, planned_by_bucket, reads_buckets
@@ -206,20 +206,19 @@ class SparkRunner:
         with self.around():
             return run_job(self.session, job, self._stop.check)
 
-    def merge(
-        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
-    ) -> dict[int, tuple[BatchFile, ...]]:
-        """Merge the files of each bucket, a task each, without a shuffle."""
-        listed = sorted(files.items())
-        storage.settle(path for _, paths in listed for path in paths)
-        do = tasks.merge_buckets(listed, directory, since, most)
-        with storage.made(directory):
-            rows = self._tasks(len(listed), do)
-        merged = {}
-        for bucket, text, _, error in rows:
+    def merge(self, merges: Sequence[Merge]) -> list[dict[int, tuple[BatchFile, ...]]]:
+        """Merge the files of some arrangements, a task for each bucket, without a shuffle."""
+        listed = [(merge, bucket) for merge in merges for bucket in sorted(merge.files)]
+        storage.settle(path for merge, bucket in listed for path in merge.files[bucket])
+        with ExitStack() as stack:
+            for merge in merges:
+                stack.enter_context(storage.made(merge.directory))
+            rows = self._tasks(len(listed), tasks.merge_buckets(listed))
+        merged: dict[str, dict[int, tuple[BatchFile, ...]]] = {m.directory: {} for m in merges}
+        for (merge, bucket), (_, text, _, error) in zip(listed, rows):
             tasks.raise_error(error)
-            merged[bucket] = _files(json.loads(text)["files"])
-        return merged
+            merged[merge.directory][bucket] = _files(json.loads(text)["files"])
+        return list(merged.values())
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> UpdateRows:
         """Evaluate a feed once, into files of update rows with some columns."""

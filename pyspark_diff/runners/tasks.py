@@ -32,7 +32,14 @@ from pyspark_diff.runners.fused import Fused, run_behind
 from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, Rest, read_bucket
-from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Merge,
+    Split,
+    Work,
+    merge_bucket,
+    run_bucket,
+)
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
@@ -220,14 +227,14 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     return run
 
 
-def merge_buckets(
-    files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None, most: int
-) -> Task:
-    """A task for each bucket: it merges the files."""
+def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
+    """A task for each bucket of some arrangements: it merges the files."""
 
     def run(number: int) -> Iterator[Row]:
-        bucket, paths = files[number]
-        made = merge_bucket(paths, directory, bucket, since, most)
+        merge, bucket = listed[number]
+        made = merge_bucket(
+            merge.files[bucket], merge.directory, bucket, merge.since, merge.most
+        )
         yield bucket, json.dumps({"files": _told(made)}), None
 
     return run

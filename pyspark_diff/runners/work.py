@@ -147,6 +147,28 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Merge:
+    """Files of an arrangement that become one of each bucket.
+
+    Parameters
+    ----------
+    files : mapping of int to sequence of str
+        By bucket.
+    directory : str
+        Where files go.
+    since : int or None
+        Times are advanced to it.
+    most : int
+        So many rows are held at once.
+    """
+
+    files: Mapping[int, Sequence[str]]
+    directory: str
+    since: int | None
+    most: int
+
+
+@dataclass(frozen=True)
 class BucketResult:
     """What became of one bucket.
 
