@@ -1,4 +1,4 @@
-"""The Spark runner: one job for each arrangement that has input, one task for each bucket.
+"""The Spark runner: one job for each exchange, one task for each bucket.
 
 The shuffle moves a few Arrow blobs a task, never rows, and never state. A table of Spark that is in
 the buckets of the arrangement is not moved at all: the task that reads a bucket does its work.
