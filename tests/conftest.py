@@ -58,7 +58,7 @@ LONGEST = [
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
     "test_cluster", "test_live", "test_bridge", "test_plain_columns", "test_case",
     "test_background", "test_nights", "test_sources", "test_catch_up", "test_examples",
-    "test_iterate", "test_graphs", "test_parquet", "test_quiet", "test_nothing",
+    "test_iterate", "test_graphs", "test_fused", "test_parquet", "test_quiet", "test_nothing",
     "test_handles", "test_interrupts", "test_many_rows", "test_damage", "test_durability",
     "test_blueprint", "test_stored_cases", "test_store_edges", "test_durable", "test_reopening",
     "test_law", "test_growth", "test_pyspark_names", "test_computed", "test_commit",

@@ -22,6 +22,7 @@ from pyspark_diff import Dataflow, StorageError
 from pyspark_diff.errors import from_text
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.work import Merge
 from pyspark_diff.spark.jobs import run_job
 
 
@@ -42,7 +43,7 @@ def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
 
 def merged(path):
     """What a task gives that merges one file."""
-    do = tasks.merge_buckets([(0, [str(path)])], str(path.parent), None, 1000)
+    do = tasks.merge_buckets([(Merge({0: [str(path)]}, str(path.parent), None, 1000), 0)])
     return list(tasks.told(do)(0))
 
 
@@ -72,9 +73,9 @@ def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tm
         path = tmp_path / "00000.arrow"
         path.mkdir()  # what is there is no file, which may pass
         with pytest.raises(StorageError, match=str(path)):
-            SparkRunner(spark, flow.time_type).merge(
-                {0: [str(path)]}, str(tmp_path / "merged"), None, 1000
-            )
+            SparkRunner(spark, flow.time_type).merge([
+                Merge({0: [str(path)]}, str(tmp_path / "merged"), None, 1000)
+            ])
         assert not files_of(flow) and not (tmp_path / "merged").exists()
 
 

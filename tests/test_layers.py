@@ -49,12 +49,12 @@ ROOMS: dict[str, frozenset[str]] = {
         "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
     ),
     "runners": frozenset(
-        "feed local numbers parquet pieces read spark stop tasks threads view work".split()
+        "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
     ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
-        "graph growth indexed_loop live loop loop_plan lowering oscillation plan program progress "
-        "rewind state step subgraph traces".split()
+        "fusion graph growth indexed_loop live loop loop_plan lowering oscillation plan program "
+        "progress rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable feeding hold input_session "

@@ -9,12 +9,13 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.evaluation import Evaluation
+from pyspark_diff.engine.fusion import Fusion, Job, Turn
 from pyspark_diff.engine.graph import Graph, Part
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
@@ -22,6 +23,7 @@ from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
+from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
@@ -32,7 +34,14 @@ from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.view import View
-from pyspark_diff.runners.work import BucketResult, Work, files_of, merge_together, write_file
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Merge,
+    Work,
+    files_of,
+    merge_together,
+    write_file,
+)
 from pyspark_diff.spark.bridge import JobLabel
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -108,6 +117,8 @@ class StepContext:
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
+        #: What was done before its turn, and its number in the job in which it was.
+        self._before: dict[Turn, tuple[Job, int]] = {}
         #: Inputs of which updates have been processed.
         self.fed = set(self.state.given)
         #: What was shown and is taken back.
@@ -213,9 +224,8 @@ class StepContext:
             early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
             if not early or len(early) == 1 and early[0].description.since == trace.since:
                 continue
-            files = self._merge(
-                node, early, _within(trace, trace.since, trace.upper), every=True
-            )
+            until = _within(trace, trace.since, trace.upper)
+            (files,) = self._merged([(node, early, until)], every=True)
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
 
@@ -304,19 +314,36 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return _within(trace, since, upper)
 
-    def read(self, read: Read, rows: float) -> list[BucketResult]:
-        """Run a reader's kernel, where so many rows are best read."""
-        runner = self.local if self.settings.few(rows) else self.spark_runner
-        results = runner.read(read, rows)
-        self._count(runner, results)
-        return results
+    def read(
+        self, node: Reader, read: Read, rows: float
+    ) -> tuple[list[BucketResult], dict[int, list[Rest]]]:
+        """Run a reader's kernel, where so many rows are best read, in all buckets in which it has
+        not been done before its turn. Gives what it leaves to be made, too, by coordinate."""
+        results: list[BucketResult] = []
+        reads: dict[int, Read] = {}
+        job, number = self._before.pop((node, pack(read.at)), (None, 0))
+        if job is not None and job.holds(number):
+            results = job.results(number)
+            reads = {one.bucket: job.read(number, one.bucket) for one in results if one.rest}
+            self._count(self.spark_runner, results)
+        done = {result.bucket for result in results}
+        left = [bucket for bucket in read.buckets() if bucket not in done]
+        if left:
+            runner = self.local if self.settings.few(rows) else self.spark_runner
+            more = runner.read(replace(read, chosen=tuple(left)) if done else read, rows)
+            self._count(runner, more)
+            results = [*results, *more]
+        return results, self._rest(read, reads, results)
 
-    def rest_of(self, read: Read, results: Sequence[BucketResult]) -> dict[int, list[Rest]]:
-        """What a reader leaves to be made, by coordinate."""
+    def _rest(
+        self, read: Read, reads: Mapping[int, Read], results: Sequence[BucketResult]
+    ) -> dict[int, list[Rest]]:
+        """What is left to be made of what was read, in some buckets otherwise than in others."""
         found: dict[int, list[Rest]] = {}
         for result in results:
             for code, first, rows, most in result.rest:
-                as_made = replace(read, most=most)  # else its parts would be cut elsewhere
+                # With another `most` its parts would be cut elsewhere.
+                as_made = replace(reads.get(result.bucket, read), most=most)
                 rest = Rest(as_made, result.bucket, code, first, rows)
                 found.setdefault(code, []).append(rest)
         for every in found.values():
@@ -324,21 +351,19 @@ class StepContext:
             _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
         return found
 
-    def run_node(
-        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
-        coordinate: int = 0,
-    ) -> list[BucketResult]:
-        """Take updates into a keyed operator."""
+    def work_of(
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, coordinate: int = 0
+    ) -> Work:
+        """What a keyed operator does with updates."""
         form = self.graph.form(node)
-        schema = form.taken
         output = None if node.kernel is None else form.output
         # A complete collection is never looked up again, unless somebody reads it or takes it back.
         used = not upper.is_empty or node.kernel is None or node in self.kept.nodes
         keeps = node.keeps and used
-        work = Work(
+        return Work(
             self.graph.program.name(node),
             form.layout,
-            schema.names,
+            form.taken.names,
             self.settings.buckets,
             node.kernel,
             output,
@@ -352,8 +377,29 @@ class StepContext:
             node.diff_columns,
             coordinate,
         )
+
+    def run_node(
+        self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
+        fusion: Callable[[], Fusion], coordinate: int = 0,
+    ) -> list[BucketResult]:
+        """Take updates into a keyed operator. If that is a Spark job, others are done with it."""
+        job, number = self._before.pop((node, coordinate), (None, 0))
+        if job is not None and job.took(number, feeds):
+            results = job.results(number)
+            self._count(self.spark_runner, results)
+            return results
+        schema = self.graph.form(node).taken
+        work = self.work_of(node, trace, lower, upper, coordinate)
         runner, feeds = self._choose(feeds)
-        results = runner.run(work, schema, feeds)
+        if isinstance(runner, LocalRunner):
+            results = runner.run(work, schema, feeds)
+        else:
+            turns = fusion().turns
+            every = runner.run(work, schema, feeds, list(turns.values()))
+            self.written.extend(path for result in every for path in result.paths())
+            job = Job(node, turns, every)
+            self._before.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
+            results = job.results(0)
         self._count(runner, results)
         return results
 
@@ -397,7 +443,10 @@ class StepContext:
         rest: Sequence[Rest] = (),
     ) -> None:
         """Hand on what a node gave."""
-        self.emitted[node] = self.given(node, [r.output for r in results], upper, rest)
+        feeds = self.given(node, [r.output for r in results], upper, rest)
+        self.emitted[node] = feeds
+        for job in {id(job): job for job, _ in self._before.values()}.values():
+            job.emitted(node, results, feeds)
 
     def given(
         self, node: Arranged, outputs: Sequence[Given], upper: Antichain, rest: Sequence[Rest] = ()
@@ -426,48 +475,74 @@ class StepContext:
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
         return trace.extended(upper, since, files_of(results))
 
-    def merged(
-        self, node: Arranged, trace: Trace, fences: Sequence[Antichain], least: int = 0
-    ) -> Trace:
-        """The trace with those batches merged for which it is due; by Spark only so many at once.
-        """
-        for first, stop in reversed(trace.due(fences)):
-            batches = trace.batches[first:stop]
-            if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
-                continue
-            # Beyond a reader's frontier times still tell old updates from new ones.
-            settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-            until = _within(trace, trace.since, trace.upper) if settled else None
-            reached = trace.since if settled else batches[0].description.since
-            trace = trace.merged(first, stop, reached, self._merge(node, batches, until))
-        return trace
+    def merge(
+        self, traces: Mapping[Arranged, tuple[Trace, Sequence[Antichain]]], least: int = 0
+    ) -> None:
+        """Merge those batches of traces for which it is due; by Spark only so many at once.
 
-    def _merge(
-        self, node: Arranged, batches: Sequence[Batch], since: int | None, every: bool = False
+        Parameters
+        ----------
+        traces : mapping of Arranged to (Trace, sequence of Antichain)
+            With the frontiers that no merge may cross.
+        least : int
+        """
+        due: list[tuple[Arranged, int, int, Antichain]] = []
+        wanted: list[tuple[Arranged, Sequence[Batch], int | None]] = []
+        for node, (trace, fences) in traces.items():
+            self.traces[node] = trace
+            for first, stop in reversed(trace.due(fences)):
+                batches = trace.batches[first:stop]
+                if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
+                    continue
+                # Beyond a reader's frontier times still tell old updates from new ones.
+                settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
+                until = _within(trace, trace.since, trace.upper) if settled else None
+                reached = trace.since if settled else batches[0].description.since
+                due.append((node, first, stop, reached))
+                wanted.append((node, batches, until))
+        for (node, first, stop, reached), files in zip(due, self._merged(wanted)):
+            self.traces[node] = self.traces[node].merged(first, stop, reached, files)
+
+    def _merged(
+        self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], every: bool = False
+    ) -> list[Mapping[int, tuple[BatchFile, ...]]]:
+        """One batch of several, each time: by bucket its files. Of many rows those of a bucket that
+        is in one of them only stay as they are, if not every one is to be written."""
+        found: list[Mapping[int, tuple[BatchFile, ...]]] = []
+        by_spark: list[tuple[int, Merge]] = []
+        for node, batches, since in wanted:
+            rows = sum(batch.rows for batch in batches)
+            self.report.rows_merged += rows
+            few, directory = self.settings.few(rows), self.directory_of(node)
+            if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
+                layout = self.graph.form(node).layout
+                whole = merge_together(batches, directory, since, layout, self.settings.buckets)
+                self.written.extend(file.path for files in whole.values() for file in files)
+                found.append(whole)
+                continue
+            several: dict[int, list[str]] = {}
+            merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
+            for bucket, files in merged.items():
+                all_ = [file.path for batch in batches for file in batch.files.get(bucket, ())]
+                if every or len(all_) > len(files):
+                    several[bucket] = all_
+            merge = Merge(several, directory, since, self.settings.piece_rows)
+            if several and not few:
+                by_spark.append((len(found), merge))
+            found.append(self._over(merged, self.local.merge(merge) if several and few else {}))
+        if by_spark:  # all in one job
+            made = self.spark_runner.merge([merge for _, merge in by_spark])
+            for (place, _), written in zip(by_spark, made):
+                found[place] = self._over(found[place], written)
+        return found
+
+    def _over(
+        self, merged: Mapping[int, tuple[BatchFile, ...]],
+        made: Mapping[int, tuple[BatchFile, ...]],
     ) -> Mapping[int, tuple[BatchFile, ...]]:
-        """One batch of several: by bucket its files. Of many rows those of a bucket that is in one
-        of them only stay as they are, if not every one is to be written."""
-        rows = sum(batch.rows for batch in batches)
-        self.report.rows_merged += rows
-        few, directory = self.settings.few(rows), self.directory_of(node)
-        if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
-            layout = self.graph.form(node).layout
-            whole = merge_together(batches, directory, since, layout, self.settings.buckets)
-            self.written.extend(file.path for files in whole.values() for file in files)
-            return whole
-        several: dict[int, tuple[BatchFile, ...]] = {}
-        merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
-        for bucket, files in merged.items():
-            all_ = tuple(file for batch in batches for file in batch.files.get(bucket, ()))
-            if every or len(all_) > len(files):
-                several[bucket] = all_
-        if several:
-            paths = {bucket: [file.path for file in files] for bucket, files in several.items()}
-            runner = self.local if few else self.spark_runner
-            made = runner.merge(paths, directory, since, self.settings.piece_rows)
-            self.written.extend(file.path for files in made.values() for file in files)
-            merged.update(made)
-        return {bucket: files for bucket, files in merged.items() if files}
+        """The files of a batch, with those that were written in the place of others."""
+        self.written.extend(file.path for files in made.values() for file in files)
+        return {bucket: files for bucket, files in {**merged, **made}.items() if files}
 
     def directory_of(self, node: Node) -> str:
         """A new directory for a node's files."""

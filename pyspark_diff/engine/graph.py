@@ -211,6 +211,11 @@ class Graph:
         return found
 
     @cached_property
+    def places(self) -> Mapping[Node, int]:
+        """The place of each node in the order in which they run."""
+        return {node: place for place, node in enumerate(self.nodes)}
+
+    @cached_property
     def part_of(self) -> dict[Node, Part]:
         """For each input the part that it is in."""
         return {node: part for part in self.connected for node in part.inputs}

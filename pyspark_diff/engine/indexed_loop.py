@@ -542,8 +542,7 @@ class IndexedLoop:
             if files:
                 trace = traces.get(node) or step.trace(node, around.lower)
                 traces[node] = trace.joined(around.lower, around.upper, files)
-        for node, trace in traces.items():
-            step.traces[node] = step.merged(node, trace, [around.lower])
+        step.merge({node: (trace, [around.lower]) for node, trace in traces.items()})
         for leave, held in self._left.items():
             step.emitted[leave] = self._feed(leave, held)
 

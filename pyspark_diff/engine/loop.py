@@ -12,13 +12,14 @@ import heapq
 import logging
 import time
 from dataclasses import replace
-from typing import Mapping, Sequence
+from typing import Callable, Container, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
@@ -35,7 +36,7 @@ from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Rest
+from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
@@ -168,13 +169,11 @@ class Iteration:
                 self._loop(item, at)
             else:
                 self._visit(item, at)
-        for node in own:
-            if node in self._fresh and isinstance(node, Arranged):
-                # Not across what stood before the step: readers tell it from what is new.
-                trace = self.step.traces[node]
-                self.step.traces[node] = self.step.merged(
-                    node, trace, [self.lower], MERGED
-                )
+        # Not across what stood before the step: readers tell it from what is new.
+        self.step.merge({
+            node: (self.step.traces[node], [self.lower]) for node in own
+            if node in self._fresh and isinstance(node, Arranged)
+        }, MERGED)
         self.went[subgraph.loop] = []
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
@@ -208,7 +207,8 @@ class Iteration:
             if feeds:
                 trace = step.trace(node, self.lower)
                 results = step.run_node(
-                    node, trace, self.lower, self.upper, feeds, pack(at)
+                    node, trace, self.lower, self.upper, feeds,
+                    lambda: self._fusion(node, at), pack(at),
                 )
                 self._take(node, results)
         elif isinstance(node, Reader):
@@ -401,14 +401,15 @@ class Iteration:
         trace = self.step.trace(node, self.lower)
         return self.step.compaction.view(node, trace, self.lower, self.upper)
 
-    def _view(self, node: Arranged, at: Coordinate) -> View:
-        """An arrangement as its readers see it when a coordinate is processed."""
+    def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> View:
+        """An arrangement as its readers see it when a coordinate is processed, or before it is
+        visited there."""
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self.outer(node)
             return view.at_coordinate(view.new if first else {}, first)
         view = self.inner(node)
-        return view.at_coordinate(self._fresh.get(node, {}) if first else {}, False)
+        return view.at_coordinate(self._fresh.get(node, {}) if first and visited else {}, False)
 
     def _reader(self, node: Reader, at: Coordinate) -> None:
         step = self.step
@@ -422,23 +423,69 @@ class Iteration:
         if not (due or fresh):
             step.emitted[node] = tuple(later)
             return
-        views = tuple(self._view(source, at) for source in node.arranged)
-        read = replace(
-            step.read_of(node, views, self.lower, self.upper),
+        read = self._read(node, at, due)
+        rows = sum(held for _, held in due.values())
+        for source, view in zip(node.arranged, read.views):
+            if first[source]:
+                rows += view.rows if source.loop is None else self._rows.get(source, 0)
+        results, rest = step.read(node, read, rows)
+        self._take(node, results, later, rest)
+
+    def _read(
+        self, node: Reader, at: Coordinate, due: Mapping[int, tuple[list[str], int]],
+        made: Container[Node] = (),
+    ) -> Read:
+        """What a reader reads of its arrangements when a coordinate is processed, as they are: some
+        before they are visited there."""
+        views = tuple(self._view(source, at, source not in made) for source in node.arranged)
+        return replace(
+            self.step.read_of(node, views, self.lower, self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
             # What it gives at one coordinate it has to know at others.
             keeps=node.keeps, since=None,
         )
-        results: list[BucketResult] = []
-        rest: dict[int, list[Rest]] = {}
-        if read.buckets():
-            rows = sum(held for _, held in due.values())
-            for source, view in zip(node.arranged, views):
-                if first[source]:
-                    rows += view.rows if source.loop is None else self._rows.get(source, 0)
-            results = step.read(read, rows)
-            rest = step.rest_of(read, results)
-        self._take(node, results, later, rest)
+
+    def _fusion(self, node: Keyed, at: Coordinate) -> Fusion:
+        """What is done in the tasks of a node's job: of this iteration, and of the next."""
+        loop, places = node.loop, self._graph.places
+        assert loop is not None
+        place = places[node]
+        own = [other for other in self._graph.nodes if other.loop is loop]
+        before = [other for other in own if places[other] < place]
+        after = [other for other in own if places[other] > place]
+        now = self._visits(
+            at, {**self.step.emitted, **unknown(after)}, lambda n: places[n] < place
+        )
+        fusion = Fusion(self._graph, node, now)
+        fusion.follow(now, after)
+        then = times.step(at)
+        if then[-1] < loop.max_iterations:
+            reached = unknown(own)
+            for other in own:
+                if isinstance(other, Variable) and (other, then) not in self._back:
+                    result = self._graph.program.results[other]
+                    reached[other] = self._graph.feeds(result, now.emitted, now.seen)
+                elif isinstance(other, Enter):
+                    reached[other] = ()
+                elif isinstance(other, EnterAt):
+                    reached[other] = tuple(self._later.get((other, then), ()))
+            # What is visited in this iteration, and not in between, is there as the next finds it.
+            following = self._visits(then, reached, lambda n: n.depth < node.depth)
+            fusion.follow(following, before)
+        return fusion
+
+    def _visits(
+        self, at: Coordinate, emitted: dict[Node, tuple[Feed, ...]],
+        stands: Callable[[Arranged], bool],
+    ) -> Visits:
+        step = self.step
+        return Visits(
+            pack(at), _seen(at), emitted, stands,
+            lambda node, made: self._read(node, at, self._due.get((node, at), {}), made),
+            lambda node: step.work_of(
+                node, step.trace(node, self.lower), self.lower, self.upper, pack(at)
+            ),
+        )
 
     def _take(
         self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = (),

@@ -10,12 +10,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from operator import itemgetter
-from typing import Mapping, Sequence
+from typing import Container, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
@@ -28,6 +29,8 @@ from pyspark_diff.operators.inspect import Inspect, in_order
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.read import Read
+from pyspark_diff.runners.work import BucketResult, Work
 from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.spine import Trace
@@ -80,10 +83,10 @@ class Step:
         large = large_work() if rows >= LARGE else nullcontext()
         with progress(context, bars=self._on_iteration is None), large:
             outbox.extend(self.process(arrivals, upper))
-        for part in context.parts:
-            for node in part.arranged:
-                if node in context.traces:
-                    context.traces[node] = self._compacted(node, context.traces[node])
+        context.merge({
+            node: self._settled(node, context.traces[node])
+            for part in context.parts for node in part.arranged if node in context.traces
+        })
         old = context.state
         new = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
         taken = {**old.taken, **new}
@@ -238,37 +241,86 @@ class Step:
         upper = context.frontiers[node]
         now = context.gated(node, context.graph.feeds(node.inputs[0], context.emitted), upper)
         trace = context.trace(node, lower)
-        results = context.run_node(node, trace, lower, upper, now) if now else []
+        results: list[BucketResult] = []
+        if now:
+            results = context.run_node(
+                node, trace, lower, upper, now, lambda: self._fusion(node)
+            )
         context.emit(node, results, upper)
         if node.keeps:
             context.traces[node] = context.extended(node, trace, results, upper)
 
-    def _reader(self, node: Reader, lower: Antichain) -> None:
+    def _fusion(self, node: Keyed) -> Fusion:
+        """What is done in the tasks of a node's job."""
         context = self._context
-        upper = context.frontiers[node]
+        graph, places = context.graph, context.graph.places
+        place = places[node]
+        after = graph.nodes[place + 1:]
+        uppers: dict[Node, Antichain] = {}
+
+        def upper_of(other: Node) -> Antichain:
+            if places[other] <= place:
+                return context.frontiers[other]
+            if other not in uppers:
+                uppers[other] = meet_all(map(upper_of, other.inputs))
+            return uppers[other]
+
+        def read_of(reader: Reader, made: Container[Node]) -> Read | None:
+            lower, upper = context.frontiers[reader], upper_of(reader)
+            for source in reader.arranged:
+                begin = context.trace(source, context.frontiers[source]).upper
+                # Else not all that is written, or none of it, is new to the reader.
+                if source in made and not (
+                    lower.precedes(begin) and upper_of(source).precedes(upper)
+                ):
+                    return None
+            return self._read(reader, lower, upper)
+
+        def work_of(other: Keyed) -> Work:
+            lower = context.frontiers[other]
+            return context.work_of(other, context.trace(other, lower), lower, upper_of(other))
+
+        visits = Visits(
+            0, 0, {**context.emitted, **unknown(after)},
+            lambda source: places[source] < place, read_of, work_of,
+        )
+        fusion = Fusion(graph, node, visits)
+        fusion.follow(visits, [other for other in after if other.loop is None])
+        return fusion
+
+    def _read(self, node: Reader, lower: Antichain, upper: Antichain) -> Read:
+        """What a reader reads of its arrangements, as they are."""
+        context = self._context
         views = tuple(
-            context.compaction.view(source, context.traces[source], lower, upper)
+            context.compaction.view(
+                source, context.trace(source, context.frontiers[source]), lower, upper
+            )
             for source in node.arranged
         )
         read = context.read_of(node, views, lower, upper)
-        rows = sum(view.rows for view in views)
         if isinstance(node.kernel, UpsertKernel):
             (changes,) = node.arranged[0].inputs
             read = replace(read, kernel=replace(node.kernel, clears=context.clears[changes]))
-            if read.kernel.visits_all:
-                rows += context.trace(node, lower).rows
-        results = context.read(read, rows) if read.buckets() else []
-        context.emit(node, results, upper, context.rest_of(read, results).get(0, ()))
+        return read
+
+    def _reader(self, node: Reader, lower: Antichain) -> None:
+        context = self._context
+        upper = context.frontiers[node]
+        read = self._read(node, lower, upper)
+        rows = sum(view.rows for view in read.views)
+        if read.kernel.visits_all:
+            rows += context.trace(node, lower).rows
+        results, rest = context.read(node, read, rows)
+        context.emit(node, results, upper, rest.get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)
             context.traces[node] = context.extended(node, trace, results, upper)
 
-    def _compacted(self, node: Arranged, trace: Trace) -> Trace:
-        """The trace when all readers have gone on: compacted, and merged where that is due."""
+    def _settled(self, node: Arranged, trace: Trace) -> tuple[Trace, Sequence[Antichain]]:
+        """The trace when all readers have gone on, and the frontiers that no merge may cross."""
         context = self._context
         upper = context.frontiers[node]
         if not context.compaction.needed(node, context.frontiers, upper):
-            return Trace(trace.lower, trace.upper, trace.upper)
+            return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        fences = context.compaction.fences(node, context.frontiers)
-        return context.merged(node, replace(trace, since=since), fences)
+        return replace(trace, since=since), context.compaction.fences(node, context.frontiers)

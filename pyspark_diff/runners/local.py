@@ -10,7 +10,7 @@ import os
 from collections import deque
 from dataclasses import replace
 from itertools import chain
-from typing import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import (
     TOGETHER,
     BucketResult,
+    Merge,
     Work,
     merge_bucket,
     run_bucket,
@@ -117,17 +118,16 @@ class LocalRunner:
         with self._stop.obeyed():
             return run_together(work, concat(held), Waiting(work.most))
 
-    def merge(
-        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
-    ) -> dict[int, tuple[BatchFile, ...]]:
-        """As `pyspark_diff.runners.spark.SparkRunner.merge`."""
-        buckets = sorted(files)
+    def merge(self, merge: Merge) -> dict[int, tuple[BatchFile, ...]]:
+        """Merge the files of an arrangement."""
+        buckets = sorted(merge.files)
         threads = _threads(buckets, THREADED)
+        most = max(1, merge.most // threads)
 
         def merged(bucket: int) -> tuple[BatchFile, ...]:
             self._stop.check()
             return merge_bucket(
-                files[bucket], directory, bucket, since, max(1, most // threads), in_memory=True
+                merge.files[bucket], merge.directory, bucket, merge.since, most, in_memory=True
             )
 
         return dict(zip(buckets, side_by_side(merged, buckets, threads)))

@@ -88,6 +88,8 @@ class Read:
         In a loop, files of the keys that have to be visited besides those with new updates.
     all_buckets : int
         How many there are.
+    chosen : tuple of int, optional
+        The buckets that are left to be done; if not given, all in which there may be something.
     """
 
     name: str
@@ -105,9 +107,12 @@ class Read:
     at: Coordinate = ()
     due: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     all_buckets: int = 1
+    chosen: tuple[int, ...] | None = None
 
     def buckets(self) -> list[int]:
         """Buckets in which there may be something to do."""
+        if self.chosen is not None:
+            return sorted(self.chosen)
         found = set(self.due)
         for view in self.views:
             found.update(view.new, view.both if view.first else ())

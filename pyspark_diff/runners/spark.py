@@ -1,4 +1,4 @@
-"""The Spark runner: one job for each arrangement that has input, one task for each bucket.
+"""The Spark runner: one job for each exchange, one task for each bucket.
 
 The shuffle moves a few Arrow blobs a task, never rows, and never state. A table of Spark that is in
 the buckets of the arrangement is not moved at all: the task that reads a bucket does its work.
@@ -7,10 +7,10 @@ the buckets of the arrangement is not moved at all: the task that reads a bucket
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
+from typing import Any, Callable, ContextManager, Sequence, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,10 +22,11 @@ from pyspark_diff.errors import errors_from_text
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
+from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.work import BucketResult, Split, Work
+from pyspark_diff.runners.work import BucketResult, Merge, Split, Work
 from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import needs_job, planned_by_bucket, reads_buckets
@@ -72,7 +73,9 @@ class SparkRunner:
         #: Entered around each job, by who wants to know of them.
         self.around = around
 
-    def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
+    def run(
+        self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused] = ()
+    ) -> list[BucketResult]:
         """Do a keyed operator's work of one step.
 
         Parameters
@@ -81,41 +84,53 @@ class SparkRunner:
         schema : Schema
             Data columns of the feeds after their chains, in the layout's order.
         feeds : sequence of Feed
+        fused : sequence of Fused
+            What else is done in the same tasks.
 
         Returns
         -------
         list of BucketResult
-            Of the buckets that had updates.
+            Of the buckets that had updates; and of what else was done of the buckets in which it
+            was.
         """
         if not feeds:
             return []
         storage.settle(path for files in work.files.values() for path in files)
+        storage.settle(path for one in fused for path in one.paths())
         for feed in feeds:
             self._settle(feed.source.rest)
         lent: list[str] = []
-        with storage.made(work.directory):
+        directories = [work.directory, *(one.directory for one in fused)]
+        with ExitStack() as stack:
+            for directory in directories:
+                stack.enter_context(storage.made(directory))
             try:
-                results = self._job(work, schema, [self._at_rest(work, f, lent) for f in feeds])
+                at_rest = [self._at_rest(work, feed, lent) for feed in feeds]
+                results = self._job(work, schema, at_rest, fused)
             finally:
                 storage.remove_files(lent)
             for feed in feeds:
                 feed.source.check()
-            with suppress(OSError):  # what is not removed now goes with the dataflow
-                storage.remove_others(work.directory, (p for r in results for p in r.paths()))
+            paths = {path for result in results for path in result.paths()}
+            for directory in directories:
+                with suppress(OSError):  # what is not removed now goes with the dataflow
+                    storage.remove_others(directory, paths)
             return results
 
-    def _job(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
-        found = self._in_place(work, schema, feeds)
+    def _job(
+        self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
+    ) -> list[BucketResult]:
+        found = self._in_place(work, schema, feeds, fused)
         if found is not None:
             return found
-        moved = self._moved(work, schema, feeds)
+        moved = self._moved(work, schema, feeds, fused)
         if moved is not None:
             return moved
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
         results = (
             reduce(DataFrame.union, blobs)
             .repartitionById(work.buckets, "bucket")
-            .mapInArrow(tasks.run_buckets(work), tasks.RESULTS)
+            .mapInArrow(tasks.run_buckets(work, fused), tasks.RESULTS)
         )
         return self._results(results)
 
@@ -128,7 +143,7 @@ class SparkRunner:
             return self._told(self._tasks(len(buckets), do))
 
     def _moved(
-        self, work: Work, schema: Schema, feeds: Sequence[Feed]
+        self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
     ) -> list[BucketResult] | None:
         """The results where tasks read or make all rows by themselves, without a plan of Spark;
         None where Spark has to be asked for them."""
@@ -144,7 +159,7 @@ class SparkRunner:
                 found.append((len(parts), tasks.moved(split)))
         if not found:
             return []
-        do = tasks.run_moved(work)
+        do = tasks.run_moved(work, fused)
         with errors_from_text():
             rows = self._run(lambda: run_moved(self.session, found, work.buckets, do))
         return self._told(rows)
@@ -158,7 +173,7 @@ class SparkRunner:
             return self._run(self._range(count).mapInArrow(do, tasks.RESULTS).collect)
 
     def _in_place(
-        self, work: Work, schema: Schema, feeds: Sequence[Feed]
+        self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
     ) -> list[BucketResult] | None:
         """The results of a table that is in the buckets of the arrangement, without a shuffle; None
         if it is not."""
@@ -166,7 +181,7 @@ class SparkRunner:
         if len(feeds) > 1 or frame is None or not width or not reads_buckets(frame, work.buckets):
             return None
         how, rows = self._rows(work, schema, feeds[0])
-        results = map_in_arrow(rows, tasks.work_in_place(how, work), tasks.RESULTS)
+        results = map_in_arrow(rows, tasks.work_in_place(how, work, fused), tasks.RESULTS)
         with errors_from_text():
             if not self._run(lambda: planned_by_bucket(results, width, work.buckets)):
                 return None
@@ -191,20 +206,19 @@ class SparkRunner:
         with self.around():
             return run_job(self.session, job, self._stop.check)
 
-    def merge(
-        self, files: Mapping[int, Sequence[str]], directory: str, since: int | None, most: int
-    ) -> dict[int, tuple[BatchFile, ...]]:
-        """Merge the files of each bucket, a task each, without a shuffle."""
-        listed = sorted(files.items())
-        storage.settle(path for _, paths in listed for path in paths)
-        do = tasks.merge_buckets(listed, directory, since, most)
-        with storage.made(directory):
-            rows = self._tasks(len(listed), do)
-        merged = {}
-        for bucket, text, _, error in rows:
+    def merge(self, merges: Sequence[Merge]) -> list[dict[int, tuple[BatchFile, ...]]]:
+        """Merge the files of some arrangements, a task for each bucket, without a shuffle."""
+        listed = [(merge, bucket) for merge in merges for bucket in sorted(merge.files)]
+        storage.settle(path for merge, bucket in listed for path in merge.files[bucket])
+        with ExitStack() as stack:
+            for merge in merges:
+                stack.enter_context(storage.made(merge.directory))
+            rows = self._tasks(len(listed), tasks.merge_buckets(listed))
+        merged: dict[str, dict[int, tuple[BatchFile, ...]]] = {m.directory: {} for m in merges}
+        for (merge, bucket), (_, text, _, error) in zip(listed, rows):
             tasks.raise_error(error)
-            merged[bucket] = _files(json.loads(text)["files"])
-        return merged
+            merged[merge.directory][bucket] = _files(json.loads(text)["files"])
+        return list(merged.values())
 
     def materialise(self, feed: Feed, schema: Schema, directory: str) -> UpdateRows:
         """Evaluate a feed once, into files of update rows with some columns."""
@@ -354,7 +368,7 @@ def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketRe
         told["rows_read"],
         {int(at): Given(None, tuple(held), n) for at, (held, n) in told["later"].items()},
         {int(at): _files(files) for at, files in told["due"].items()},
-        tuple(map(tuple, told["rest"])),
+        tuple(map(tuple, told["rest"])), operator=told["operator"],
     )
 
 

@@ -28,10 +28,18 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import keep_memory, spare_collector
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.fused import Fused, run_behind
 from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, Rest, read_bucket
-from pyspark_diff.runners.work import BucketResult, Split, Work, merge_bucket, run_bucket
+from pyspark_diff.runners.work import (
+    BucketResult,
+    Merge,
+    Split,
+    Work,
+    merge_bucket,
+    run_bucket,
+)
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
@@ -111,8 +119,9 @@ def write_parts(
     return run
 
 
-def run_buckets(work: Work) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from one bucket's blobs to its result."""
+def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], Batches]:
+    """A ``mapInArrow`` function from one bucket's blobs to its result, and to those of what else
+    is done there. Partition i has bucket i."""
 
     def blobs(batches: Batches) -> Iterator[tuple[int, int, pa.Buffer]]:
         for batch in batches:
@@ -124,12 +133,14 @@ def run_buckets(work: Work) -> Callable[[Batches], Batches]:
                 yield bucket, part, batch.column("blob")[number].as_buffer()
 
     def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, _results(work, blobs(batches)))
+        return _as_data(RESULTS, _results(work, fused, _partition(), blobs(batches)))
 
     return run
 
 
-def run_moved(work: Work) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
+def run_moved(
+    work: Work, fused: Sequence[Fused] = ()
+) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
     """As `run_buckets`, for what `moved` made of the blobs of the bucket with this number."""
 
     def blobs(bucket: int, found: Iterable[bytes]) -> Iterator[tuple[int, int, pa.Buffer]]:
@@ -141,7 +152,8 @@ def run_moved(work: Work) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
             yield bucket, part, blob
 
     def run(bucket: int, found: Iterable[bytes]) -> Iterator[Row]:
-        return _told_of(len(RESULTS.split(", ")), _results(work, blobs(bucket, found)))
+        results = _results(work, fused, bucket, blobs(bucket, found))
+        return _told_of(len(RESULTS.split(", ")), results)
 
     return run
 
@@ -176,9 +188,10 @@ def over_range(task: Task, ddl: str) -> Callable[[Batches], Batches]:
     return lambda batches: _as_data(ddl, rows(batches))
 
 
-def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from update rows to the result of their bucket: partition i is to
-    have those of bucket i, and all of them.
+def work_in_place(
+    how: Split, work: Work, fused: Sequence[Fused] = ()
+) -> Callable[[Batches], Batches]:
+    """As `run_buckets` from update rows: partition i is to have those of bucket i, and all of them.
 
     Where a row is in another partition than that of its bucket, this says so and does no work.
     """
@@ -196,9 +209,7 @@ def work_in_place(how: Split, work: Work) -> Callable[[Batches], Batches]:
                 part = updates.between(start, min(start + BLOB_ROWS, len(updates)))
                 intake.add(here, part, number)
                 number += 1
-        for bucket in intake.buckets():
-            made = run_bucket(work, bucket, intake, Waiting(work.most))
-            yield _result(made, work.directory, work.buckets)
+        yield from _done(work, fused, here, intake)
 
     def run(batches: Batches) -> Batches:
         return _as_data(RESULTS, results(batches))
@@ -216,14 +227,14 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     return run
 
 
-def merge_buckets(
-    files: Sequence[tuple[int, Sequence[str]]], directory: str, since: int | None, most: int
-) -> Task:
-    """A task for each bucket: it merges the files."""
+def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
+    """A task for each bucket of some arrangements: it merges the files."""
 
     def run(number: int) -> Iterator[Row]:
-        bucket, paths = files[number]
-        made = merge_bucket(paths, directory, bucket, since, most)
+        merge, bucket = listed[number]
+        made = merge_bucket(
+            merge.files[bucket], merge.directory, bucket, merge.since, merge.most
+        )
         yield bucket, json.dumps({"files": _told(made)}), None
 
     return run
@@ -235,20 +246,33 @@ def raise_error(error: str | None) -> None:
         raise _from_json(error)
 
 
-def _results(work: Work, blobs: Iterable[tuple[int, int, pa.Buffer]]) -> Iterator[Row]:
-    """The results of buckets that blobs came for."""
+def _results(
+    work: Work, fused: Sequence[Fused], here: int, blobs: Iterable[tuple[int, int, pa.Buffer]]
+) -> Iterator[Row]:
+    """The results of the bucket that blobs came for."""
     intake = Intake(os.path.dirname(work.directory), work.most)
     for bucket, part, blob in blobs:
         intake.add(bucket, ipc.from_bytes(blob), part)
-    for bucket in intake.buckets():
-        made = run_bucket(work, bucket, intake, Waiting(work.most))
-        yield _result(made, work.directory, work.buckets)
+    yield from _done(work, fused, here, intake)
 
 
-def _result(result: BucketResult, directory: str, buckets: int) -> Row:
+def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iterator[Row]:
+    """The results of a bucket; others may have something to do in one that took nothing in."""
+    outputs = work.buckets * (1 + len(fused))
+    for bucket in intake.buckets() or [here]:
+        taken = None
+        if bucket in intake.rows:
+            taken = run_bucket(work, bucket, intake, Waiting(work.most))
+            yield _result(taken, work.directory, outputs)
+        for made in run_behind(fused, bucket, taken):
+            yield _result(made, fused[made.operator - 1].directory, outputs)
+
+
+def _result(result: BucketResult, directory: str, outputs: int) -> Row:
+    """What the driver is told of a result, of which a job has so many."""
     given, inline = result.output, None
     table = None if given.table is None else given.table.combine_chunks()
-    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // buckets:
+    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // outputs:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -270,6 +294,7 @@ def _result(result: BucketResult, directory: str, buckets: int) -> Row:
         "later": {code: held[1:] for code, held in later.items()},
         "due": {code: _told(files) for code, files in result.due.items()},
         "rest": result.rest,
+        "operator": result.operator,
     })
     return result.bucket, text, inline
 

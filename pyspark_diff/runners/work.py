@@ -149,6 +149,28 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Merge:
+    """Files of an arrangement that become one of each bucket.
+
+    Parameters
+    ----------
+    files : mapping of int to sequence of str
+        By bucket.
+    directory : str
+        Where files go.
+    since : int or None
+        Times are advanced to it.
+    most : int
+        So many rows are held at once.
+    """
+
+    files: Mapping[int, Sequence[str]]
+    directory: str
+    since: int | None
+    most: int
+
+
+@dataclass(frozen=True)
 class BucketResult:
     """What became of one bucket.
 
@@ -170,6 +192,8 @@ class BucketResult:
         first part of it, about how many rows they have, and the `most` by which parts are cut.
     together : mapping of int to tuple of BatchFile
         Where several buckets were done at once, the files of all of them by bucket.
+    operator : int
+        Of whom it is, where one task does the work of several: see `pyspark_diff.runners.fused`.
     """
 
     bucket: int
@@ -181,6 +205,7 @@ class BucketResult:
     due: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
     rest: tuple[tuple[int, int, int, int], ...] = ()
     together: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
+    operator: int = 0
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""

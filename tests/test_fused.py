@@ -1,0 +1,155 @@
+"""How many Spark jobs there are: one for each exchange, with all else in the same tasks.
+
+    done before its turn = done in its turn
+"""
+
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Run, programs, schedules
+from test_iterate import looping
+
+from pyspark_diff import Dataflow, FunctionError, graphs
+from pyspark_diff.engine import fusion
+from pyspark_diff.runners import spark as spark_runner
+from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.trace import storage
+
+NODES, BUCKETS = 12, 3
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """A list with an element for each Spark job."""
+    found = []
+    run_job = spark_runner.run_job
+
+    def counted(*arguments):
+        found.append(len(found))
+        return run_job(*arguments)
+
+    monkeypatch.setattr(spark_runner, "run_job", counted)
+    return found
+
+
+def of_iterations(flow, jobs, time):
+    """The jobs of each iteration of the step up to a time."""
+    ends = [(None, len(jobs))]
+    flow.advance_to(time, on_iteration=lambda one: ends.append((one.iteration, len(jobs))))
+    return [(at, end - begin) for (_, begin), (at, end) in zip(ends, ends[1:])][1:]
+
+
+@pytest.mark.parametrize("how", ["tasks", "frames"])
+def test_an_iteration_is_a_job_for_each_exchange(spark, jobs, how, monkeypatch):
+    if how == "frames":  # as over Spark Connect
+        monkeypatch.setattr(spark_runner, "has_tasks", lambda: False)
+    with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        roots, roots_in = flow.input("roots", "node long")
+        found = graphs.bfs(edges, roots).keep()
+        roots_in.insert([(0,)])
+        edges_in.insert([(i, i + 1) for i in range(NODES)])
+        load = of_iterations(flow, jobs, 1)
+        edges_in.insert([(2, NODES)])
+        step = of_iterations(flow, jobs, 2)
+        assert sorted(map(tuple, found.at().collect())) == [
+            (i, i) for i in range(NODES)] + [(NODES, 3)]
+    # One more merges, once eight batches wait for it. In iteration 1 what the variable began with
+    # is taken off, which comes from elsewhere.
+    assert [at for (at,), count in load if count > 1] == [1, 7], load
+    assert max(count for _, count in load) == 2 and load[-1] == ((NODES,), 0)
+    assert step and all(count <= 1 for _, count in step), step
+
+
+def test_a_program_without_loops_is_a_job_for_each_exchange(spark, jobs):
+    with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
+        left, left_in = flow.input("left", "k long, v long")
+        right, right_in = flow.input("right", "k long, w long")
+        met = left.join(right, "k").join(left.select("k").distinct(), "k")
+        sums = met.groupBy("w").agg({"v": "sum"}).keep()
+        left_in.insert([(k, k) for k in range(20)])
+        right_in.insert([(k, k % 3) for k in range(20)])
+        flow.advance_to(1)
+        # Two inputs, what they give together, the distinct keys and their arrangement in one,
+        # the groups, and what is kept by the whole record.
+        assert len(jobs) == 6 and flow.report.spark_runs == 10
+        assert sorted(map(tuple, sums.at().collect())) == [(0, 63), (1, 70), (2, 57)]
+
+
+def test_a_reader_that_fails_is_named(spark):
+    def fail(key, values):
+        raise ValueError("no answer")
+
+    with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        taken = rows.arrange_by_key("k")
+        taken.reduce(fail, "w long").keep("failing")
+        session.insert([(1, 2)])
+        with pytest.raises(FunctionError, match="no answer(.|\n)*failed at reduce"):
+            flow.advance_to(1)
+
+
+@contextmanager
+def tasks_here(random):
+    """Tasks run in this process, many in the time of a job; some of what they do before its turn is
+    lost now and then. Gives whether what was taken before its turn was used, each time."""
+    used = []
+    run, took = SparkRunner.run, fusion.Job.took
+
+    def tasks(spark, count, do):
+        return [given for number in range(count) for given in do(number)]
+
+    def moved(spark, makers, buckets, do):
+        found = [[] for _ in range(buckets)]
+        for count, make in makers:
+            for number in range(count):
+                for bucket, made in make(number):
+                    found[bucket].append(made)
+        return [given for bucket, made in enumerate(found) for given in do(bucket, made)]
+
+    def losing(*arguments):
+        kept, share = [], random.choice([0, 0, 0.3])
+        for one in run(*arguments):
+            if one.operator and random.random() < share:
+                storage.remove_files(list(one.paths()))
+            else:
+                kept.append(one)
+        return kept
+
+    def noted(*arguments):
+        used.append(took(*arguments))
+        return used[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_runner, "run_tasks", tasks)
+        patch.setattr(spark_runner, "run_moved", moved)
+        patch.setattr(SparkRunner, "run", losing)
+        patch.setattr(fusion.Job, "took", noted)
+        yield used
+
+
+def check(spark, data, program, most, **options):
+    schedule = data.draw(schedules(program.inputs, most=most))
+    held = data.draw(st.sampled_from([0, 1, 4096]))
+    with tasks_here(Random(data.draw(st.integers(0, 99)))) as used:
+        buckets = data.draw(st.integers(1, 3))
+        with Run(spark, program, runner="spark", buckets=buckets, held=held, **options) as run:
+            for actions in schedule:
+                run.step(actions)
+            run.finish()
+    return used
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(data=st.data())
+def test_random_programs(spark, data):
+    check(spark, data, data.draw(programs(most=5)), 4)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(data=st.data())
+def test_random_loops(spark, data):
+    check(spark, data, data.draw(looping(data.draw(st.sampled_from([0, 0, 1, 2])))), 4)
