@@ -766,7 +766,7 @@ def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
             patch.setattr(sums, "PARTITIONED", limit)
             grouped = consolidate(updates)
         found = grouped.updates
-        if not rows:
+        if not expected:
             assert not len(found)
             continue
         places = list(zip(found.key64.tolist(), found.val64.tolist(), found.times().tolist()))
