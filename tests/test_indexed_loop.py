@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 
 import numpy as np
@@ -18,6 +19,7 @@ from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.runners import numbers
 from pyspark_diff.runners.numbers import Unfit
+from pyspark_diff.runners.threads import Team
 
 node = st.integers(0, 6)
 #: Inserts and removals of edges, each at one of the next few times; some cancel, some go below
@@ -332,3 +334,20 @@ def test_more_rows_than_an_operator_may_hold_go_the_other_way(spark, monkeypatch
             one.flush()
         flow.step()
         assert not done and kept.at(0).count() == 40
+
+
+def test_a_team_is_done_when_an_error_leaves_it():
+    """What they work on is the state of a loop, of which another run may be next."""
+    done, team = [], Team(3)
+
+    def do(number):
+        if number == 0:
+            raise ValueError
+        time.sleep(0.02)
+        done.append(number)
+
+    with pytest.raises(ValueError):
+        team.each(do, range(3))
+    assert sorted(done) == [1, 2]
+    assert team.each(lambda number: -number, range(7)) == [0, -1, -2, -3, -4, -5, -6]
+    team.close()

@@ -18,6 +18,7 @@ from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.join import TOO_LARGE, changed
 from pyspark_diff.kernels.key_index import (
     AT,
+    BLOCK,
     COUNT,
     DIFF,
     DIFF_OF_ALL,
@@ -42,14 +43,15 @@ from pyspark_diff.kernels.key_index import (
     VALUES,
     WIDE,
     KeyIndex,
+    brought,
     bucket_of,
     copied,
     gathered,
     grown,
     large,
+    most_files,
     ordered,
     part,
-    seek,
     slot_of,
     summed,
     word,
@@ -110,6 +112,8 @@ def _join(  # type: ignore[no-untyped-def]
     out = np.empty((6, 2 * keys.size + 64), np.int64)
     n = 0
     cursors = np.zeros(files.shape[0], np.int64)
+    found, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
+    base = ready = 0
     spare = np.empty((64, 5), np.int64)
     ours = np.empty((64, 5), np.int64)
     # Sums, values that stand, where each is among them, and an event of it: of ours, and of theirs.
@@ -121,14 +125,22 @@ def _join(  # type: ignore[no-untyped-def]
         key = keys[start]
         while stop < keys.size and keys[stop] == key:
             stop += 1
-        s = slot_of(table, slots, counts, key, False)
-        if s < 0 or (slots[s, LOADED] == 0 and slots[s, HEAD] < 0):
+        if start >= ready:
+            base, ready = start, min(start + BLOCK, keys.size)
+            brought(
+                table, slots, arena, counts, files, first, narrow, keys, base, ready, cursors,
+                False, found, rows,
+            )
+        s = found[start - base]
+        if s < 0 or slots[s, LOADED] == 0:
             bucket = bucket_of(first, narrow, key)
+            for f in range(first[bucket], first[bucket + 1]):
+                cursors[f] = rows[start - base, f - first[bucket]]
+        if s < 0 or (slots[s, LOADED] == 0 and slots[s, HEAD] < 0):
             # Most keys stand in one batch alone: nothing of them has to be moved.
             batches = 0
             batch = -1
             for f in range(first[bucket], first[bucket + 1]):
-                cursors[f] = seek(files[f, KEYS], files[f, LENGTH], cursors[f], key)
                 row = cursors[f]
                 if row < files[f, LENGTH] and word(files[f, KEYS] + 8 * row) == key:
                     batches += 1

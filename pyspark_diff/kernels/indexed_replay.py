@@ -18,6 +18,7 @@ import numpy as np
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.key_index import (
     AT,
+    BLOCK,
     COUNT,
     DIFF,
     FIRST,
@@ -34,13 +35,14 @@ from pyspark_diff.kernels.key_index import (
     VALUE,
     WIDE,
     KeyIndex,
+    brought,
     bucket_of,
     copied,
     gathered,
     grown,
     large,
+    most_files,
     ordered,
-    slot_of,
     summed,
 )
 from pyspark_diff.kernels.overflow import lie_near
@@ -143,6 +145,7 @@ def _replay(  # type: ignore[no-untyped-def]
     due = np.empty((2, keys.size), np.int64)
     again = 0
     cursors = np.zeros(files.shape[0], np.int64)
+    found, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
     spare = np.empty((64, 5), np.int64)
     fresh = np.empty((64, 5), np.int64)
     # What becomes of the events of a key, from the first that changes on.
@@ -150,10 +153,19 @@ def _replay(  # type: ignore[no-untyped-def]
     work = np.zeros((8, NEAR), np.int64)
     for q in range(keys.size):
         key = keys[q]
-        s = slot_of(table, slots, counts, key, True)
+        if q % BLOCK == 0:
+            end = min(q + BLOCK, keys.size)
+            brought(
+                table, slots, arena, counts, files, first, narrow, keys, q, end, cursors, True,
+                found, rows,
+            )
+        s = found[q % BLOCK]
         if slots[s, LOADED] == 0:
             slots[s, LOADED] = 1
             if files.shape[0] > 0:
+                bucket = bucket_of(first, narrow, key)
+                for f in range(first[bucket], first[bucket + 1]):
+                    cursors[f] = rows[q % BLOCK, f - first[bucket]]
                 arena, spare = _load(
                     slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
                 )

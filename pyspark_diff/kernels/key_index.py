@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Iterable
 
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from pyspark_diff.kernels.jit import jit, kernel
@@ -35,6 +35,8 @@ KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENG
 #: Counters of an index: slots, events, those of them that are not garbage, with the room that keys
 #: have, events that were added, and whether a diff is too large for sums of them to be safe.
 SLOTS, TOP, LIVE, ADDED, WIDE = range(5)
+#: So many keys are looked up at once.
+BLOCK = 32
 #: The next one that was added, in the place of a rank.
 NEXT = RANK
 
@@ -142,6 +144,26 @@ def word(address):  # type: ignore[no-untyped-def]
     return _word(address)  # type: ignore[call-arg]
 
 
+@intrinsic  # type: ignore[misc]
+def _fetch(context, address):  # type: ignore[no-untyped-def]
+    def fetch(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        ir, byte, number = cgutils.ir, cgutils.voidptr_t, cgutils.int32_t
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        called = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        # To be read, to stay as near as can be, and as data.
+        how = [number(0), number(3), number(1)]
+        builder.call(called, [builder.inttoptr(arguments[0], byte), *how])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), fetch
+
+
+@jit
+def fetch(address):  # type: ignore[no-untyped-def]
+    """Have what is at an address come near, and do not wait for it."""
+    _fetch(address)  # type: ignore[call-arg]
+
+
 @jit
 def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
     """A part of a row of a batch."""
@@ -152,19 +174,26 @@ def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
 
 
 @jit
-def seek(address, length, left, x):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on whose key is not less than ``x``: near to where it would be if
-    keys lay evenly, as ids and hashes do. Each row that is looked at has to come from memory."""
-    if left >= length or word(address + 8 * left) >= x:
-        return left
+def _guess(address, length, left, x):  # type: ignore[no-untyped-def]
+    """Where the first row from ``left`` on whose key is not less than ``x`` would be if keys lay
+    evenly, as ids and hashes do; there is a row at ``left``."""
     right = length - 1
     low, high = np.float64(word(address + 8 * left)), np.float64(word(address + 8 * right))
-    if word(address + 8 * right) < x:
+    if x <= low or low >= high:
+        return left
+    share = min(1.0, (np.float64(x) - low) / (high - low))
+    return min(left + np.int64(share * (right - left)), right)
+
+
+@jit
+def seek(address, length, left, x):  # type: ignore[no-untyped-def]
+    """First row from ``left`` on whose key is not less than ``x``; each row that is looked at has
+    to come from memory."""
+    if left >= length or word(address + 8 * left) >= x:
+        return left
+    if word(address + 8 * (length - 1)) < x:
         return length
-    guess = left
-    if low < high:
-        guess += np.int64((np.float64(x) - low) / (high - low) * (right - left))
-    guess = min(max(guess, left), right)
+    guess = _guess(address, length, left, x)
     step = 1
     if word(address + 8 * guess) < x:
         left = guess + 1
@@ -187,6 +216,53 @@ def seek(address, length, left, x):  # type: ignore[no-untyped-def]
         else:
             right = middle
     return left
+
+
+@jit
+def most_files(first):  # type: ignore[no-untyped-def]
+    """The most batches that a bucket has."""
+    most = 0
+    for bucket in range(first.size - 1):
+        most = max(most, first[bucket + 1] - first[bucket])
+    return most
+
+
+@jit
+def brought(  # type: ignore[no-untyped-def]
+    table, slots, arena, counts, files, first, narrow, keys, begin, end, cursors, make, found, rows
+):
+    """Look some keys up, so that what has to come from memory for all of them comes at once: the
+    slot of each, and where its rows begin in each batch of its bucket if they are not loaded."""
+    mask = table.size - 1
+    for q in range(begin, end):
+        fetch(table.ctypes.data + 8 * (_place_of(keys[q]) & mask))
+    for q in range(begin, end):
+        s = table[_place_of(keys[q]) & mask] - 1
+        if s >= 0:
+            fetch(slots.ctypes.data + 8 * slots.shape[1] * s)
+    for q in range(begin, end):
+        s = slot_of(table, slots, counts, keys[q], make)
+        found[q - begin] = s
+        if s >= 0 and slots[s, LOADED] != 0:
+            fetch(arena.ctypes.data + 40 * slots[s, FIRST])
+            fetch(arena.ctypes.data + 40 * slots[s, FIRST] + 64)
+            continue
+        bucket = bucket_of(first, narrow, keys[q])
+        for f in range(first[bucket], first[bucket + 1]):
+            if cursors[f] < files[f, LENGTH]:
+                guess = _guess(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+                fetch(files[f, KEYS] + 8 * guess)
+    for q in range(begin, end):
+        s = found[q - begin]
+        if s >= 0 and slots[s, LOADED] != 0:
+            continue
+        bucket = bucket_of(first, narrow, keys[q])
+        for f in range(first[bucket], first[bucket + 1]):
+            row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+            cursors[f] = rows[q - begin, f - first[bucket]] = row
+            for p in (VALUES, PLACES, DIFFS):
+                if files[f, p] != 0 and row < files[f, LENGTH]:
+                    fetch(files[f, p] + 8 * row)
 
 
 @jit
