@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from oracle import accumulate
 from pyspark.sql import functions as F
 
 from pyspark_diff import ClosedError, Dataflow, DiffFrame, NotReadableError, TimeRegressionError
-from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.node import Arranged, Keyed
 from pyspark_diff.runners import work
 
@@ -269,15 +265,3 @@ def test_a_lagging_reader_finds_what_the_other_side_compacts_for_others(spark, r
         a_in.close()
         flow.step()
         assert not accumulate(seen, 99)
-
-
-def test_a_batch_of_a_few_large_buckets_stays_in_memory(tmp_path):
-    """Not where it would travel in commits, and not where it has more rows."""
-    layout = Layout((pa.int64(),))
-    for rows, name, held in (
-        (20_000, "one", True), (20_000, "two.durable", False), (80_000, "three", False),
-    ):
-        updates = Updates(np.arange(rows), None, 0, np.ones(rows, np.int64))
-        files = work.write_files(str(tmp_path / name), updates, layout, 2)
-        assert sum(file.rows for bucket in (0, 1) for file in files[bucket]) == rows
-        assert (tmp_path / name).exists() != held

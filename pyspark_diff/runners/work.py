@@ -44,8 +44,6 @@ from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
 IN_MEMORY_ROWS = 4096
-#: And those whose buckets have so many times that together, if they do not travel in commits.
-TOGETHER_IN_MEMORY = 16
 
 #: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
 #: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
@@ -390,9 +388,7 @@ def write_files(
         return {0: tuple(files)} if files else {}
     order, stops = places(updates, layout, buckets)
     found: dict[int, tuple[BatchFile, ...]] = {}
-    lasting = directory.endswith(storage.LASTING)
-    most = IN_MEMORY_ROWS * (1 if lasting else TOGETHER_IN_MEMORY)
-    if len(updates) > most and max(stop - start for _, start, stop in stops) > IN_MEMORY_ROWS:
+    if max(stop - start for _, start, stop in stops) > IN_MEMORY_ROWS:
         for bucket, start, stop in stops:
             part = updates.take(order[start:stop])
             found[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
