@@ -202,6 +202,37 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
                 assert ours.given == plain.given
 
 
+def test_what_is_sealed_is_in_order(spark, monkeypatch):
+    """Where the least label goes and a greater one comes, at the only coordinate of a step."""
+    sealed = []
+
+    def written(directory, updates, *more, write=indexed_loop.write_files):
+        sealed.append(updates)
+        return write(directory, updates, *more)
+
+    monkeypatch.setattr(indexed_loop, "write_files", written)
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        labels, labels_in = flow.input("labels", "src long, label long")
+        with Loop() as loop:
+            sent = loop.variable(labels.where(F.lit(False)))
+            least = labels.union(sent).top_k(1, "label", per="src")
+            sent.set(least.join(edges, "src").select(F.col("dst").alias("src"), "label"))
+        loop.leave(least).keep()
+        edges_in.insert([(1, 2)])
+        labels_in.insert([(7, 5), (7, 9)])
+        flow.advance_to(1)
+        flow.step()
+        labels_in.remove([(7, 5)])
+        flow.advance_to(2)
+        flow.step()
+    changed = [one for one in sealed if (one.diffs() < 0).any()]
+    assert [one.val64.tolist() for one in changed if len(one) == 2] == [[5, 9]]
+    for one in changed:
+        order = np.lexsort((one.times(), one.val64, one.key64))
+        assert order.tolist() == list(range(len(one)))
+
+
 class Lagging:
     """Distances from roots that come in by an input of their own."""
 

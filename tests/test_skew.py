@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date, datetime, timezone
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, SchemaError
+from pyspark_diff.operators.cross import Hot
+from pyspark_diff.spark.schema import Schema
 
 HOWS = ["inner", "left", "right", "full", "left_semi", "left_anti"]
 #: Conditions, and the ways in which keys are said to be hot on one side or both.
@@ -153,3 +158,52 @@ def test_a_hint_for_other_columns_than_the_key_does_nothing(spark):
         flow.advance_to(1)
         flow.step()
         assert plain.at(0).collect() == same.at(0).collect()
+
+
+#: The types of a key on either side, a value of it on each, and the hot one.
+CAST = {
+    "whole numbers": ("int", 1, "long", 1, 1),
+    "text and number": ("string", "01", "int", 1, "01"),
+    "double": ("long", 1, "double", 1.0, 1),
+    "double of others": ("long", 2**53 + 1, "double", 2.0**53, 2**53 + 1),
+    "decimal": ("int", 1, "decimal(10,2)", Decimal("1.00"), 1),
+    "date and timestamp": (
+        "date", date(2024, 2, 29), "timestamp", datetime(2024, 2, 29, tzinfo=timezone.utc),
+        date(2024, 2, 29),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAST)
+def test_a_key_that_the_other_side_has_in_another_type(spark, name):
+    one, value, other, equal, hot = CAST[name]
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        (a, a_in), (b, b_in) = flow.input("a", f"k {one}, x int"), flow.input("b", f"k {other}")
+        joined = a.hint("skew", "k", hot).join(b, "k").keep()
+        a_in.insert([(value, 1), (value, 2)])
+        b_in.insert([(equal,)])
+        flow.advance_to(1)
+        flow.step()
+        assert sorted(row.x for row in joined.at(0).collect()) == [1, 2]
+
+
+@pytest.mark.parametrize("kind, value", [
+    ("date", date(999, 2, 20)),
+    ("timestamp", datetime(1500, 2, 20, 12, tzinfo=timezone.utc)),
+    ("timestamp_ntz", datetime(2024, 2, 29, 12)),
+    ("timestamp_ntz", datetime(999, 2, 20, 0, 0, 0, 7)),
+])
+def test_spark_and_the_driver_know_the_same_hot_keys(spark, kind, value):
+    """One may spread records, and the other copy those that they meet."""
+    schema = Schema(T._parse_datatype_string(f"k {kind}"))
+    table = pa.table([pa.array([value, None], schema.arrow()[0].type)], schema.arrow())
+    hot = Hot(("k",), ((value,),))
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.createDataFrame(table, schema.struct)
+        assert frame.schema["k"].dataType.simpleString() == kind
+        found = [row.hot for row in frame.select(hot.on_frame().alias("hot")).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert found == hot.on_table(table).tolist() == [True, False]

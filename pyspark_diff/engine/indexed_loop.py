@@ -606,6 +606,9 @@ def _sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
         at, one = parts[0]
         keys, values, times, diffs = one.keys, one.values, one.times, one.diffs
         codes: PerRow = at
+        if ((values[1:] < values[:-1]) & (keys[1:] == keys[:-1])).any():
+            # What an operator gives comes in order of time: what goes may be less than what comes.
+            keys, values, times, diffs = added_up([(keys, values, times, diffs)])
     else:
         rows = [one for _, one in parts]
         codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])

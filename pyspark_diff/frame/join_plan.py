@@ -303,9 +303,32 @@ class JoinPlan:
             known = self.using[side] or self.keys[side]
             if hot is not None and set(hot.columns) <= set(known):
                 at = [known.index(column) for column in hot.columns]
-                ours, theirs = (hot.named(tuple(key[i] for i in at)) for key in self.keys)
-                return side, (ours, theirs), name
+                ours, theirs = (tuple(key[i] for i in at) for key in self.keys)
+                found = self._as_compared(hot, side, (ours, theirs)[side])
+                if found is not None:
+                    return side, (found.named(ours), found.named(theirs)), name
         return 0, None, name
+
+    def _as_compared(self, hot: Hot, side: int, key: tuple[str, ...]) -> Hot | None:
+        """Hot keys in the types in which columns of one side are compared with those of the other;
+        None where only Spark knows what they are then, as dates in a time zone."""
+        own, compared = self.sides[side].node.schema.struct, self.nodes[side].schema.struct
+        found = [list(values) for values in hot.keys]
+        for position, names in enumerate(zip(hot.columns, key)):
+            before, after = (
+                without_nullability(struct[name].dataType)
+                for struct, name in zip((own, compared), names)
+            )
+            if before == after or not found:
+                continue
+            if not isinstance(before, T.IntegralType):
+                return None
+            try:
+                for values in found:
+                    values[position] = pa.scalar(values[position], arrow_type(after)).as_py()
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                return None
+        return replace(hot, keys=tuple(map(tuple, found)))
 
     def _padded(self, resolver: Resolver, side: int) -> Node:
         """The records of one side that have no match, with nulls for the other's columns."""

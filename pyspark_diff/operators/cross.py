@@ -9,6 +9,7 @@ Where only some keys are hot, all other records have one salt on either side, an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date, datetime
 from functools import reduce
 
 import numpy as np
@@ -54,7 +55,7 @@ class Hot:
         if not self.keys:
             return F.lit(True)
         each = (
-            reduce(Column.__and__, [column(n) == F.lit(v) for n, v in zip(self.columns, key)])
+            reduce(Column.__and__, [column(n) == _literal(v) for n, v in zip(self.columns, key)])
             for key in self.keys
         )
         return F.coalesce(reduce(Column.__or__, each), F.lit(False))
@@ -139,6 +140,17 @@ class Replicate(Stage):
         salts = np.arange(copies.sum()) - np.repeat(ends - copies, copies)
         rows = pa.array(np.repeat(np.arange(table.num_rows), copies))
         return table.take(rows).append_column(self.name, pa.array(salts, pa.int32()))
+
+
+def _literal(value: object) -> Column:
+    """A value as Arrow has it: by way of Java's old classes, days before 1582 would be others, and
+    what has no time zone would be in that of this process."""
+    if not isinstance(value, date):
+        return F.lit(value)
+    kind = "date"
+    if isinstance(value, datetime):
+        kind = "timestamp_ntz" if value.tzinfo is None else "timestamp"
+    return F.lit(value.isoformat()).cast(kind)
 
 
 def salt(
