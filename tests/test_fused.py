@@ -15,6 +15,7 @@ from test_iterate import looping
 from pyspark_diff import Dataflow, FunctionError, graphs
 from pyspark_diff.engine import fusion
 from pyspark_diff.runners import spark as spark_runner
+from pyspark_diff.runners import tasks as task_module
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.trace import storage
 
@@ -124,6 +125,8 @@ def tasks_here(random):
         return used[-1]
 
     with pytest.MonkeyPatch.context() as patch:
+        for settled in "keep_memory", "spare_collector":  # of a worker, for all of its life
+            patch.setattr(task_module, settled, lambda: None)
         patch.setattr(spark_runner, "run_tasks", tasks)
         patch.setattr(spark_runner, "run_moved", moved)
         patch.setattr(SparkRunner, "run", losing)

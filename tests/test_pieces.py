@@ -26,6 +26,7 @@ from pyspark_diff.kernels.key_ranges import fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.aggregate import AggregateKernel
+from pyspark_diff.operators.collate import CollateKernel
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.top_k import TopKKernel
@@ -169,7 +170,7 @@ def at_work(monkeypatch):
             return results
         return call
 
-    for kernel in (AggregateKernel, CountKernel, JoinKernel, TopKKernel):
+    for kernel in (AggregateKernel, CollateKernel, CountKernel, JoinKernel, TopKKernel):
         monkeypatch.setattr(kernel, "__call__", watched(kernel.__call__))
     for name in ("run", "read"):
         monkeypatch.setattr(LocalRunner, name, waiting(getattr(LocalRunner, name)))
@@ -498,7 +499,7 @@ def test_a_key_that_does_not_fit_is_refused(small, monkeypatch):
         session.insert([(i % 50, i) for i in range(1000)] + [(99, i) for i in range(3000)])
         session.close()
         monkeypatch.setattr(pieces, "free_memory", lambda: 1 << 10)
-        with pytest.raises(TooManyRowsError, match=r"3,000 rows under one key.*\(99,\): 3,000"):
+        with pytest.raises(TooManyRowsError, match=r"3,001 rows under one key.*\(99,\): 1 x 3,000"):
             flow.step()
         monkeypatch.undo()
         flow.step()

@@ -203,7 +203,7 @@ def test_spark_and_the_driver_know_the_same_hot_keys(spark, kind, value):
     try:
         frame = spark.createDataFrame(table, schema.struct)
         assert frame.schema["k"].dataType.simpleString() == kind
-        found = [row.hot for row in frame.select(hot.on_frame().alias("hot")).collect()]
+        found = [row.hot for row in frame.select(hot.in_frame().alias("hot")).collect()]
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
-    assert found == hot.on_table(table).tolist() == [True, False]
+    assert found == hot.in_table(table).tolist() == [True, False]

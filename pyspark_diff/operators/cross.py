@@ -50,7 +50,7 @@ class Hot:
         """The same keys where their columns have other names."""
         return replace(self, columns=columns)
 
-    def on_frame(self) -> Column:
+    def in_frame(self) -> Column:
         """Whether a record's key is hot."""
         if not self.keys:
             return F.lit(True)
@@ -60,7 +60,7 @@ class Hot:
         )
         return F.coalesce(reduce(Column.__or__, each), F.lit(False))
 
-    def on_table(self, table: pa.Table) -> np.ndarray:
+    def in_table(self, table: pa.Table) -> np.ndarray:
         """Whether each record's key is hot."""
         found = np.full(table.num_rows, not self.keys)
         for key in self.keys:
@@ -97,12 +97,12 @@ class Salt(Stage):
         if self.columns:
             value = F.pmod(F.hash(*[column(name) for name in self.columns]), F.lit(SALTS))
         if self.hot is not None:
-            value = F.when(self.hot.on_frame(), value).otherwise(F.lit(0))
+            value = F.when(self.hot.in_frame(), value).otherwise(F.lit(0))
         return frame.withColumn(self.name, value)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         value = np.zeros(table.num_rows, dtype=np.int32)
-        rows = np.ones(table.num_rows, bool) if self.hot is None else self.hot.on_table(table)
+        rows = np.ones(table.num_rows, bool) if self.hot is None else self.hot.in_table(table)
         if self.columns and rows.any():
             some = table if rows.all() else table.filter(pa.array(rows))
             columns = [joined([some[name]]) for name in self.columns]
@@ -130,11 +130,11 @@ class Replicate(Stage):
     def on_frame(self, frame: DataFrame) -> DataFrame:
         salts = F.array(*[F.lit(i) for i in range(SALTS)])
         if self.hot is not None:
-            salts = F.when(self.hot.on_frame(), salts).otherwise(F.array(F.lit(0)))
+            salts = F.when(self.hot.in_frame(), salts).otherwise(F.array(F.lit(0)))
         return frame.withColumn(self.name, F.explode(salts))
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        hot = True if self.hot is None else self.hot.on_table(table)
+        hot = True if self.hot is None else self.hot.in_table(table)
         copies = np.broadcast_to(np.where(hot, SALTS, 1), table.num_rows)
         ends = np.cumsum(copies)
         salts = np.arange(copies.sum()) - np.repeat(ends - copies, copies)
