@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Container, Iterable, Mapping, Sequence
 
-from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.graph import SOURCES, Graph
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.fused import Fused, Reading, Taking
@@ -58,8 +58,11 @@ class Visits:
 
 
 def unknown(nodes: Iterable[Node]) -> dict[Node, tuple[Feed, ...]]:
-    """Of nodes that have not been visited: something, of which nothing is known."""
-    return {node: (Feed(UpdateRows(node.schema)),) for node in nodes}
+    """Of nodes that have not been visited: something, of which nothing is known. What others only
+    pass on follows from it."""
+    return {
+        node: (Feed(UpdateRows(node.schema)),) for node in nodes if isinstance(node, SOURCES)
+    }
 
 
 class Fusion:
