@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ from pyspark_diff.engine.fusion import Job
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.runners import spark as spark_runner
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.fused import Reading, Taking
+from pyspark_diff.runners.fused import Reading, Taking, run_behind
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult
@@ -161,6 +163,21 @@ def test_what_had_no_turn_is_not_held(spark, monkeypatch):
         flow.advance_to(1)
         assert sorted(map(tuple, found.at().collect())) == [(1, 1), (2, 1)]
     assert len(held) == NODES and max(held) <= 2
+
+
+def test_a_task_holds_what_is_still_taken_and_no_more(monkeypatch):
+    size, held = 1 << 20, []
+
+    def run(reading, bucket, done):
+        held.append(pa.total_allocated_bytes())
+        table = pa.table({"k": np.zeros(size // 8, np.int64)}).take(np.arange(size // 8))
+        return BucketResult(bucket, (), Given(table, (), len(table)), 0, 0)
+
+    monkeypatch.setattr(Reading, "run", run)
+    many = [Reading(None, {0: 0}) for _ in range(8)]
+    for made in run_behind(many, 0, run(None, 0, {})):
+        assert made.output.rows
+    assert max(held) - held[0] < 3 * size
 
 
 @contextmanager
