@@ -4,19 +4,29 @@
 """
 
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Run, programs, schedules
+from pyspark import TaskContext
 from test_iterate import looping
 
-from pyspark_diff import Dataflow, FunctionError, graphs
+from pyspark_diff import Dataflow, FunctionError, Loop, graphs
 from pyspark_diff.engine import fusion
+from pyspark_diff.engine.fusion import Job
+from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.runners import spark as spark_runner
 from pyspark_diff.runners import tasks as task_module
+from pyspark_diff.runners.feed import Feed, UpdateRows
+from pyspark_diff.runners.fused import Reading, Taking, run_behind
+from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.runners.work import BucketResult
 from pyspark_diff.trace import storage
 
 NODES, BUCKETS = 12, 3
@@ -93,8 +103,86 @@ def test_a_reader_that_fails_is_named(spark):
             flow.advance_to(1)
 
 
+def test_what_is_done_in_tasks_and_what_on_the_driver_is_kept_together(spark):
+    keys = spark.range(8).selectExpr("id as k", "pmod(hash(id), 4) as bucket").collect()
+    first = {row.k for row in keys if row.bucket == keys[0].bucket}
+    assert len({row.bucket for row in keys}) > 2  # of more than one bucket the driver does them all
+
+    def total(key, values):
+        if TaskContext.get() is not None and key[0] not in first:
+            raise ValueError("not in a task")
+        return [(sum(value[0] * count for value, count in values),)]
+
+    with Dataflow(spark, buckets=4) as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        sums = rows.arrange_by_key("k").reduce(total, "w long").keep()
+        for time in (1, 2):
+            # Of how many rows they are only Spark can tell.
+            session.insert(spark.range(8, numPartitions=2).selectExpr("id as k", "1L as v"))
+            flow.advance_to(time)
+            assert flow.report.local_runs and flow.report.spark_runs
+            assert sorted(map(tuple, sums.at().collect())) == [(k, time) for k in range(8)]
+
+
+def test_what_was_taken_of_nothing_is_not_read():
+    node = object()
+    turns = {
+        ("taken", 1): Taking(None, None, (), 0),
+        ("read", 1): Reading(None, {0: 1}),
+    }
+    nothing = Given()
+    done = [BucketResult(0, (), nothing, 1, 0, operator=number) for number in range(3)]
+    job = Job(node, turns, done)
+    assert not job.holds(2)  # what it takes was cancelled on the way, and it had no turn
+    rows = UpdateRows(None)
+    job.emitted(node, [replace(done[0], output=Given(rows=1))], [Feed(rows)])
+    assert job.took(1, [Feed(rows)]) and job.results(1) and job.holds(2)
+    job = Job(node, turns, done)
+    job.emitted(node, [], [Feed(rows)])
+    assert not job.took(1, [Feed(rows), Feed(rows)]) and not job.holds(2)
+    # Where nothing came in the tasks either, it is read as it is.
+    assert Job(node, turns, [done[0], done[2]]).holds(2)
+
+
+def test_what_had_no_turn_is_not_held(spark, monkeypatch):
+    held = []
+    iterate = Iteration._iterate
+
+    def counted(loop, *arguments):
+        iterate(loop, *arguments)
+        held.append(len({id(job) for job, _ in loop.step._before.values()}))
+
+    monkeypatch.setattr(Iteration, "_iterate", counted)
+    with tasks_here(Random(0), lost=[0]), Dataflow(spark, runner="spark", buckets=2) as flow:
+        rows, session = flow.input("rows", "k long")
+        with Loop(NODES, "return") as loop:
+            now = loop.variable(rows)
+            counts = now.distinct().count()  # the distinct ones stay what they are
+            now.set(now.concat(now))
+        found = loop.leave(counts).keep()
+        session.insert([(1,), (2,)])
+        flow.advance_to(1)
+        assert sorted(map(tuple, found.at().collect())) == [(1, 1), (2, 1)]
+    assert len(held) == NODES and max(held) <= 2
+
+
+def test_a_task_holds_what_is_still_taken_and_no_more(monkeypatch):
+    size, held = 1 << 20, []
+
+    def run(reading, bucket, done):
+        held.append(pa.total_allocated_bytes())
+        table = pa.table({"k": np.zeros(size // 8, np.int64)}).take(np.arange(size // 8))
+        return BucketResult(bucket, (), Given(table, (), len(table)), 0, 0)
+
+    monkeypatch.setattr(Reading, "run", run)
+    many = [Reading(None, {0: 0}) for _ in range(8)]
+    for made in run_behind(many, 0, run(None, 0, {})):
+        assert made.output.rows
+    assert max(held) - held[0] < 3 * size
+
+
 @contextmanager
-def tasks_here(random):
+def tasks_here(random, lost=(0, 0, 0.3)):
     """Tasks run in this process, many in the time of a job; some of what they do before its turn is
     lost now and then. Gives whether what was taken before its turn was used, each time."""
     used = []
@@ -112,7 +200,7 @@ def tasks_here(random):
         return [given for bucket, made in enumerate(found) for given in do(bucket, made)]
 
     def losing(*arguments):
-        kept, share = [], random.choice([0, 0, 0.3])
+        kept, share = [], random.choice(lost)
         for one in run(*arguments):
             if one.operator and random.random() < share:
                 storage.remove_files(list(one.paths()))

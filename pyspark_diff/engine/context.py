@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -334,6 +334,15 @@ class StepContext:
             self._count(runner, more)
             results = [*results, *more]
         return results, self._rest(read, reads, results)
+
+    def forget(self, nodes: Iterable[Node], coordinate: int) -> None:
+        """Drop what was done of nodes of a loop before its turn, but for one coordinate: others had
+        no turn, and have none any more."""
+        of = set(nodes)
+        self._before = {
+            turn: found for turn, found in self._before.items()
+            if turn[0] not in of or turn[1] == coordinate
+        }
 
     def _rest(
         self, read: Read, reads: Mapping[int, Read], results: Sequence[BucketResult]

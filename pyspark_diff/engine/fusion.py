@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Container, Iterable, Mapping, Sequence
 
-from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.graph import SOURCES, Graph
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.fused import Fused, Reading, Taking
@@ -58,8 +58,11 @@ class Visits:
 
 
 def unknown(nodes: Iterable[Node]) -> dict[Node, tuple[Feed, ...]]:
-    """Of nodes that have not been visited: something, of which nothing is known."""
-    return {node: (Feed(UpdateRows(node.schema)),) for node in nodes}
+    """Of nodes that have not been visited: something, of which nothing is known. What others only
+    pass on follows from it."""
+    return {
+        node: (Feed(UpdateRows(node.schema)),) for node in nodes if isinstance(node, SOURCES)
+    }
 
 
 class Fusion:
@@ -143,12 +146,14 @@ class Job:
         self._results: list[dict[int, BucketResult]] = [{} for _ in self._nodes]
         for result in results:
             self._results[result.operator][result.bucket] = result
-        self._refused: set[int] = set()
+        #: Whose results are what was done in their turn, and whose are not.
+        self._used, self._refused = {0}, set[int]()
         #: By whose it is: what was given in its turn, and in which buckets.
         self._given: dict[int, tuple[list[UpdateRows], set[int]]] = {}
 
     def results(self, number: int) -> list[BucketResult]:
-        """What was given by one of them."""
+        """What was given by one of them, to be used in its turn."""
+        self._used.add(number)
         return list(self._results[number].values())
 
     def emitted(
@@ -162,10 +167,13 @@ class Job:
                 break
 
     def holds(self, number: int) -> bool:
-        """Whether all that one of them is made of was what it took."""
-        return number not in self._refused and (
-            not number or all(map(self.holds, self._fused[number - 1].needs))
-        )
+        """Whether all that one of them is made of was what there was."""
+        return all(map(self._stands, self._fused[number - 1].needs))
+
+    def _stands(self, number: int) -> bool:
+        # What has had no turn, as what came to it was cancelled on the way, must have done nothing.
+        done = number in self._refused or bool(self._results[number])
+        return number in self._used or not done and self.holds(number)
 
     def took(self, number: int, feeds: Sequence[Feed]) -> bool:
         """Whether one of them took what comes to it in its turn, and all of that."""

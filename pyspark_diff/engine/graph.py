@@ -37,7 +37,7 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 
 #: Nodes that give what they have emitted, and nothing else.
-_SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Leave)
+SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Leave)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Graph:
         """
         if node.depth < seen:
             return ()
-        if node in emitted or isinstance(node, _SOURCES):
+        if node in emitted or isinstance(node, SOURCES):
             return emitted.get(node, ())
         found = [f for source in node.inputs for f in self.feeds(source, emitted, seen)]
         if isinstance(node, Linear):

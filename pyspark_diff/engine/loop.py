@@ -164,6 +164,7 @@ class Iteration:
             self.step.emitted.pop(node, None)
             self._fresh.pop(node, None)
             self._rows.pop(node, None)
+        self.step.forget(own, pack(at))
         for item in subgraph.items:
             if isinstance(item, Subgraph):
                 self._loop(item, at)

@@ -149,17 +149,28 @@ def run_behind(
     nothing = BucketResult(bucket, (), Given(), 0, 0)
     done: dict[int, BucketResult] = {}
     if taken is None or not _is_cut(taken):
-        done[0] = taken or nothing
+        done[0] = _needed(taken or nothing, 0, fused)
+    del taken  # as large as what a task may hold, like the output of each of the others
     for number, one in enumerate(fused, 1):
         if one.needs <= done.keys():
             try:
                 found = one.run(bucket, done)
             except Exception:  # it is done once more, where whatever it is can be told
                 continue
+            left = fused[number:]
+            done = {other: _needed(result, other, left) for other, result in done.items()}
             if found is None or isinstance(one, Reading) or not _is_cut(found):
-                done[number] = found or nothing
+                done[number] = _needed(found or nothing, number, left)
             if found is not None:
                 yield replace(found, operator=number)
+                del found
+
+
+def _needed(result: BucketResult, number: int, left: Sequence[Fused]) -> BucketResult:
+    """What those that are left need of a result: all see its files, and some take its output."""
+    if any(isinstance(one, Taking) and one.source == number for one in left):
+        return result
+    return replace(result, output=Given(), later={})
 
 
 def _is_cut(taken: BucketResult) -> bool:

@@ -260,11 +260,11 @@ def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iter
     """The results of a bucket; others may have something to do in one that took nothing in."""
     outputs = work.buckets * (1 + len(fused))
     for bucket in intake.buckets() or [here]:
-        taken = None
+        made = None
         if bucket in intake.rows:
-            taken = run_bucket(work, bucket, intake, Waiting(work.most))
-            yield _result(taken, work.directory, outputs)
-        for made in run_behind(fused, bucket, taken):
+            made = run_bucket(work, bucket, intake, Waiting(work.most))
+            yield _result(made, work.directory, outputs)
+        for made in run_behind(fused, bucket, made):
             yield _result(made, fused[made.operator - 1].directory, outputs)
 
 

@@ -215,10 +215,12 @@ class BucketResult:
 
 def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, ...]]:
     """The files of the new batch, by bucket."""
+    found = {result.bucket: result.files for result in results if result.files}
     for result in results:
         if result.together:
-            return result.together
-    return {result.bucket: result.files for result in results if result.files}
+            # Beside it are buckets that were done elsewhere, before their turn.
+            return {**found, **result.together} if found else result.together
+    return found
 
 
 def run_bucket(
