@@ -90,6 +90,26 @@ def test_a_program_without_loops_is_a_job_for_each_exchange(spark, jobs):
         assert sorted(map(tuple, sums.at().collect())) == [(0, 63), (1, 70), (2, 57)]
 
 
+def test_what_is_renamed_on_the_way_is_taken_in_the_same_job(spark, jobs):
+    with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
+        edges, edges_in = flow.input("edges", "k long, to long")
+        roots, roots_in = flow.input("roots", "k long, d long")
+
+        def nearer(now):
+            after = now.join(edges, "k").selectExpr("to as k", "d + 1 as d")
+            return after.union(roots).groupBy("k").agg({"d": "min"}).withColumnRenamed(
+                "min(d)", "d"
+            )
+
+        found = roots.iterate(nearer).keep()
+        roots_in.insert([(0, 0)])
+        edges_in.insert([(i, i + 1) for i in range(6)])
+        load = of_iterations(flow, jobs, 1)
+        assert sorted(map(tuple, found.at().collect())) == [(i, i) for i in range(7)]
+    # What meets is added up, and then the least is found; what is made of that goes with it.
+    assert max(count for (at,), count in load if at > 1) == 2, load
+
+
 def test_a_reader_that_fails_is_named(spark):
     def fail(key, values):
         raise ValueError("no answer")
