@@ -222,7 +222,8 @@ class _Step:
         limit: Limit | None,
     ):
         self.new, self.limit, self.ordering, self.keys = new, limit, ordering, keys
-        every = len(keys) == place.size
+        # Keys whose hashes are equal, as those of null and zero, are in any order.
+        every = np.array_equal(place, np.arange(len(keys)))
         #: The touched values: the first row of each, the first of each key, and their number. And
         #: the first of the new rows of each key, and how many there are.
         self.values = _values(new.records()) if len(new.updates) else empty()
@@ -230,6 +231,7 @@ class _Step:
         found = (
             first, np.diff(first, append=new.starts.size), key_starts(new), key_lengths(new)
         )
+        self._every = every
         self.first, self.touched, self.starts, self.lengths = (
             part if every else _placed(part, place, len(keys)) for part in found
         )
@@ -300,7 +302,8 @@ class _Step:
             last[i] = np.where(counts < there, stops - (counts if from_back else 1), -1)
             at += rows.size
         owner, rows = _expand(self.first[active], self.touched[active])
-        parts.append(self.values if rows.size == len(self.values) else self.values.take(rows))
+        whole = self._every and rows.size == len(self.values)
+        parts.append(self.values if whole else self.values.take(rows))
         return concat(parts), np.concatenate([*owners, owner]), last
 
     def _codes(self, pool: Updates, which: _Which) -> tuple[Int64, Int64]:
