@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
 from pyspark_diff.engine import indexed_loop
-from pyspark_diff.engine.indexed_loop import IndexedLoop
+from pyspark_diff.engine.indexed_loop import IndexedLoop, _by_function
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.kernels import key_index, sums
+from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners import numbers
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.threads import Team
@@ -382,3 +384,12 @@ def test_a_team_is_done_when_an_error_leaves_it():
     assert sorted(done) == [1, 2]
     assert team.each(lambda number: -number, range(7)) == [0, -1, -2, -3, -4, -5, -6]
     team.close()
+
+
+def test_multiplicities_whose_differences_may_not_fit_go_the_other_way():
+    kernel = ThresholdKernel(lambda count: 2**62 - 1 if count % 2 else -(2**62))
+    given_ = np.array([[1, 1], [0, 0], [3, 4], [1, 2]])  # up at one time, down at the next
+    with pytest.raises(Unfit):
+        _by_function(SimpleNamespace(kernel=kernel), given_)
+    kernel = ThresholdKernel(lambda count: 2**60 if count % 2 else -(2**60))
+    assert _by_function(SimpleNamespace(kernel=kernel), given_).diffs.tolist() == [2**61, -(2**61)]

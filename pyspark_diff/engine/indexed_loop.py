@@ -581,7 +581,10 @@ def _by_function(node: Reader, given: Int64) -> Sorted:
     kernel = node.kernel
     assert isinstance(kernel, ThresholdKernel)
     keys, old, times, new = given
-    change = kernel.of(new) - kernel.of(old)
+    after, earlier = kernel.of(new), kernel.of(old)
+    if any(part.size and np.abs(part.astype(float)).max() >= 2.0**61 for part in (after, earlier)):
+        raise Unfit  # differences of them may leave 64 bits, and the others look at that
+    change = after - earlier
     before = np.zeros_like(change)
     before[1:] = np.where(keys[1:] == keys[:-1], change[:-1], 0)
     change = change - before
