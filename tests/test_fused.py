@@ -254,13 +254,13 @@ def check(spark, data, program, most, **options):
     return used
 
 
-@settings(max_examples=5 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_random_programs(spark, data):
     check(spark, data, data.draw(programs(most=5)), 4)
 
 
-@settings(max_examples=5 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_random_loops(spark, data):
     check(spark, data, data.draw(looping(data.draw(st.sampled_from([0, 0, 1, 2])))), 4)
