@@ -204,18 +204,19 @@ def matching_records(
 
 
 @inlined
-def seek(keys, at, key):  # type: ignore[no-untyped-def]
-    """The first row from one on whose key is not less: near ones are found in few steps."""
+def seek(keys, at, key, beyond):  # type: ignore[no-untyped-def]
+    """The first row from one on whose key is not less, or greater if it is to lie beyond: near ones
+    are found in few steps."""
     step = 1
     low = high = at
-    while high < keys.size and keys[high] < key:
+    while high < keys.size and (keys[high] < key or (beyond and keys[high] == key)):
         low = high + 1
         high += step
         step *= 2
     high = min(high, keys.size)
     while low < high:
         middle = (low + high) // 2
-        if keys[middle] < key:
+        if keys[middle] < key or (beyond and keys[middle] == key):
             low = middle + 1
         else:
             high = middle
@@ -237,18 +238,23 @@ def _matches(needles, hay):  # type: ignore[no-untyped-def]
             low[i] = low[i - 1]
             high[i] = high[i - 1]
             continue
-        at = seek(hay, at, x)
+        at = seek(hay, at, x, False)
         low[i] = at
         while at < hay.size and hay[at] == x:
             at += 1
         high[i] = at
+    return _pairs(low, high)
+
+
+@jit
+def _pairs(low, high):  # type: ignore[no-untyped-def]
+    """All rows of some ranges, and the number of the range that each is in."""
     total = 0
-    for i in range(needles.size):
+    for i in range(low.size):
         total += high[i] - low[i]
-    group = np.empty(total, np.int64)
-    row = np.empty(total, np.int64)
+    group, row = np.empty(total, np.int64), np.empty(total, np.int64)
     n = 0
-    for i in range(needles.size):
+    for i in range(low.size):
         for j in range(low[i], high[i]):
             group[n] = i
             row[n] = j
@@ -281,29 +287,10 @@ def _ranges(needles, hay):  # type: ignore[no-untyped-def]
         if i > 0 and needles[i] == needles[i - 1]:
             low[i] = low[i - 1]
         else:
-            low[i] = _gallop(hay, at, needles[i], False)
-        at = _gallop(hay, low[i], needles[i], True)
+            low[i] = seek(hay, at, needles[i], False)
+        at = seek(hay, low[i], needles[i], True)
         high[i] = at
     return low, high
-
-
-@jit
-def _gallop(hay, left, x, beyond):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on that is not less than ``x``, or not equal either."""
-    right = left
-    step = 1
-    while right < hay.size and (hay[right] < x or (beyond and hay[right] == x)):
-        left = right + 1
-        right += step
-        step *= 2
-    right = min(right, hay.size)
-    while left < right:
-        middle = (left + right) // 2
-        if hay[middle] < x or (beyond and hay[middle] == x):
-            left = middle + 1
-        else:
-            right = middle
-    return left
 
 
 @kernel("int64[:], int64[:], int64[:]-, int64[:]-")
@@ -311,7 +298,6 @@ def _matches_within(low, high, needles, hay):  # type: ignore[no-untyped-def]
     """For each needle the rows of ``hay`` equal to it in a range that is ordered: pairs of numbers.
     """
     first, stop = np.empty(needles.size, np.int64), np.empty(needles.size, np.int64)
-    total = 0
     for i in range(needles.size):
         left, right = low[i], high[i]
         while left < right:
@@ -324,12 +310,4 @@ def _matches_within(low, high, needles, hay):  # type: ignore[no-untyped-def]
         while left < high[i] and hay[left] == needles[i]:
             left += 1
         stop[i] = left
-        total += left - first[i]
-    group, row = np.empty(total, np.int64), np.empty(total, np.int64)
-    n = 0
-    for i in range(needles.size):
-        for j in range(first[i], stop[i]):
-            group[n] = i
-            row[n] = j
-            n += 1
-    return group, row
+    return _pairs(first, stop)
