@@ -15,15 +15,9 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import join_new
-from pyspark_diff.kernels.indexed_replay import (
-    BOTH,
-    LEAST,
-    NEAR,
-    NUMBER,
-    PRESENT,
-    replay_new,
-)
+from pyspark_diff.kernels.indexed_replay import replay_new
 from pyspark_diff.kernels.key_index import LARGE, KeyIndex, _place_of
+from pyspark_diff.kernels.key_replay import BOTH, LEAST, NEAR, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates

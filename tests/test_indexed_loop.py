@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
-from pyspark_diff.engine import indexed_loop
+from pyspark_diff.engine import indexed_loop, loop_batches
 from pyspark_diff.engine.indexed_loop import IndexedLoop, _by_function
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.kernels import key_index, sums
@@ -179,7 +179,7 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
             patch.setattr(indexed_loop, name, 0 if threads > 1 else 1 << 30)
         patch.setattr(os, "cpu_count", lambda: threads)
         if many:  # few rows go where many go
-            patch.setattr(indexed_loop, "MOST_OF", 1)
+            patch.setattr(loop_batches, "MOST_OF", 1)
             patch.setattr(key_index, "MANY", 1)
             patch.setattr(numbers, "SMALL", 0)
             patch.setattr(sums, "PARTITIONED", 0)

@@ -25,10 +25,10 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression bucketed buffers cache consolidate coordinates diff_vectors "
-        "double_word equality few grouping hashing history indexed_join indexed_replay into_diff "
-        "ipc jit join key_index key_ranges layout lookup machine_memory memory merge merge_join "
-        "merge_sort murmur3 overflow pauses quotients "
+        "accumulators arrow_expression bucketed buffers cache consolidate coordinates "
+        "diff_vectors double_word equality few grouping hashing history indexed_join "
+        "indexed_replay into_diff ipc jit join key_index key_ranges key_replay layout lookup "
+        "machine_memory memory merge merge_join merge_sort murmur3 overflow pauses quotients "
         "ranking replay results split standing sums tallies time_order top_k updates warm_up "
         "xxhash64".split()
     ),
@@ -53,8 +53,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "engine": frozenset(
         "blueprint changes compaction context demand description durable evaluation fingerprint "
-        "fusion graph growth indexed_loop live loop loop_plan lowering oscillation plan program "
-        "progress rewind state step subgraph traces".split()
+        "fusion graph growth indexed_loop live loop loop_batches loop_plan lowering oscillation "
+        "plan program progress rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog coercion dataflow discarding durable feeding hold input_session "

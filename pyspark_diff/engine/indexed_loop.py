@@ -12,22 +12,21 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from dataclasses import dataclass, replace
 from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.loop_batches import Parted, Sorted, batches_of, sealed
 from pyspark_diff.engine.loop_plan import Planned
 from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.consolidate import PairCodes
 from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
-from pyspark_diff.kernels.indexed_replay import BOTH, replay_new, visits
+from pyspark_diff.kernels.indexed_replay import replay_new, visits
 from pyspark_diff.kernels.key_index import MOST, PAST, TOP, KeyIndex
-from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, one_or_all
+from pyspark_diff.kernels.key_replay import BOTH
+from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
@@ -64,8 +63,8 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.trace.spine import Trace
 
-Part = TypeVar("Part")
-Made = TypeVar("Made")
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 #: At most so many threads are at work in one loop.
 MOST_SHARDS = 8
@@ -74,30 +73,6 @@ MOST_SHARDS = 8
 SHARDED, THREADED = 2_000, 1_000
 #: What an event takes in an index.
 EVENT_BYTES = 40
-#: So many updates of an arrangement at one coordinate may be a batch of their own.
-MOST_OF = 1 << 16
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """Updates of one arrangement at one coordinate: consolidated, by key, value and time."""
-
-    keys: Int64
-    values: Int64
-    times: Int64
-    diffs: Int64
-
-    def __len__(self) -> int:
-        return int(self.keys.size)
-
-    def within(self, begin: int, end: int) -> "Sorted":
-        """Some of the rows that lie side by side."""
-        one = slice(begin, end)
-        return Sorted(self.keys[one], self.values[one], self.times[one], self.diffs[one])
-
-
-#: The same by shards.
-Parted = Sequence[Sorted]
 
 
 class Around(Protocol):
@@ -402,8 +377,8 @@ class IndexedLoop:
         return found
 
     def _each(
-        self, do: Callable[[Part], Made], parts: Iterable[Part], rows: int
-    ) -> Iterable[Made]:
+        self, do: Callable[[_Item], _Made], parts: Iterable[_Item], rows: int
+    ) -> Iterable[_Made]:
         """What a function gives for each shard; side by side where that is worth it."""
         return self._team.each(do, parts) if rows >= THREADED else map(do, parts)
 
@@ -516,15 +491,15 @@ class IndexedLoop:
         step, around = self._step, self._around
         batches = [
             (node, parts) for node, every in self._parts.items() if node.keeps
-            for parts in _batches(every)
+            for parts in batches_of(every)
         ]
         shards = range(len(self._shards))
 
-        def sealed(part: tuple[int, int]) -> Updates:
+        def made_of(part: tuple[int, int]) -> Updates:
             number, shard = part
             node, parts = batches[number]
             layout = self._graph.form(node).layout
-            return _sealed([(at, rows[shard]) for at, rows in parts], layout)
+            return sealed([(at, rows[shard]) for at, rows in parts], layout)
 
         def written(number: int) -> Mapping[int, tuple[BatchFile, ...]]:
             rows = concat([made[number, shard] for shard in shards])
@@ -534,7 +509,7 @@ class IndexedLoop:
         numbers = range(len(batches))
         parts = [(number, shard) for number in numbers for shard in shards]
         count = sum(len(rows) for _, every in batches for _, part in every for rows in part)
-        made = dict(zip(parts, self._each(sealed, parts, count)))
+        made = dict(zip(parts, self._each(made_of, parts, count)))
         places = [step.directory_of(node) for node, _ in batches]
         traces: dict[Arranged, Trace] = {}
         for (node, _), files in zip(batches, self._each(written, numbers, count)):
@@ -590,43 +565,3 @@ def _by_function(node: Reader, given: Int64) -> Sorted:
     change = change - before
     rows = np.flatnonzero((times != PAST) & (change != 0))
     return Sorted(keys[rows], np.zeros(rows.size, np.int64), times[rows], change[rows])
-
-
-def _batches(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]]:
-    """The updates of an arrangement by the batches that they become: those of one coordinate stay
-    as they are if they are most of many, as in a load."""
-    sizes = [sum(map(len, rows)) for _, rows in parts]
-    largest = max(range(len(parts)), key=sizes.__getitem__)
-    if sizes[largest] < MOST_OF or 4 * sizes[largest] < 3 * sum(sizes):
-        return [parts]
-    rest = [*parts[:largest], *parts[largest + 1:]]
-    return [[parts[largest]], *([rest] if rest else [])]
-
-
-def _sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
-    """The updates of an arrangement at some coordinates, in order."""
-    if len(parts) == 1:
-        at, one = parts[0]
-        keys, values, times, diffs = one.keys, one.values, one.times, one.diffs
-        codes: PerRow = at
-        if ((values[1:] < values[:-1]) & (keys[1:] == keys[:-1])).any():
-            # What an operator gives comes in order of time: what goes may be less than what comes.
-            keys, values, times, diffs = added_up([(keys, values, times, diffs)])
-    else:
-        rows = [one for _, one in parts]
-        codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
-        keys, values, times, diffs = (
-            np.concatenate([getattr(one, name) for one in rows])
-            for name in ("keys", "values", "times", "diffs")
-        )
-        if codes.size:
-            when = PairCodes(codes, times)
-            keys, values, places, diffs = added_up([(keys, values, when.code, diffs)])
-            codes, times = when.parts(places)
-            codes = one_or_all(codes)
-    if not keys.size:
-        return empty()
-    found = Updates(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
-    if layout.value is None:
-        return found
-    return replace(found, val64=values, ordering=layout.value.ordering)

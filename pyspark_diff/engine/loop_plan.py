@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Collection, Mapping
 
 from pyspark_diff.engine.subgraph import Subgraph
-from pyspark_diff.kernels.indexed_replay import BOTH, LEAST, NUMBER, PRESENT
+from pyspark_diff.kernels.key_replay import BOTH, LEAST, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
