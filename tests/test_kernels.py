@@ -41,7 +41,7 @@ from pyspark_diff.kernels.overflow import lie_near, product_leaves, sum_leaves
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.sums import sum_by_code
-from pyspark_diff.kernels.updates import Updates, advanced, concat, empty
+from pyspark_diff.kernels.updates import Updates, advanced, concat, empty, spread
 from pyspark_diff.trace import storage
 
 #: A hundred of these cost as much as one step of a dataflow.
@@ -325,16 +325,28 @@ numbers = st.sampled_from(EDGES) | st.integers(0, 3)
 
 @many
 @given(
-    parts=st.lists(st.lists(st.tuples(numbers, numbers, st.integers(0, 5), numbers), min_size=1),
-                   min_size=1, max_size=4),
+    parts=st.lists(
+        st.tuples(
+            st.lists(
+                st.tuples(numbers, numbers, st.integers(0, 5), numbers, st.integers(0, 2)),
+                min_size=1,
+            ),
+            st.tuples(*[st.none() | st.integers(0, 2)] * 3),
+        ),
+        min_size=1, max_size=4,
+    ),
+    pairs=st.booleans(),
     since=sinces,
 )
-def test_merge_of_numbers(parts, since):
+def test_merge_of_numbers(parts, pairs, since):
     batches = []
-    for rows in parts:
-        key, value, time, diff = np.array(rows, dtype=np.int64).T.copy()
+    for rows, shared in parts:
+        key, value, *own = np.array(rows, dtype=np.int64).T.copy()
+        time, diff, place = (one if s is None else s for one, s in zip(own, shared))
         with suppress(DiffOverflowError):
-            batches.append(consolidate(Updates(key, None, time, diff, value)).updates)
+            value = value if pairs else None
+            updates = Updates(key, None, time, diff, value, coordinate=place)
+            batches.append(consolidate(updates).updates)
     batches = [batch for batch in batches if len(batch)]
     try:
         expected = consolidate(advanced(concat(batches), since)).updates
@@ -344,11 +356,16 @@ def test_merge_of_numbers(parts, since):
         return
     with every_merge():
         found = merge(batches, since)
-    assert isinstance(found.time, int) == isinstance(expected.time, int) or not len(found)
-    for name in ("key64", "val64") if len(expected) else ("key64",):
+    assert isinstance(found.time, int) or not isinstance(expected.time, int)
+    names = ("key64", "val64") if pairs and len(expected) else ("key64",)
+    for name in names:
         assert getattr(found, name).tolist() == getattr(expected, name).tolist()
     assert found.times().tolist() == expected.times().tolist()
     assert found.diffs().tolist() == expected.diffs().tolist()
+    if len(expected):
+        places = [spread(one.coordinate, len(one)).tolist() for one in (found, expected)]
+        assert places[0] == places[1]
+        assert (found.val64 is None) == (not pairs)
 
 
 def several(data, layout):

@@ -12,10 +12,20 @@ import numpy as np
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat
+from pyspark_diff.kernels.updates import (
+    Int64,
+    PerRow,
+    Updates,
+    advanced,
+    concat,
+    empty,
+    one_or_all,
+)
 
+#: Before all times.
+PAST = np.iinfo(np.int64).min
 #: From this many rows on, batches of plain numbers are merged as they are; fewer are added up.
-MERGED = 1 << 16
+MERGED = 1 << 7
 
 
 def merge(batches: list[Updates], since: int | None) -> Updates:
@@ -48,72 +58,105 @@ def merge(batches: list[Updates], since: int | None) -> Updates:
 
 
 def _is_plain(batch: Updates) -> bool:
-    """Whether updates are pairs of numbers at one coordinate, and diffs are numbers."""
+    """Whether updates are numbers, or pairs of them, and diffs are numbers."""
     return (
-        batch.val64 is not None and batch.values is None and batch.columns is None
-        and not isinstance(batch.diff, DiffVectors) and not isinstance(batch.coordinate, np.ndarray)
+        batch.values is None and batch.columns is None and not isinstance(batch.diff, DiffVectors)
     )
 
 
 def _merged(batches: list[Updates], since: int | None) -> Updates | None:
-    """The batches two by two, the smallest first; None where sums or coordinates ask for more."""
-    if len({batch.coordinate for batch in batches}) > 1 or len(batches) < 2:
+    """The batches two by two, the smallest first; None where sums ask for more."""
+    least = PAST if since is None else since
+    batches = [batch for batch in batches if len(batch)]
+    if len(batches) < 2:
         return None
-    least = np.iinfo(np.int64).min if since is None else since
-    held = [(b.key64, b.val64, b.times(), b.diffs()) for b in batches]
+    pairs = batches[0].val64 is not None
+    # What all rows share is no column of what they become either.
+    coordinates = [batch.coordinate for batch in batches]
+    places = any(map(np.ndim, coordinates)) or len(set(coordinates)) > 1
+    last = [max(int(np.max(batch.time)), least) for batch in batches]
+    timed = len(set(last)) > 1 or last[0] > least and any(np.ndim(b.time) for b in batches)
+    held = [
+        (b.key64, b.key64 if b.val64 is None else b.val64, *map(_column, rest))
+        for b in batches for rest in [(b.coordinate, b.time, b.diff)]
+    ]
     while len(held) > 1:
         held.sort(key=lambda one: one[0].size)
-        *rows, count = _merge_two(*held[0], *held[1], least)
+        *rows, count = _merge_two(*held[0], *held[1], least, pairs, places, timed)
         if count < 0:
             return None
         held = [tuple(column[:count] for column in rows), *held[2:]]
-    key, value, time, diff = held[0]
+    key, value, place, time, diff = held[0]
     if not key.size:
-        return None
-    one: Int64 | int = time
-    if int(time.min()) == int(time.max()):
-        one = int(time[0])
+        return empty()
     return Updates(
-        key, None, one, diff, value, None, batches[0].ordering, batches[0].coordinate
+        key, None, one_or_all(time), diff, value if pairs else None, None, batches[0].ordering,
+        one_or_all(place),
     )
 
 
-@kernel(", ".join([*["int64[:]-"] * 8, "int64"]))
-def _merge_two(ak, av, at, ad, bk, bv, bt, bd, since):  # type: ignore[no-untyped-def]
-    """Rows in order, sums that are zero left out, and their number; -1 where a sum is too large."""
-    size = ak.size + bk.size
-    key, value = np.empty(size, np.int64), np.empty(size, np.int64)
-    time, diff = np.empty(size, np.int64), np.empty(size, np.int64)
+def _column(values: PerRow | DiffVectors) -> Int64:
+    return values if isinstance(values, np.ndarray) else np.array([values], np.int64)
+
+
+@kernel(", ".join([*["int64[:]-"] * 10, "int64", *["bool"] * 3]))
+def _merge_two(  # type: ignore[no-untyped-def]
+    ak, av, ac, at, ad, bk, bv, bc, bt, bd, since, pairs, places, timed
+):
+    """Rows in order, sums that are zero left out, and their number; -1 where a sum is too large.
+
+    Of coordinates, times and diffs there may be one for all rows. Where there are no pairs, places
+    or times, what is given of them is of no use.
+    """
+    m, n = ak.size, bk.size
+    key, diff = np.empty(m + n, np.int64), np.empty(m + n, np.int64)
+    value = np.empty(m + n if pairs else 0, np.int64)
+    place = np.empty(m + n if places else 1, np.int64)
+    time = np.empty(m + n if timed else 1, np.int64)
+    place[:1] = ac[:1] if m else bc[:1]
+    time[:1] = np.maximum(at[:1] if m else bt[:1], since)
     i = j = 0
-    n = -1  # the row that is added up
-    while i < ak.size or j < bk.size:
-        ours = j == bk.size
-        if not ours and i < ak.size:
-            if ak[i] != bk[j]:
-                ours = ak[i] < bk[j]
-            elif av[i] != bv[j]:
-                ours = av[i] < bv[j]
-            else:
-                ours = at[i] <= bt[j]
+    count = -1  # the row that is added up
+    while i < m or j < n:
+        if j == n:
+            ours = True
+        elif i == m:
+            ours = False
+        elif ak[i] != bk[j]:
+            ours = ak[i] < bk[j]
+        elif pairs and av[i] != bv[j]:
+            ours = av[i] < bv[j]
+        else:
+            x, y = ac[i if ac.size == m else 0], bc[j if bc.size == n else 0]
+            ours = x < y or x == y and at[i if at.size == m else 0] <= bt[j if bt.size == n else 0]
         if ours:
-            k, v, t, d = ak[i], av[i], at[i], ad[i]
+            k, v, d = ak[i], av[i], ad[i if ad.size == m else 0]
+            c, t = ac[i if ac.size == m else 0], at[i if at.size == m else 0]
             i += 1
         else:
-            k, v, t, d = bk[j], bv[j], bt[j], bd[j]
+            k, v, d = bk[j], bv[j], bd[j if bd.size == n else 0]
+            c, t = bc[j if bc.size == n else 0], bt[j if bt.size == n else 0]
             j += 1
         t = max(t, since)
-        if n >= 0 and key[n] == k and value[n] == v and time[n] == t:
-            total = diff[n] + d
-            if (diff[n] < 0) == (d < 0) and (total < 0) != (d < 0):
-                return key, value, time, diff, -1
-            diff[n] = total
+        if (
+            count >= 0 and key[count] == k and (not pairs or value[count] == v)
+            and (not places or place[count] == c) and (not timed or time[count] == t)
+        ):
+            total = diff[count] + d
+            if (diff[count] < 0) == (d < 0) and (total < 0) != (d < 0):
+                return key, value, place, time, diff, -1
+            diff[count] = total
             continue
-        if n < 0 or diff[n] != 0:
-            n += 1
-        key[n] = k
-        value[n] = v
-        time[n] = t
-        diff[n] = d
-    if n >= 0 and diff[n] == 0:
-        n -= 1
-    return key, value, time, diff, n + 1
+        if count < 0 or diff[count] != 0:
+            count += 1
+        key[count] = k
+        diff[count] = d
+        if pairs:
+            value[count] = v
+        if places:
+            place[count] = c
+        if timed:
+            time[count] = t
+    if count >= 0 and diff[count] == 0:
+        count -= 1
+    return key, value, place, time, diff, count + 1
