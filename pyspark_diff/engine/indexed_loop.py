@@ -71,6 +71,8 @@ MOST_SHARDS = 8
 #: From so many new rows on a loop is done in parts, a range of keys each: its indices are. Several
 #: threads work on these where an operator has so many rows at a coordinate.
 SHARDED, THREADED = 2_000, 1_000
+#: Of so many keys of an arrangement it is seen where its keys lie.
+SAMPLE = 256
 #: What an event takes in an index.
 EVENT_BYTES = 40
 
@@ -160,7 +162,7 @@ class IndexedLoop:
         """Whether all that is read is numbers, and what is new of it few rows."""
         step = self._step
         rows: float = 0
-        largest = np.empty(0, np.int64)
+        samples = []
         for node in self._subgraph.items:
             if isinstance(node, Enter):
                 feeds = [
@@ -179,16 +181,21 @@ class IndexedLoop:
                 return False
             if source.loop is None:
                 rows += view.rows
+            largest = np.empty(0, np.int64)
             for files in (view.old, view.new):
                 for updates in opened(opened_together(files)):
                     if updates.words is None:
                         return False
                     if updates.key64.size > largest.size:
                         largest = updates.key64
+            if largest.size:
+                samples.append(largest[np.linspace(0, largest.size - 1, SAMPLE).astype(np.int64)])
         cores = min(os.cpu_count() or 1, MOST_SHARDS)
-        if rows >= SHARDED and largest.size > cores:
-            # Its keys lie as those of others do, more or less: they are of the same kind.
-            begins = np.unique(largest[[largest.size * n // cores for n in range(1, cores)]])
+        if rows >= SHARDED and samples:
+            # Of each as many, as each has much to do: ends of edges that are told apart by which
+            # is less lie on one side.
+            keys = np.sort(np.concatenate(samples))
+            begins = np.unique(keys[[keys.size * n // cores for n in range(1, cores)]])
             begins = begins[begins > PAST].tolist()
             self._shards = list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
         return step.settings.few(rows)

@@ -130,11 +130,11 @@ def _merge_two(  # type: ignore[no-untyped-def]
             x, y = ac[i if ac.size == m else 0], bc[j if bc.size == n else 0]
             ours = x < y or x == y and at[i if at.size == m else 0] <= bt[j if bt.size == n else 0]
         if ours:
-            k, v, d = ak[i], av[i], ad[i if ad.size == m else 0]
+            k, v, d = ak[i], av[i] if pairs else 0, ad[i if ad.size == m else 0]
             c, t = ac[i if ac.size == m else 0], at[i if at.size == m else 0]
             i += 1
         else:
-            k, v, d = bk[j], bv[j], bd[j if bd.size == n else 0]
+            k, v, d = bk[j], bv[j] if pairs else 0, bd[j if bd.size == n else 0]
             c, t = bc[j if bc.size == n else 0], bt[j if bt.size == n else 0]
             j += 1
         t = max(t, since)
