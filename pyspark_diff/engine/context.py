@@ -28,7 +28,7 @@ from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.local import THREADED, LocalRunner, rows_of
+from pyspark_diff.runners.local import LocalRunner, apart, rows_of
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.spark import SparkRunner
@@ -523,9 +523,10 @@ class StepContext:
             rows = sum(batch.rows for batch in batches)
             self.report.rows_merged += rows
             few, directory = self.settings.few(rows), self.directory_of(node)
-            if few and rows < min(THREADED, self.settings.piece_rows) and self.settings.buckets > 1:
+            buckets = self.settings.buckets
+            if few and rows < self.settings.piece_rows and buckets > 1 and not apart(rows, buckets):
                 layout = self.graph.form(node).layout
-                whole = merge_together(batches, directory, since, layout, self.settings.buckets)
+                whole = merge_together(batches, directory, since, layout, buckets)
                 self.written.extend(file.path for files in whole.values() for file in files)
                 found.append(whole)
                 continue

@@ -38,8 +38,9 @@ from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
-#: From this many rows on, buckets are done side by side.
-THREADED = 50_000
+#: From this many rows on, in all or in a bucket, buckets are done side by side; fewer are done at
+#: once, whatever their buckets.
+THREADED, ALONE = 50_000, 4_096
 
 #: Of so many tables with so few rows it is known what a stage made of them last.
 MADE, MADE_ROWS = 8, 1024
@@ -66,7 +67,7 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
-        if work.buckets > 1 and rows_of(feeds) < THREADED:
+        if work.buckets > 1 and not apart(rows_of(feeds), work.buckets):
             found = self._together(work, schema, feeds)
             if found is not None:
                 return found
@@ -113,7 +114,7 @@ class LocalRunner:
             for table in self.tables(feed.bare(), work.most):
                 held.append(how.updates(table))
                 rows += len(held[-1])
-                if rows >= THREADED or rows > work.most:
+                if apart(rows, work.buckets) or rows > work.most:
                     return None
         with self._stop.obeyed():
             return run_together(work, concat(held), Waiting(work.most))
@@ -217,7 +218,12 @@ class LocalRunner:
 
 def _threads(buckets: Sequence[int], rows: float) -> int:
     """Many rows are worth a thread for each bucket, as kernels let others run."""
-    return 1 if rows < THREADED else min(len(buckets), os.cpu_count() or 1)
+    return min(len(buckets), os.cpu_count() or 1) if apart(rows, len(buckets)) else 1
+
+
+def apart(rows: float, buckets: int) -> bool:
+    """Whether so many rows of so many buckets are best done bucket by bucket."""
+    return rows >= min(THREADED, ALONE * buckets)
 
 
 def _fitting(table: pa.Table, most: int) -> int:
