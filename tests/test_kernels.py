@@ -20,7 +20,7 @@ from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import consolidate as consolidation
-from pyspark_diff.kernels import ipc, sums
+from pyspark_diff.kernels import ipc, lookup, sums
 from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import (
@@ -296,6 +296,37 @@ def starts_of(layout, updates):
     records = [record for record, _, _ in rows_of(layout, updates)]
     starts = [i for i, r in enumerate(records) if i == 0 or r != records[i - 1]]
     return np.array(starts, dtype=np.int64)
+
+
+@many
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.sampled_from(["even", "clusters", "steep", "few"]),
+    rows=st.sampled_from([0, 1, 64, 1000, 5000]),
+    count=st.integers(0, 70),
+)
+def test_keys_are_found_wherever_they_lie(seed, shape, rows, count):
+    random = np.random.default_rng(seed)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    if shape == "even":
+        hay = random.integers(least, most, rows, endpoint=True)
+    elif shape == "clusters":
+        hay = random.choice(random.integers(least, most, 3), rows) + random.integers(0, 50, rows)
+    elif shape == "steep":
+        hay = np.clip(np.exp(random.random(rows) * 43), 0, 2**62).astype(np.int64)
+    else:
+        hay = random.choice([least, -1, 0, 1, most], rows)
+    hay = np.sort(hay)
+    near = random.choice(hay, count) if rows else np.empty(0, np.int64)
+    needles = np.sort(np.concatenate([near, near + 1, random.integers(least, most, 2)]))
+    low, high = np.searchsorted(hay, needles), np.searchsorted(hay, needles, "right")
+    group, row = lookup._matches(needles, hay)
+    assert group.tolist() == np.repeat(np.arange(needles.size), high - low).tolist()
+    assert row.tolist() == [i for pair in zip(low, high) for i in range(*pair)]
+    begins, ends = lookup._ranges(needles, hay)
+    found = high > low
+    assert begins[found].tolist() == low[found].tolist()
+    assert (ends - begins).tolist() == (high - low).tolist()
 
 
 @many

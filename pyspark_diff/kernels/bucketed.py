@@ -24,9 +24,8 @@ from pyspark_diff.kernels.key_index import (
     VALUES,
     grown,
     part,
-    seek,
-    word,
 )
+from pyspark_diff.kernels.search import guess_of, seek, word
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates
 
 
@@ -87,7 +86,8 @@ def _rows_under(keys, buckets, files, first):  # type: ignore[no-untyped-def]
             continue
         for f in range(first[buckets[i]], first[buckets[i] + 1]):
             address, length = files[f, KEYS], files[f, LENGTH]
-            row = seek(address, length, cursors[f], key)
+            guess = guess_of(address, length, cursors[f], key)
+            row = seek(address, length, cursors[f], key, guess)
             while row < length and word(address + 8 * row) == key:
                 found = grown(found, top, top + 1)
                 found[top, 0] = part(files, f, VALUES, VALUES, row)

@@ -18,7 +18,6 @@ from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.join import TOO_LARGE, changed
 from pyspark_diff.kernels.key_index import (
     AT,
-    BLOCK,
     COUNT,
     DIFF,
     DIFF_OF_ALL,
@@ -57,6 +56,7 @@ from pyspark_diff.kernels.key_index import (
     word,
 )
 from pyspark_diff.kernels.overflow import product_leaves
+from pyspark_diff.kernels.search import BLOCK
 from pyspark_diff.kernels.updates import Int64
 
 #: Rows of the result: key, the value of what is new, that of its match, time, diff, coordinate.

@@ -18,7 +18,6 @@ import numpy as np
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.key_index import (
     AT,
-    BLOCK,
     COUNT,
     DIFF,
     FIRST,
@@ -45,6 +44,7 @@ from pyspark_diff.kernels.key_index import (
     summed,
 )
 from pyspark_diff.kernels.key_replay import NEAR, at_once, is_plain, longer, numbered, walk
+from pyspark_diff.kernels.search import BLOCK
 from pyspark_diff.kernels.updates import Int64
 
 

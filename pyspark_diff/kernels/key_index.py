@@ -14,11 +14,9 @@ from __future__ import annotations
 from typing import Iterable
 
 import numpy as np
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
+from pyspark_diff.kernels.search import NEARER, fetch, guess_of, nearer, seek, word
 from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
 
 #: The time of all that stood before the step.
@@ -35,8 +33,6 @@ KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENG
 #: Counters of an index: slots, events, those of them that are not garbage, with the room that keys
 #: have, events that were added, and whether a diff is too large for sums of them to be safe.
 SLOTS, TOP, LIVE, ADDED, WIDE = range(5)
-#: So many keys are looked up at once.
-BLOCK = 32
 #: The next one that was added, in the place of a rank.
 NEXT = RANK
 
@@ -129,41 +125,6 @@ class KeyIndex:
         _add(self.table, self.slots, self.added, self.counts, keys, values, times, diffs, at)
 
 
-@intrinsic  # type: ignore[misc]
-def _word(context, address):  # type: ignore[no-untyped-def]
-    def load(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        pointer = context.get_value_type(types.CPointer(types.int64))
-        return builder.load(builder.inttoptr(arguments[0], pointer))
-
-    return types.int64(types.int64), load
-
-
-@jit
-def word(address):  # type: ignore[no-untyped-def]
-    """The 64-bit number at an address."""
-    return _word(address)  # type: ignore[call-arg]
-
-
-@intrinsic  # type: ignore[misc]
-def _fetch(context, address):  # type: ignore[no-untyped-def]
-    def fetch(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        ir, byte, number = cgutils.ir, cgutils.voidptr_t, cgutils.int32_t
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        called = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # To be read, to stay as near as can be, and as data.
-        how = [number(0), number(3), number(1)]
-        builder.call(called, [builder.inttoptr(arguments[0], byte), *how])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), fetch
-
-
-@jit
-def fetch(address):  # type: ignore[no-untyped-def]
-    """Have what is at an address come near, and do not wait for it."""
-    _fetch(address)  # type: ignore[call-arg]
-
-
 @jit
 def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
     """A part of a row of a batch."""
@@ -171,51 +132,6 @@ def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
     if address == 0:
         return files[f, shared]
     return word(address + 8 * row)
-
-
-@jit
-def _guess(address, length, left, x):  # type: ignore[no-untyped-def]
-    """Where the first row from ``left`` on whose key is not less than ``x`` would be if keys lay
-    evenly, as ids and hashes do; there is a row at ``left``."""
-    right = length - 1
-    low, high = np.float64(word(address + 8 * left)), np.float64(word(address + 8 * right))
-    if x <= low or low >= high:
-        return left
-    share = min(1.0, (np.float64(x) - low) / (high - low))
-    return min(left + np.int64(share * (right - left)), right)
-
-
-@jit
-def seek(address, length, left, x):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on whose key is not less than ``x``; each row that is looked at has
-    to come from memory."""
-    if left >= length or word(address + 8 * left) >= x:
-        return left
-    if word(address + 8 * (length - 1)) < x:
-        return length
-    guess = _guess(address, length, left, x)
-    step = 1
-    if word(address + 8 * guess) < x:
-        left = guess + 1
-        right = left
-        while right < length and word(address + 8 * right) < x:
-            left = right + 1
-            right += step
-            step *= 2
-        right = min(right, length)
-    else:
-        right = guess
-        while right - step > left and word(address + 8 * (right - step)) >= x:
-            right -= step
-            step *= 2
-        left = max(left, right - step)
-    while left < right:
-        middle = (left + right) // 2
-        if word(address + 8 * middle) < x:
-            left = middle + 1
-        else:
-            right = middle
-    return left
 
 
 @jit
@@ -249,17 +165,28 @@ def brought(  # type: ignore[no-untyped-def]
             continue
         bucket = bucket_of(first, narrow, keys[q])
         for f in range(first[bucket], first[bucket + 1]):
-            if cursors[f] < files[f, LENGTH]:
-                guess = _guess(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
-                fetch(files[f, KEYS] + 8 * guess)
+            n = f - first[bucket]
+            rows[q - begin, n] = guess_of(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+    for _ in range(NEARER):
+        for q in range(begin, end):
+            s = found[q - begin]
+            if s >= 0 and slots[s, LOADED] != 0:
+                continue
+            bucket = bucket_of(first, narrow, keys[q])
+            for f in range(first[bucket], first[bucket + 1]):
+                n = f - first[bucket]
+                rows[q - begin, n] = nearer(
+                    files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], rows[q - begin, n]
+                )
     for q in range(begin, end):
         s = found[q - begin]
         if s >= 0 and slots[s, LOADED] != 0:
             continue
         bucket = bucket_of(first, narrow, keys[q])
         for f in range(first[bucket], first[bucket + 1]):
-            row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
-            cursors[f] = rows[q - begin, f - first[bucket]] = row
+            n = f - first[bucket]
+            row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], rows[q - begin, n])
+            cursors[f] = rows[q - begin, n] = row
             for p in (VALUES, PLACES, DIFFS):
                 if files[f, p] != 0 and row < files[f, LENGTH]:
                     fetch(files[f, p] + 8 * row)
@@ -403,7 +330,7 @@ def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: igno
     for f in range(begin, end):
         address = files[f, KEYS]
         length = files[f, LENGTH]
-        row = seek(address, length, cursors[f], key)
+        row = seek(address, length, cursors[f], key, cursors[f])
         cursors[f] = row
         while row < length and word(address + 8 * row) == key:
             arena = grown(arena, top, top + 1)

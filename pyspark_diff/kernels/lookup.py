@@ -17,9 +17,10 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.overflow import sum_leaves
+from pyspark_diff.kernels.search import bounds, gallop
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
@@ -203,44 +204,15 @@ def matching_records(
     return group, row
 
 
-@inlined
-def seek(keys, at, key, beyond):  # type: ignore[no-untyped-def]
-    """The first row from one on whose key is not less, or greater if it is to lie beyond: near ones
-    are found in few steps."""
-    step = 1
-    low = high = at
-    while high < keys.size and (keys[high] < key or (beyond and keys[high] == key)):
-        low = high + 1
-        high += step
-        step *= 2
-    high = min(high, keys.size)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] < key or (beyond and keys[middle] == key):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 @kernel("int64[:]-, int64[:]-")
 def _matches(needles, hay):  # type: ignore[no-untyped-def]
     """For each needle (ordered) the rows of ``hay`` (ordered) equal to it: pairs of their numbers.
-
-    Galloping from the last find: a few needles cost a binary search each, many cost one pass.
     """
-    low = np.empty(needles.size, np.int64)
+    low = bounds(needles, hay)
     high = np.empty(needles.size, np.int64)
-    at = 0
     for i in range(needles.size):
-        x = needles[i]
-        if i > 0 and x == needles[i - 1]:
-            low[i] = low[i - 1]
-            high[i] = high[i - 1]
-            continue
-        at = seek(hay, at, x, False)
-        low[i] = at
-        while at < hay.size and hay[at] == x:
+        at = low[i]
+        while at < hay.size and hay[at] == needles[i]:
             at += 1
         high[i] = at
     return _pairs(low, high)
@@ -280,16 +252,10 @@ def _ranges(needles, hay):  # type: ignore[no-untyped-def]
     As `_matches`, but the end of a range is searched for as well: ranges may be long, and are not
     going to be read.
     """
-    low = np.empty(needles.size, np.int64)
+    low = bounds(needles, hay)
     high = np.empty(needles.size, np.int64)
-    at = 0
     for i in range(needles.size):
-        if i > 0 and needles[i] == needles[i - 1]:
-            low[i] = low[i - 1]
-        else:
-            low[i] = seek(hay, at, needles[i], False)
-        at = seek(hay, low[i], needles[i], True)
-        high[i] = at
+        high[i] = gallop(hay, low[i], needles[i], True)
     return low, high
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import inlined, jit, kernel
-from pyspark_diff.kernels.lookup import seek
 from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
+from pyspark_diff.kernels.search import gallop
 from pyspark_diff.kernels.updates import Int64, Updates
 
 #: So many pairs are made at once: their memory is used again for the next ones.
@@ -160,7 +160,7 @@ def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
     ours = theirs = 0
     while a < lk.size or b < rk.size:
         key = lk[a] if b == rk.size or (a < lk.size and lk[a] <= rk[b]) else rk[b]
-        o, p = seek(ok, o, key, False), seek(pk, p, key, False)
+        o, p = gallop(ok, o, key, False), gallop(pk, p, key, False)
         a1, o1, b1, p1 = _end(lk, a, key), _end(ok, o, key), _end(rk, b, key), _end(pk, p, key)
         new = float(a1 - a) * float(b1 - b)
         is_long = new > long and new > 16.0 * (a1 - a + b1 - b)
@@ -230,7 +230,7 @@ def _meet(  # type: ignore[no-untyped-def]
     n = 0
     while a < stops[0] or b < stops[2]:
         key = lk[a] if b == stops[2] or (a < stops[0] and lk[a] <= rk[b]) else rk[b]
-        o, p = seek(ok, o, key, False), seek(pk, p, key, False)
+        o, p = gallop(ok, o, key, False), gallop(pk, p, key, False)
         a1, o1, b1, p1 = _end(lk, a, key), _end(ok, o, key), _end(rk, b, key), _end(pk, p, key)
         if side == 0:
             i = max(row, a)

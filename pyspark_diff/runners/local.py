@@ -40,7 +40,7 @@ from pyspark_diff.trace.batch import BatchFile
 
 #: From this many rows on, in all or in a bucket, buckets are done side by side; fewer are done at
 #: once, whatever their buckets.
-THREADED, ALONE = 50_000, 4_096
+THREADED, ALONE = 50_000, 8_192
 
 #: Of so many tables with so few rows it is known what a stage made of them last.
 MADE, MADE_ROWS = 8, 1024
