@@ -17,6 +17,7 @@ from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
 from pyspark_diff.engine import indexed_loop, loop_batches
 from pyspark_diff.engine.indexed_loop import IndexedLoop, _by_function
 from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.engine.loop_batches import Sorted
 from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners import numbers
@@ -171,13 +172,14 @@ class Flow:
 @given(
     steps=st.lists(changes, min_size=1, max_size=4), buckets=st.integers(1, 3),
     turns=st.lists(st.booleans(), min_size=4, max_size=4), threads=st.sampled_from([1, 3]),
-    many=st.booleans(),
+    many=st.booleans(), alone=st.sampled_from([1, 3, 1 << 20]),
 )
-def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, many):
+def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, many, alone):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SHARDED", "THREADED"):
             patch.setattr(indexed_loop, name, 0 if threads > 1 else 1 << 30)
         patch.setattr(os, "cpu_count", lambda: threads)
+        patch.setattr(loop_batches, "MANY", alone)
         if many:  # few rows go where many go
             patch.setattr(loop_batches, "MOST_OF", 1)
             patch.setattr(key_index, "MANY", 1)
@@ -202,6 +204,23 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
                     flow.step(rows, lower + 4)
                     assert len(done) == before or there
                 assert ours.given == plain.given
+
+
+def test_what_many_rows_came_at_is_a_batch_of_its_own(monkeypatch):
+    def rows(at, count):
+        none = np.zeros(count, np.int64)
+        return at, [Sorted(none, none, none, none)]
+
+    monkeypatch.setattr(loop_batches, "MANY", 10)
+    parts = [rows(0, 3), rows(1, 10), rows(2, 20), rows(3, 4)]
+    found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
+    assert found == [[2], [1], [0, 3]]  # the largest first: so none is merged at once
+    monkeypatch.setattr(loop_batches, "MANY", 100)
+    assert len(loop_batches.batches_of(parts)) == 1
+    monkeypatch.setattr(loop_batches, "MOST_OF", 25)
+    parts = [rows(0, 3), rows(1, 30), rows(2, 4)]
+    found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
+    assert found == [[1], [0, 2]]
 
 
 def test_what_is_sealed_is_in_order(spark, monkeypatch):

@@ -1,5 +1,5 @@
 """What the arrangements of a loop on numbers take in during a step, and the batches that become of
-it: one for all iterations, or two, where one of them gave most.
+it: one for all iterations, but for those that gave many, or most.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, empty, one_or_all
 from pyspark_diff.runners.numbers import added_up
 
-#: So many updates of an arrangement at one coordinate may be a batch of their own.
-MOST_OF = 1 << 16
+#: So many updates of an arrangement at one coordinate are a batch of their own: to put those of all
+#: coordinates in order takes longer than to look into a batch more. Fewer are if they are most.
+MANY, MOST_OF = 1 << 20, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,17 @@ Parted = Sequence[Sorted]
 
 
 def batches_of(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]]:
-    """The updates of an arrangement by the batches that they become: those of one coordinate stay
-    as they are if they are most of many, as in a load."""
+    """The updates of an arrangement by the batches that they become, the largest first: those of
+    one coordinate stay as they are if they are many or, as in a load, most of many."""
     sizes = [sum(map(len, rows)) for _, rows in parts]
-    largest = max(range(len(parts)), key=sizes.__getitem__)
-    if sizes[largest] < MOST_OF or 4 * sizes[largest] < 3 * sum(sizes):
-        return [parts]
-    rest = [*parts[:largest], *parts[largest + 1:]]
-    return [[parts[largest]], *([rest] if rest else [])]
+    every = sum(sizes)
+    alone = [size >= MANY or size >= MOST_OF and 4 * size >= 3 * every for size in sizes]
+    found = [[part] for part, own in zip(parts, alone) if own]
+    rest = [part for part, own in zip(parts, alone) if not own]
+    if rest:
+        found.append(rest)
+    found.sort(key=lambda batch: -sum(len(part) for _, rows in batch for part in rows))
+    return found
 
 
 def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:

@@ -318,7 +318,8 @@ def grown(arena, used, least):  # type: ignore[no-untyped-def]
     """The same events with room for more."""
     if arena.shape[0] >= least:
         return arena
-    more = np.empty((max(2 * arena.shape[0], least), 5), np.int64)
+    # Room that nobody has touched costs nothing, and what is copied was touched twice.
+    more = np.empty((max(4 * arena.shape[0], least), 5), np.int64)
     for i in range(used):
         copied(arena, i, more, i)
     return more
