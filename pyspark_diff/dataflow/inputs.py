@@ -64,6 +64,8 @@ class Inputs:
         self.begins: dict[Node, Antichain] = {}
         #: Those that begin again, whatever the others have got to.
         self._anew: set[Node] = set()
+        #: Those of which something flushed may have been taken in: of many inputs few.
+        self._used: set[Node] = set()
 
     def new(
         self, name: str, schema: str | T.StructType, start: Any, state: State
@@ -182,6 +184,7 @@ class Inputs:
             upper[node] = held.frontier
             if held.flushed:
                 arrivals[node] = held.beyond(state.taken.get(node, 0))
+        self._used.update(arrivals)
         for node in graph.constants:
             upper[node] = Antichain()
             start = state.frontiers[node].bound
@@ -192,9 +195,9 @@ class Inputs:
 
     def drop(self, state: State) -> None:
         """Let go of what a state has taken in."""
-        for node, session in self._sessions.items():
-            if session._content.flushed:
-                session._drop(state.taken.get(node, 0))
+        for node in self._used:
+            self._sessions[node]._drop(state.taken.get(node, 0))
+        self._used = set()
 
     def numbers(self) -> dict[str, int]:
         """By their names how far inputs of changes have numbered them."""
