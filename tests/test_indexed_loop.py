@@ -206,6 +206,34 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
                 assert ours.given == plain.given
 
 
+def test_loops_are_parted_where_the_keys_of_all_arrangements_lie():
+    """Of the ends of edges that are told apart by which is less, one lies on each side."""
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    ends = np.sort(np.random.default_rng(0).integers(0, 1000, (2, 10_000)), axis=0)
+    lesser, greater, none = np.sort(ends[0]), np.sort(ends[1]), np.empty(0, np.int64)
+    (_, end), (begin, _) = indexed_loop.shards_of([lesser, greater, none], 2)
+    assert begin == end + 1 and 450 < begin < 550
+    for arrangements in ([none], [np.array([least])], [np.array([least, most])], [lesser]):
+        for threads in (1, 2, 3, 8):
+            parts = indexed_loop.shards_of(arrangements, threads)
+            assert parts[0][0] == least and parts[-1][1] == most and len(parts) <= threads
+            assert all(a[1] + 1 == b[0] and a[0] <= a[1] for a, b in zip(parts, parts[1:]))
+
+
+def test_steps_of_few_rows_look_at_no_keys_to_be_parted(spark, monkeypatch):
+    """Each key that is looked at has to come from memory."""
+    asked = []
+    monkeypatch.setattr(indexed_loop, "shards_of", lambda *given: asked.append(given) or [])
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        graphs.reachability(edges, edges.where("src = 0").selectExpr("src AS node")).keep()
+        edges_in.insert([(i, i + 1) for i in range(100)])
+        flow.advance_to(1)
+        edges_in.remove([(50, 51)])
+        flow.advance_to(2)
+    assert not asked
+
+
 def test_what_many_rows_came_at_is_a_batch_of_its_own(monkeypatch):
     def rows(at, count):
         none = np.zeros(count, np.int64)

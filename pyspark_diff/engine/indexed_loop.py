@@ -108,6 +108,34 @@ class Around(Protocol):
         """Tell that an iteration is over."""
 
 
+def shards_of(arrangements: Iterable[Int64], most: int) -> list[tuple[int, int]]:
+    """Ranges of keys, the least and the greatest of each, in which there is about as much to do.
+
+    Parameters
+    ----------
+    arrangements : iterable of ndarray of int64
+        The keys of each, in order. Of each as many are looked at: as much is done with it, and the
+        ends of edges of which one is the lesser lie on one side.
+    most : int
+        So many ranges.
+
+    Examples
+    --------
+    >>> shards_of([np.array([1, 2, 3]), np.array([7, 8, 9])], 2)[0][1]
+    6
+    """
+    samples = [
+        keys[np.linspace(0, keys.size - 1, SAMPLE).astype(np.int64)]
+        for keys in arrangements if keys.size
+    ]
+    begins: list[int] = []
+    if samples:
+        sampled = np.sort(np.concatenate(samples))
+        places = [sampled.size * n // most for n in range(1, most)]
+        begins = [key for key in np.unique(sampled[places]).tolist() if key > PAST]
+    return list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
+
+
 class IndexedLoop:
     """The run of one loop in one step.
 
@@ -162,7 +190,7 @@ class IndexedLoop:
         """Whether all that is read is numbers, and what is new of it few rows."""
         step = self._step
         rows: float = 0
-        samples = []
+        every: list[Int64] = []
         for node in self._subgraph.items:
             if isinstance(node, Enter):
                 feeds = [
@@ -188,16 +216,9 @@ class IndexedLoop:
                         return False
                     if updates.key64.size > largest.size:
                         largest = updates.key64
-            if largest.size:
-                samples.append(largest[np.linspace(0, largest.size - 1, SAMPLE).astype(np.int64)])
-        cores = min(os.cpu_count() or 1, MOST_SHARDS)
-        if rows >= SHARDED and samples:
-            # Of each as many, as each has much to do: ends of edges that are told apart by which
-            # is less lie on one side.
-            keys = np.sort(np.concatenate(samples))
-            begins = np.unique(keys[[keys.size * n // cores for n in range(1, cores)]])
-            begins = begins[begins > PAST].tolist()
-            self._shards = list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
+            every.append(largest)
+        if rows >= SHARDED:
+            self._shards = shards_of(every, min(os.cpu_count() or 1, MOST_SHARDS))
         return step.settings.few(rows)
 
     def _view(self, node: Arranged) -> View:

@@ -150,6 +150,9 @@ def brought(  # type: ignore[no-untyped-def]
     """Look some keys up, so that what has to come from memory for all of them comes at once: the
     slot of each, and where its rows begin in each batch of its bucket if they are not loaded."""
     mask = table.size - 1
+    # A key, a batch that it is sought in, and about where it is there.
+    sought = np.empty((rows.size, 3), np.int64)
+    n = 0
     for q in range(begin, end):
         fetch(table.ctypes.data + 8 * (_place_of(keys[q]) & mask))
     for q in range(begin, end):
@@ -165,31 +168,20 @@ def brought(  # type: ignore[no-untyped-def]
             continue
         bucket = bucket_of(first, narrow, keys[q])
         for f in range(first[bucket], first[bucket + 1]):
-            n = f - first[bucket]
-            rows[q - begin, n] = guess_of(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+            sought[n, 0], sought[n, 1] = q, f
+            sought[n, 2] = guess_of(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+            n += 1
     for _ in range(NEARER):
-        for q in range(begin, end):
-            s = found[q - begin]
-            if s >= 0 and slots[s, LOADED] != 0:
-                continue
-            bucket = bucket_of(first, narrow, keys[q])
-            for f in range(first[bucket], first[bucket + 1]):
-                n = f - first[bucket]
-                rows[q - begin, n] = nearer(
-                    files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], rows[q - begin, n]
-                )
-    for q in range(begin, end):
-        s = found[q - begin]
-        if s >= 0 and slots[s, LOADED] != 0:
-            continue
-        bucket = bucket_of(first, narrow, keys[q])
-        for f in range(first[bucket], first[bucket + 1]):
-            n = f - first[bucket]
-            row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], rows[q - begin, n])
-            cursors[f] = rows[q - begin, n] = row
-            for p in (VALUES, PLACES, DIFFS):
-                if files[f, p] != 0 and row < files[f, LENGTH]:
-                    fetch(files[f, p] + 8 * row)
+        for i in range(n):
+            q, f, guess = sought[i]
+            sought[i, 2] = nearer(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], guess)
+    for i in range(n):
+        q, f, guess = sought[i]
+        row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], guess)
+        cursors[f] = rows[q - begin, f - first[bucket_of(first, narrow, keys[q])]] = row
+        for p in (VALUES, PLACES, DIFFS):
+            if files[f, p] != 0 and row < files[f, LENGTH]:
+                fetch(files[f, p] + 8 * row)
 
 
 @jit
