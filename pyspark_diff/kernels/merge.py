@@ -22,8 +22,6 @@ from pyspark_diff.kernels.updates import (
     one_or_all,
 )
 
-#: Before all times.
-PAST = np.iinfo(np.int64).min
 #: From this many rows on, batches of plain numbers are merged as they are; fewer are added up.
 MERGED = 1 << 7
 
@@ -66,7 +64,7 @@ def _is_plain(batch: Updates) -> bool:
 
 def _merged(batches: list[Updates], since: int | None) -> Updates | None:
     """The batches two by two, the smallest first; None where sums ask for more."""
-    least = PAST if since is None else since
+    least = np.iinfo(np.int64).min if since is None else since
     batches = [batch for batch in batches if len(batch)]
     if len(batches) < 2:
         return None

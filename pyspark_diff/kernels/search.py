@@ -1,6 +1,6 @@
-"""Search in sorted keys that lie in memory from an address on.
+"""Search in sorted keys: in an array, or from an address in memory on.
 
-    seek(keys, x)  =  the first row whose key is not less than x
+    bounds(keys, x)  =  the first row whose key is not less than x
 
 A search by halves in millions of rows waits for memory some twenty times. Where keys lie evenly, as
 ids and hashes do, a guess is some thousand rows off, one that is made from there a few dozen, and

@@ -40,7 +40,7 @@ from pyspark_diff.trace.batch import BatchFile
 
 #: From this many rows on, in all or in a bucket, buckets are done side by side; fewer are done at
 #: once, whatever their buckets.
-THREADED, ALONE = 50_000, 8_192
+THREADED, PER_BUCKET = 50_000, 8_192
 
 #: Of so many tables with so few rows it is known what a stage made of them last.
 MADE, MADE_ROWS = 8, 1024
@@ -223,7 +223,7 @@ def _threads(buckets: Sequence[int], rows: float) -> int:
 
 def apart(rows: float, buckets: int) -> bool:
     """Whether so many rows of so many buckets are best done bucket by bucket."""
-    return rows >= min(THREADED, ALONE * buckets)
+    return rows >= min(THREADED, PER_BUCKET * buckets)
 
 
 def _fitting(table: pa.Table, most: int) -> int:

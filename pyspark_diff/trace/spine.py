@@ -5,7 +5,8 @@ For the batches ``b_0, b_1, …`` of a trace, oldest first::
     upper(b_i) = lower(b_{i+1})
     2 * rows(b_i) > rows(b_{i+1}) + rows(b_{i+2}) + …       once all merges that are due are done
 
-so a row is rewritten O(log n) times in its life, and a look-up visits O(log n) batches. To merge a
+so a row is rewritten O(log n) times in its life, a look-up visits O(log n) batches, and what has
+cancelled since the oldest batch was made is at most twice as much as that one holds. To merge a
 batch only when twice as many rows have come after it, and not half as many, halves what steps of
 equal size spend on it, for one or two batches more to look into.
 """
