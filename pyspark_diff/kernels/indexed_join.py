@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.join import TOO_LARGE, changed
 from pyspark_diff.kernels.key_index import (
     AT,
@@ -257,7 +257,7 @@ def _join(  # type: ignore[no-untyped-def]
     return out, arena, n
 
 
-@jit
+@inlined
 def _ready(  # type: ignore[no-untyped-def]
     slots, s, arena, added, counts, files, first, narrow, cursors, at, spare
 ):
@@ -302,7 +302,7 @@ def _ready(  # type: ignore[no-untyped-def]
     return arena, spare
 
 
-@jit
+@inlined
 def _pair(  # type: ignore[no-untyped-def]
     out, n, key, ours, theirs, time, a, b, at, keyed, placed
 ):
@@ -326,7 +326,7 @@ def _sides(size):  # type: ignore[no-untyped-def]
     return work[0], work[1], work[2], work[3]
 
 
-@jit
+@inlined
 def _room(out, n, least, done, most):  # type: ignore[no-untyped-def]
     """The same pairs with room for more: as many as it will be, after some part of the keys."""
     if out.shape[1] >= least:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import inlined, kernel
 from pyspark_diff.kernels.key_index import (
     AT,
     COUNT,
@@ -217,7 +217,7 @@ def _replay(  # type: ignore[no-untyped-def]
     return out, arena, n, due, again
 
 
-@jit
+@inlined
 def _put_back(slots, s, arena, counts, kept, made, m, rest):  # type: ignore[no-untyped-def]
     """Change the events of a key where they are, or where there is room for more: so many stay,
     then come those that were made, and then those of the old ones from ``rest`` on."""
@@ -249,7 +249,7 @@ def _put_back(slots, s, arena, counts, kept, made, m, rest):  # type: ignore[no-
     return arena
 
 
-@jit
+@inlined
 def _load(  # type: ignore[no-untyped-def]
     slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
 ):

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Iterable
 
 import numpy as np
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
-from pyspark_diff.kernels.search import NEARER, fetch, guess_of, nearer, seek, word
+from pyspark_diff.kernels.search import FAR, NEARER, fetch, guess_of, nearer, seek, word
 from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
 
 #: The time of all that stood before the step.
@@ -150,6 +150,8 @@ def brought(  # type: ignore[no-untyped-def]
     """Look some keys up, so that what has to come from memory for all of them comes at once: the
     slot of each, and where its rows begin in each batch of its bucket if they are not loaded."""
     mask = table.size - 1
+    # In a batch with fewer rows than this the next key is near the last one.
+    near = FAR * keys.size // (first.size - 1)
     # A key, a batch that it is sought in, and about where it is there.
     sought = np.empty((rows.size, 3), np.int64)
     n = 0
@@ -169,14 +171,20 @@ def brought(  # type: ignore[no-untyped-def]
         bucket = bucket_of(first, narrow, keys[q])
         for f in range(first[bucket], first[bucket + 1]):
             sought[n, 0], sought[n, 1] = q, f
-            sought[n, 2] = guess_of(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
+            if files[f, LENGTH] < near:
+                sought[n, 2] = -1
+            else:
+                sought[n, 2] = guess_of(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q])
             n += 1
     for _ in range(NEARER):
         for i in range(n):
             q, f, guess = sought[i]
-            sought[i, 2] = nearer(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], guess)
+            if guess >= 0:
+                sought[i, 2] = nearer(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], guess)
     for i in range(n):
         q, f, guess = sought[i]
+        if guess < 0:
+            guess = cursors[f]
         row = seek(files[f, KEYS], files[f, LENGTH], cursors[f], keys[q], guess)
         cursors[f] = rows[q - begin, f - first[bucket_of(first, narrow, keys[q])]] = row
         for p in (VALUES, PLACES, DIFFS):
@@ -305,7 +313,7 @@ def copied(source, i, target, j):  # type: ignore[no-untyped-def]
         target[j, p] = source[i, p]
 
 
-@jit
+@inlined
 def grown(arena, used, least):  # type: ignore[no-untyped-def]
     """The same events with room for more."""
     if arena.shape[0] >= least:
@@ -317,7 +325,7 @@ def grown(arena, used, least):  # type: ignore[no-untyped-def]
     return more
 
 
-@jit
+@inlined
 def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: ignore[no-untyped-def]
     """Append the rows of a key in some batches; gives the events and their number."""
     for f in range(begin, end):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyspark_diff.kernels.jit import jit
+from pyspark_diff.kernels.jit import inlined, jit
 from pyspark_diff.kernels.key_index import AT, DIFF, PAST, TIME, VALUE, copied, ordered
 from pyspark_diff.kernels.overflow import lie_near
 
@@ -23,7 +23,7 @@ FEW = 64
 NUMBERS, VALUES, SUMS, INSIDE, HEAPS = 0, 1, 2, 4, 6
 
 
-@jit
+@inlined
 def is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
     """Whether all that is new has one time, and all that is old has one that is not later."""
     time = fresh[0, TIME]
@@ -32,7 +32,7 @@ def is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
     return begin == end or arena[begin, TIME] == arena[end - 1, TIME] <= time
 
 
-@jit
+@inlined
 def at_once(  # type: ignore[no-untyped-def]
     arena, begin, end, fresh, size, made, mode, out, n, key
 ):

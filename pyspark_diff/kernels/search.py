@@ -84,7 +84,7 @@ def nearer(address, length, left, x, guess):  # type: ignore[no-untyped-def]
     return _evenly(address, length, left, x, guess) if left < length else left
 
 
-@jit
+@inlined
 def seek(address, length, left, x, guess):  # type: ignore[no-untyped-def]
     """First row from ``left`` on whose key is not less than ``x``, which is near a guess."""
     if left >= length or word(address + 8 * left) >= x:
