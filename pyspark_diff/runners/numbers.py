@@ -160,10 +160,14 @@ def added_up(
 
 
 def is_table(parts: Sequence[Columns]) -> bool:
-    """Whether parts are so many keys without values that a table adds them up."""
+    """Whether parts are so many keys without values, at what may be one time, that a table adds
+    them up."""
     return (
         sum(keys.size for keys, *_ in parts) >= sums.PARTITIONED
-        and all(values is None for _, values, _, _ in parts)
+        and all(
+            values is None and (not keys.size or times[0] == times[-1])
+            for keys, values, times, _ in parts
+        )
     )
 
 
