@@ -42,8 +42,9 @@ from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import small_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
-#: Batches of up to this many rows stay in the driver's memory until somebody else reads them.
-IN_MEMORY_ROWS = 4096
+#: Batches of up to this many rows stay in the driver's memory until somebody else reads them: a
+#: megabyte a bucket. To write and map files of so many was a seventh of a step of 10,000 changes.
+IN_MEMORY_ROWS = 1 << 15
 
 #: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
 #: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
