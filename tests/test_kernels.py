@@ -405,6 +405,31 @@ def test_merge_of_numbers(parts, pairs, since):
         assert (found.val64 is None) == (not pairs)
 
 
+@pytest.mark.parametrize("diffs, total", [
+    ((MOST, 1), None), ((LEAST, -1), None), ((MOST, 1, -1), MOST), ((LEAST, MOST, 1), 0),
+    ((LEAST, MOST, 2), 1),
+])
+def test_merge_looks_at_each_sum(diffs, total):
+    batches = [Updates(np.array([7]), None, 0, diff) for diff in diffs]
+    with every_merge():
+        if total is None:
+            with pytest.raises(DiffOverflowError):
+                merge(batches, None)
+        else:
+            assert merge(batches, None).diffs().tolist() == ([total] if total else [])
+
+
+@pytest.mark.parametrize("since, times", [
+    (None, [3, 5, 5]), (4, [4, 5, 5]), (5, [5, 5, 5]), (6, [6, 6, 6]),
+])
+def test_merge_of_batches_that_end_at_one_time(since, times):
+    one = Updates(np.array([1, 2]), None, np.array([3, 5]), 1)
+    batches = [one, Updates(np.array([3]), None, 5, 1)]
+    with every_merge():
+        found = merge(batches, since)
+    assert (found.key64.tolist(), found.times().tolist()) == ([1, 2, 3], times)
+
+
 def several(data, layout):
     """Consolidated batches, and the rows of all of them."""
     parts, rows = [], []
