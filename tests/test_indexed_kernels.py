@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.indexed_join import join_new
+from pyspark_diff.kernels.indexed_join import PRODUCT, THEIRS, join_new
 from pyspark_diff.kernels.indexed_replay import replay_new
 from pyspark_diff.kernels.key_index import LARGE, KeyIndex, _place_of
 from pyspark_diff.kernels.key_replay import BOTH, LEAST, NEAR, NUMBER, PRESENT
@@ -183,6 +183,16 @@ def test_join(batches, new, rounds, buckets, many):
         with mock.patch.object(key_index, "MANY", many):
             index.add(keys, values, times, diffs, at)
         every += [(k, v, t, at, d) for k, v, t, d in added]
+
+
+def test_a_key_that_was_added_and_not_looked_up_is_in_a_batch_once(monkeypatch):
+    monkeypatch.setattr(key_index, "MANY", 2)
+    index = index_of([], 1)
+    index.add(*in_order([(1, 5, LOWER, 1)]), 0)  # by its key
+    index.add(*in_order([(1, 6, LOWER, 1), (2, 6, LOWER, 1)]), 1)  # as a batch
+    for _ in range(2):
+        pairs = join_new(*in_order([(1, 9, LOWER, 1)]), index, 2, 100)
+        assert sorted(zip(pairs[THEIRS], pairs[PRODUCT])) == [(5, 1), (6, 1)]
 
 
 def test_what_comes_and_goes_makes_no_pairs():

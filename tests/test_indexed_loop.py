@@ -8,6 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from pyspark_diff.engine.indexed_loop import IndexedLoop, _by_function
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.loop_batches import Sorted
 from pyspark_diff.kernels import key_index, sums
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.updates import spread
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.runners import numbers
 from pyspark_diff.runners.numbers import Unfit
@@ -249,6 +252,27 @@ def test_what_many_rows_came_at_is_a_batch_of_its_own(monkeypatch):
     parts = [rows(0, 3), rows(1, 30), rows(2, 4)]
     found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
     assert found == [[1], [0, 2]]
+
+
+def test_what_is_sealed_is_what_was_taken_in(monkeypatch):
+    random, parts, expected = np.random.default_rng(0), [], Counter()
+    for at, rows in (0, 3), (2, 40), (5, 1), (7, 9):
+        keys, values, times = random.integers(0, 3, (3, rows))
+        held = numbers.added_up([(keys, values, times, np.ones(rows, np.int64))])
+        expected.update(dict(zip(zip(*held[:3], [at] * rows), held[3])))
+        parts.append((at, [Sorted(*held)]))
+    layout = Layout((pa.int64(),), value=Layout((pa.int64(),)))
+    for many, most in (1, 1), (8, 1 << 16), (1 << 20, 4), (1 << 20, 1 << 16):
+        monkeypatch.setattr(loop_batches, "MANY", many)
+        monkeypatch.setattr(loop_batches, "MOST_OF", most)
+        found = Counter()
+        for batch in loop_batches.batches_of(parts):
+            one = loop_batches.sealed([(at, rows[0]) for at, rows in batch], layout)
+            places = spread(one.coordinate, len(one))
+            records = list(zip(one.key64, one.val64, places, one.times()))
+            assert records == sorted(records)
+            found.update(dict(zip(zip(one.key64, one.val64, one.times(), places), one.diffs())))
+        assert found == expected
 
 
 def test_what_is_sealed_is_in_order(spark, monkeypatch):

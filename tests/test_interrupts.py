@@ -10,9 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyspark_diff.kernels.jit import interrupted, interruptible
+from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.runners import local, threads
+from pyspark_diff.runners.work import Merge
+from pyspark_diff.trace import small_batches
 
 ROOT = Path(__file__).parent.parent
 
@@ -171,3 +176,20 @@ def test_an_interrupt_is_told_from_a_failure_of_compiled_code():
         with pytest.raises(KeyboardInterrupt if wanted else SystemError):
             with interruptible():
                 raise outer
+
+
+def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monkeypatch, tmp_path):
+    """Threads are waited for then; where nobody takes what is left, Python tells nobody of it."""
+    class Interrupted(threads.ThreadPoolExecutor):
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    files = {bucket: [str(tmp_path / f"{bucket}.arrow")] for bucket in range(2)}
+    for (path,) in files.values():
+        small_batches.put(path, Updates(np.arange(3), None, 0, 1))
+    with pytest.raises(KeyboardInterrupt):
+        local.LocalRunner(None).merge(Merge(files, str(tmp_path / "merged"), None, 1000))
+    small_batches.removed_where(lambda directory: directory.startswith(str(tmp_path)))

@@ -20,7 +20,7 @@ from oracle import accumulate, normal
 
 from pyspark_diff import DiffOverflowError
 from pyspark_diff.kernels import consolidate as consolidation
-from pyspark_diff.kernels import ipc, lookup, sums
+from pyspark_diff.kernels import ipc, lookup, search, sums
 from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import (
@@ -329,6 +329,38 @@ def test_keys_are_found_wherever_they_lie(seed, shape, rows, count):
     assert (ends - begins).tolist() == (high - low).tolist()
 
 
+def hays():
+    random = np.random.default_rng(0)
+    yield np.array([5])
+    yield np.array([LEAST, MOST])
+    yield np.array([MOST - 1, MOST, MOST])
+    yield np.full(100, 7)
+    yield np.concatenate((np.arange(500), [2**62, MOST]))
+    yield np.concatenate(([LEAST, -(2**62)], np.arange(500)))
+    yield np.sort(random.integers(LEAST, MOST, 300))
+    yield np.unique(np.exp(random.random(300) * 43).astype(np.int64))
+
+
+@pytest.mark.parametrize("hay", list(hays()), ids=len)
+def test_a_search_looks_at_no_row_that_is_not_there(hay, monkeypatch):
+    """By Python, as an address is not looked at by anybody else."""
+    def word(address):
+        assert 0 <= address // 8 < hay.size
+        return int(hay[address // 8])
+
+    monkeypatch.setattr(search, "word", word)
+    monkeypatch.setattr(search, "fetch", word)
+    monkeypatch.setattr(search, "_evenly", search._evenly.py_func)
+    needles = np.unique(np.concatenate((hay[::7], hay[-3:], np.array([LEAST, 0, MOST]))))
+    for x in sorted({min(int(x) + more, MOST) for x in needles for more in (0, 1)}):
+        for left in {0, 1, hay.size // 2, hay.size - 1, hay.size}:
+            guess = search.guess_of.py_func(0, hay.size, left, x)
+            expected = left + int(np.searchsorted(hay[left:], x))
+            for near in range(search.NEARER + 3):
+                assert search.seek.py_func(0, hay.size, left, x, guess) == expected
+                guess = search.nearer.py_func(0, hay.size, left, x, guess)
+
+
 @many
 @given(data=st.data(), layout=layouts, since=sinces)
 def test_merge(data, layout, since):
@@ -403,6 +435,46 @@ def test_merge_of_numbers(parts, pairs, since):
         places = [spread(one.coordinate, len(one)).tolist() for one in (found, expected)]
         assert places[0] == places[1]
         assert (found.val64 is None) == (not pairs)
+
+
+@pytest.mark.parametrize("diffs, total", [
+    ((MOST, 1), None), ((LEAST, -1), None), ((MOST, 1, -1), MOST), ((LEAST, MOST, 1), 0),
+    ((LEAST, MOST, 2), 1),
+])
+def test_merge_looks_at_each_sum(diffs, total):
+    batches = [Updates(np.array([7]), None, 0, diff) for diff in diffs]
+    with every_merge():
+        if total is None:
+            with pytest.raises(DiffOverflowError):
+                merge(batches, None)
+        else:
+            assert merge(batches, None).diffs().tolist() == ([total] if total else [])
+
+
+@pytest.mark.parametrize("keys, left", [
+    ([[1], [1]], []), ([[1], [1], [1]], [1]), ([[1, 2], [1, 2], [3]], [3]), ([[1, 9], [9]], [1]),
+    ([[1], [1], [2], [2]], []),
+])
+def test_merge_of_what_cancels(keys, left):
+    batches = [
+        Updates(np.array(key), None, 4, -1 if n % 2 else 1, coordinate=6)
+        for n, key in enumerate(keys)
+    ]
+    with every_merge():
+        found = merge(batches, None)
+    assert found.key64.tolist() == left
+    assert (found.time, found.coordinate) == (4, 6) or not left
+
+
+@pytest.mark.parametrize("since, times", [
+    (None, [3, 5, 5]), (4, [4, 5, 5]), (5, [5, 5, 5]), (6, [6, 6, 6]),
+])
+def test_merge_of_batches_that_end_at_one_time(since, times):
+    one = Updates(np.array([1, 2]), None, np.array([3, 5]), 1)
+    batches = [one, Updates(np.array([3]), None, 5, 1)]
+    with every_merge():
+        found = merge(batches, since)
+    assert (found.key64.tolist(), found.times().tolist()) == ([1, 2, 3], times)
 
 
 def several(data, layout):

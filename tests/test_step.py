@@ -7,8 +7,8 @@ import os
 import random
 import sys
 import threading
-import time
 from collections import Counter
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -492,7 +492,7 @@ def test_many_rows_of_few_buckets_are_done_side_by_side(spark, monkeypatch, buck
 
     def watched(*given, run=local.run_bucket, **options):
         seen.add(threading.get_ident())
-        time.sleep(0.01)
+        sleep(0.01)
         return run(*given, **options)
 
     monkeypatch.setattr(local, "run_bucket", watched)
@@ -527,11 +527,15 @@ def test_what_was_taken_in_is_let_go_of_also_after_a_step_that_failed(spark, mon
         flow.advance_to(3)
         assert set(asked) == {"rows 3"}
         assert not any(session._content.flushed for session in sessions)
+        asked.clear()
+        flow.advance_to(4)
+        flow.advance_to(5)
+        assert not asked
         # What a step that fails has not taken in is let go of when another one has taken it.
         sessions[4].insert([(1,)])
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Step, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            flow.advance_to(4)
+            flow.advance_to(6)
         assert sessions[4]._content.flushed
         flow.step()
         assert not any(session._content.flushed for session in sessions)

@@ -260,9 +260,9 @@ class _Step:
         code, tie = self._codes(pool, which)
         packed = ranking.pack([owner, code])
         diff = spread(pool.scalars(), len(pool))
-        if self.limit is not None and isinstance(pool.coordinate, np.ndarray):
+        if self.limit is not None:
             # Rows at other coordinates are read, and are worth nothing.
-            diff = np.where(self.limit.mask(pool.coordinate), diff, 0)
+            diff = np.where(self.limit.mask(np.atleast_1d(pool.coordinate)), diff, 0)
         first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
         _check(fits)
         cut = (last >= 0).any(axis=0)

@@ -131,7 +131,8 @@ class LocalRunner:
                 merge.files[bucket], merge.directory, bucket, merge.since, most, in_memory=True
             )
 
-        return dict(zip(buckets, side_by_side(merged, buckets, threads)))
+        # To the end: where it is left before that, a Ctrl-C that comes meanwhile is lost.
+        return dict(zip(buckets, list(side_by_side(merged, buckets, threads))))
 
     def _parts(
         self, work: Work, schema: Schema, feed: Feed
