@@ -3,7 +3,7 @@
     done before its turn = done in its turn
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -233,8 +233,7 @@ def tasks_here(random, lost=(0, 0, 0.3)):
         return used[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        for settled in "keep_memory", "spare_collector":  # of a worker, for all of its life
-            patch.setattr(task_module, settled, lambda: None)
+        patch.setattr(task_module, "worker_task", nullcontext)  # this is no worker
         patch.setattr(spark_runner, "run_tasks", tasks)
         patch.setattr(spark_runner, "run_moved", moved)
         patch.setattr(SparkRunner, "run", losing)

@@ -857,6 +857,32 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
         gc.enable()
 
 
+def test_idle_workers_give_memory_back(monkeypatch):
+    """Once no task has come for a while, and not if they have little."""
+    from time import sleep
+    from types import SimpleNamespace
+
+    from pyspark_diff.kernels import memory
+
+    trimmed = []
+    monkeypatch.setattr(memory, "IDLE", 0.2)
+    monkeypatch.setattr(memory, "_malloc", lambda: SimpleNamespace(malloc_trim=trimmed.append))
+    for settled in "keep_memory", "spare_collector":
+        monkeypatch.setattr(memory, settled, lambda: None)
+    assert memory._resident() > 1 << 20
+    with memory.worker_task():
+        pass
+    assert memory._idle is None  # this process is small
+    monkeypatch.setattr(memory, "LARGE", 0)
+    with pytest.raises(ZeroDivisionError), memory.worker_task():
+        1 / 0
+    with memory.worker_task():
+        sleep(0.4)  # the one before is over for longer than that
+        assert not trimmed
+    memory._idle.join()
+    assert trimmed == [0]
+
+
 def test_threads_take_memory_from_one_place():
     """Else what a thread gives back is lost for the next one, and all pages are touched anew."""
     found = subprocess.run(

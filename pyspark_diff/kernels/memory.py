@@ -1,6 +1,6 @@
 """Memory of processes that run kernels: kept for the next kernel instead of returned to the system,
-and not searched for garbage again and again. Workers do so for good, a user's process while a large
-step runs::
+and not searched for garbage again and again. Workers do so until they are idle, a user's process
+while a large step runs::
 
     before a large step  =  after it:  what malloc keeps, whether garbage is looked for
 
@@ -140,8 +140,45 @@ def _give_back(library: ctypes.CDLL) -> None:
     library.malloc_trim(0)
 
 
-#: Tasks that this process has begun.
+#: Seconds after a task in which another one may want its memory, and from how many bytes of this
+#: process on what no other has wanted is given back then.
+IDLE, LARGE = 1.0, 1 << 29
+#: How many tasks this process has begun, and what gives memory back if no other one comes.
 _tasks = 0
+_idle: threading.Timer | None = None
+
+
+@contextmanager
+def worker_task() -> Iterator[None]:
+    """Around a task of a worker: what its kernels free is kept for the next one, if that comes
+    soon, and modules are not searched for garbage.
+
+    Workers that had nothing more to do while the driver ran a loop held a third of the memory of a
+    large load.
+    """
+    global _idle
+    keep_memory()
+    spare_collector()
+    if _idle is not None:
+        _idle.cancel()
+        _idle = None
+    try:
+        yield
+    finally:
+        library = _malloc()
+        if library is not None and _resident() >= LARGE:
+            _idle = threading.Timer(IDLE, library.malloc_trim, [0])
+            _idle.daemon = True
+            _idle.start()
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def spare_collector() -> None:

@@ -25,7 +25,7 @@ from pyspark_diff.errors import (
     to_text,
 )
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.memory import keep_memory, spare_collector
+from pyspark_diff.kernels.memory import worker_task
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.fused import Fused, run_behind
@@ -378,10 +378,8 @@ def _told_of(width: int, rows: Iterator[Row]) -> Iterator[Row]:
 
     But for one of the system that may pass: it is raised, so that Spark tries the task again.
     """
-    keep_memory()
-    spare_collector()
     try:
-        with storage.opened_for_task():
+        with worker_task(), storage.opened_for_task():
             for row in rows:
                 yield *row, None
     except DiffError as error:
