@@ -334,7 +334,7 @@ class SteppingMethods(Parts):
                 if not explain or watch is not None and watch.raised:
                     raise
                 raise self._blame(stop).error(
-                    error, arrivals, upper, bool(self._state.rewinds)
+                    error, arrivals, bool(self._state.rewinds)
                 ) from error
             self._deliver()
             self._give()
