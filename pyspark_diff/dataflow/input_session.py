@@ -28,12 +28,12 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.kernels.updates import joined
+from pyspark_diff.kernels.updates import bounds_of, joined
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.runners.parquet import ParquetScan, parquet_scan
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain
 
 if TYPE_CHECKING:
@@ -282,8 +282,8 @@ class BaseSession:
             return self._content.beyond(taken)
 
     def _drop(self, taken: int, frontier: Antichain | None) -> None:
-        """Let go of what was taken in, so many arrivals, by a state that is at a frontier; if it has
-        all, the session has not changed any more. A second call does nothing."""
+        """Let go of what a state at a frontier has taken in, so many arrivals; if it has all, the
+        session has not changed any more. A second call does nothing."""
         with self._lock:
             held = self._content
             if taken > held.first:
@@ -441,7 +441,12 @@ class InputSession(BaseSession):
             If names or types differ from the input's.
         """
         self._open()
-        found = coerce(data, self._update_rows, self.name, self._spark, widen=(self._names[1],))
+        found: DataFrame | pa.Table
+        if isinstance(data, pa.Table) and data.schema.equals(self._update_columns, True):
+            found = data
+        else:
+            widen = (self._names[1],)
+            found = coerce(data, self._update_rows, self.name, self._spark, widen=widen)
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -449,15 +454,16 @@ class InputSession(BaseSession):
             self._update_frame(renamed)
             return
         table = found.rename_columns(names)
-        time, diff = table[TIME], table[DIFF]
+        time, diff = table.column(len(names) - 2), table.column(len(names) - 1)
         if time.null_count:
             raise InvalidTimeError(nulls(time.null_count, "time", self.name))
         if diff.null_count:
             raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
-            encoded = as_int64(joined([time])).to_numpy()
+            found = bounds_of(as_int64(joined([time])).to_numpy())
+            assert found is not None  # there are rows
             entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
-            self._enter(entered, int(encoded.min()), int(encoded.max()))
+            self._enter(entered, *found)
 
     @cached_property  # asked for with each change
     def _update_rows(self) -> T.StructType:
@@ -467,6 +473,11 @@ class InputSession(BaseSession):
             T.StructField(self._names[0], self._node.time_type.kind),
             T.StructField(self._names[1], T.LongType()),
         ])
+
+    @cached_property
+    def _update_columns(self) -> pa.Schema:
+        """The same as `update` hands it on."""
+        return Schema(self._update_rows).arrow()
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()

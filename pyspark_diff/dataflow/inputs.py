@@ -184,7 +184,8 @@ class Inputs:
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
         for session in tuple(self._changed):
-            node, held = session._node, session._content  # once: it is replaced when more is flushed
+            held = session._content  # once: it is replaced when more is flushed
+            node = session._node
             upper[node] = held.frontier
             if held.flushed:
                 arrivals[node] = held.beyond(state.taken.get(node, 0))

@@ -129,8 +129,8 @@ class StepContext:
     def begin(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> None:
-        """Begin a step that goes up to some frontiers of inputs, those that are not among them being
-        where they were: with what is to be processed again taken back."""
+        """Begin a step that goes up to some frontiers of inputs, and stays where it is with others:
+        with what is to be processed again taken back."""
         before = self.state
         self.parts, resting = self._parts(arrivals, upper)
         others = len(self.parts) < len(self.graph.connected)

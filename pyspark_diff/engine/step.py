@@ -323,4 +323,5 @@ class Step:
         if not context.compaction.needed(node, context.frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        return replace(trace, since=since), context.compaction.fences(node, context.frontiers)
+        brought = Trace(trace.lower, trace.upper, since, trace.batches)
+        return brought, context.compaction.fences(node, context.frontiers)
