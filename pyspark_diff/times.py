@@ -268,11 +268,13 @@ def meet_all(frontiers: Iterable[Antichain]) -> Antichain:
     >>> meet_all([Antichain([5]), Antichain(), Antichain([3])]), meet_all([])
     (Antichain([3]), Antichain([]))
     """
-    found = Antichain()
+    found: Antichain | None = None
     for frontier in frontiers:
-        if frontier is not found:
+        if found is None:
+            found = frontier
+        elif frontier is not found:
             found = found.meet(frontier)
-    return found
+    return Antichain() if found is None else found
 
 
 class OutstandingTimes:

@@ -41,7 +41,7 @@ from pyspark_diff.kernels.overflow import lie_near, product_leaves, sum_leaves
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.sums import sum_by_code
-from pyspark_diff.kernels.updates import Updates, advanced, concat, empty, spread
+from pyspark_diff.kernels.updates import Updates, advanced, bounds_of, concat, empty, spread
 from pyspark_diff.trace import storage
 
 #: A hundred of these cost as much as one step of a dataflow.
@@ -493,6 +493,60 @@ def several(data, layout):
 
 
 # gather
+
+
+@many
+@given(data=st.data(), layout=layouts, pairs=st.booleans())
+def test_few_rows_are_consolidated_as_many(data, layout, pairs):
+    if pairs:
+        layout = Layout(layout.types, layout.hash_mask, data.draw(layouts))
+        columns = [st.lists(VALUES[kind], min_size=6, max_size=6) for kind in layout.all_types]
+        given = [data.draw(column) for column in columns]
+        time, diff = (
+            np.array(data.draw(st.lists(one, min_size=6, max_size=6)), np.int64)
+            for one in (few, small)
+        )
+        updates = layout.encode(
+            [pa.array(column, kind) for column, kind in zip(given, layout.all_types)], time, diff
+        )
+    else:
+        updates, _ = data.draw(batches(layout, diffs=diffs.filter(lambda one: one != 2**62)))
+    with suppress(DiffOverflowError):
+        found = consolidate(updates)
+        with patch.object(consolidation, "FEW", 0):
+            right = consolidate(updates)
+        assert rows_of(layout, found.updates) == rows_of(layout, right.updates)
+        assert found.updates.key64.tolist() == right.updates.key64.tolist()
+        assert found.starts.tolist() == right.starts.tolist()
+        if pairs:
+            assert found.key_starts.tolist() == right.key_starts.tolist()
+
+
+@many
+@given(data=st.data(), layout=layouts, parts=st.integers(0, 4))
+def test_counts_of_few_records_are_those_of_many(data, layout, parts):
+    drawn = [data.draw(batches(layout))[0] for _ in range(parts + 1)]
+    try:
+        new, *old = [consolidate(one) for one in drawn]
+    except DiffOverflowError:
+        return
+    found, errors = [], []
+    for most in lookup.FEW, -1:
+        with patch.object(lookup, "FEW", most):
+            try:
+                *columns, read = lookup.counted_on([one.updates for one in old], new)
+                found.append(([column.tolist() for column in columns], read))
+            except DiffOverflowError:
+                errors.append(most)
+    assert not errors or len(errors) == 2
+    assert not found or found[0] == found[1]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 32, 33, 100])
+def test_bounds_of_values(rows):
+    values = np.random.default_rng(rows).integers(LEAST, MOST, rows)
+    assert bounds_of(values) == ((values.min(), values.max()) if rows else None)
+    assert bounds_of(7) == (7, 7)
 
 
 @many

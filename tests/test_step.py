@@ -26,7 +26,6 @@ from pyspark_diff import (
     NotReadableError,
     TimeRegressionError,
 )
-from pyspark_diff.dataflow.input_session import BaseSession
 from pyspark_diff.engine.step import Step
 from pyspark_diff.engine.traces import Traces
 from pyspark_diff.runners import local
@@ -504,38 +503,3 @@ def test_many_rows_of_few_buckets_are_done_side_by_side(spark, monkeypatch, buck
         flow.advance_to(1)
         assert counts.at().count() == 7000
     assert len(seen) == threads
-
-
-def test_what_was_taken_in_is_let_go_of_also_after_a_step_that_failed(spark, monkeypatch):
-    asked = []
-
-    def watched(session, taken, drop=BaseSession._drop):
-        asked.append(session.name)
-        return drop(session, taken)
-
-    monkeypatch.setattr(BaseSession, "_drop", watched)
-    with Dataflow(spark, runner="local") as flow:
-        sessions = []
-        for number in range(5):
-            rows, session = flow.input(f"rows {number}", "k long")
-            rows.count().keep()
-            sessions.append(session)
-        flow.advance_to(1)
-        asked.clear()
-        sessions[3].insert([(1,)])
-        flow.advance_to(2)
-        flow.advance_to(3)
-        assert set(asked) == {"rows 3"}
-        assert not any(session._content.flushed for session in sessions)
-        asked.clear()
-        flow.advance_to(4)
-        flow.advance_to(5)
-        assert not asked
-        # What a step that fails has not taken in is let go of when another one has taken it.
-        sessions[4].insert([(1,)])
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Step, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            flow.advance_to(6)
-        assert sessions[4]._content.flushed
-        flow.step()
-        assert not any(session._content.flushed for session in sessions)

@@ -74,9 +74,7 @@ class Blame:
         self._names, self._time_type = names, time_type
         self._trial = trial
 
-    def error(
-        self, error: Exception, arrivals: Given, upper: Mapping[Node, Antichain], again: bool
-    ) -> DiffError:
+    def error(self, error: Exception, arrivals: Given, again: bool) -> DiffError:
         """The error to be raised.
 
         Parameters
@@ -84,13 +82,15 @@ class Blame:
         error : Exception
             What the step has raised.
         arrivals : mapping of Node to tuple of Arrival
-        upper : mapping of Node to Antichain
             What the step was given.
         again : bool
             Whether it was to process updates again: they are among those that it was given.
         """
         doing, program = self._failed.doing, self._failed.graph.program
         old = self._failed.state
+        # Of all inputs: where one is taken back it has another frontier to go on from.
+        upper: dict[Node, Antichain] = {n: old.frontiers[n] for n in self._names}
+        upper.update(self._failed.upper)
         found = self._blamed(old, arrivals, upper)
         drop = "discard(waiting=True)" if again else "discard()"
         if found is None:

@@ -28,12 +28,12 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.kernels.updates import joined
+from pyspark_diff.kernels.updates import bounds_of, joined
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.runners.parquet import ParquetScan, parquet_scan
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class BaseSession:
         self._names = (time, diff)
         begin = Antichain([start])
         self._content = _Content(begin, begin, [], [])
+        #: Sessions of which a step may have to take in something, of all inputs of a dataflow.
+        self._changed: dict[BaseSession, None] = {}
         #: For the moment in which the content changes; what is handed in is converted before.
         self._lock = threading.Lock()
         self._flow_closed = False
@@ -134,7 +136,7 @@ class BaseSession:
                 raise TimeRegressionError(
                     f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
                 )
-            self._content = self._content._replace(capability=Antichain([to]))
+            self._hold(self._content._replace(capability=Antichain([to])))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow. Its next step does that too."""
@@ -201,16 +203,36 @@ class BaseSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _hold(self, content: _Content) -> None:
+        """Change what the session holds, or say that something has come to one of its lists; within
+        the lock."""
+        self._content = content
+        self._changed[self] = None
+
+    def _add(
+        self, waiting: Sequence[Arrival] = (), rows: Sequence[tuple[pa.Table, int, int]] = ()
+    ) -> None:
+        """Take in what came by itself, and small tables of records with a time and a diff."""
+        held = self._content
+        held.waiting.extend(waiting)
+        held.rows.extend(rows)
+        self._hold(held)
+
     def _held(self) -> _Content:
         """All that it holds now, to go back to: lists in it grow."""
         with self._lock:
             held = self._content
             return held._replace(waiting=[*held.waiting], rows=[*held.rows])
 
+    def _go_back(self, held: _Content) -> None:
+        """Go back to what it held once."""
+        with self._lock:
+            self._hold(held)
+
     def _go_on(self, frontier: Antichain) -> None:
         """Go on where another process has got to; nothing has been given yet."""
         with self._lock:
-            self._content = _Content(frontier, frontier, [], [])
+            self._hold(_Content(frontier, frontier, [], []))
 
     def _at(self) -> int | None:
         """The session's time; None when closed."""
@@ -221,7 +243,7 @@ class BaseSession:
         with self._lock:
             held = self._content
             if held.capability.precedes(to):
-                self._content = _Content(to, *held[1:])
+                self._hold(_Content(to, *held[1:]))
 
     def _is_ahead(self, taken: int) -> bool:
         """Whether it was given more than so many arrivals, or advanced since they were flushed."""
@@ -233,17 +255,18 @@ class BaseSession:
         held = self._content
         return bool(held.waiting or held.rows or held.beyond(taken))
 
-    def _hand_over(self) -> None:
-        """Flush, if it is open."""
+    def _hand_over(self, to: Antichain | None = None) -> None:
+        """Flush, if it is open, and before that move its time forward if it is not there yet."""
         with self._lock:
-            if not self._content.capability.is_empty:
-                self._flush(self._content.capability)
+            now = self._content.capability
+            if not now.is_empty:
+                self._flush(now if to is None or not now.precedes(to) else to)
 
     def _flush(self, frontier: Antichain) -> None:
         held = self._content
         if held.waiting or held.rows:
             held = self._all_flushed()
-        self._content = _Content(frontier, frontier, [], [], held.flushed, held.first)
+        self._hold(_Content(frontier, frontier, [], [], held.flushed, held.first))
 
     def _all_flushed(self) -> _Content:
         """The content when all that has entered is among what was flushed."""
@@ -255,15 +278,21 @@ class BaseSession:
         """What has entered beyond so many arrivals, flushed or not."""
         with self._lock:
             # What was not flushed is numbered, too. It lies beyond the frontier, so nobody sees it.
-            self._content = self._all_flushed()
+            self._hold(self._all_flushed())
             return self._content.beyond(taken)
 
-    def _drop(self, taken: int) -> None:
-        """Let go of what was taken in, so many arrivals. A second call does nothing."""
-        if taken > self._content.first:
-            with self._lock:
-                held = self._content
-                self._content = held._replace(flushed=held.beyond(taken), first=taken)
+    def _drop(self, taken: int, frontier: Antichain | None) -> None:
+        """Let go of what a state at a frontier has taken in, so many arrivals; if it has all, the
+        session has not changed any more. A second call does nothing."""
+        with self._lock:
+            held = self._content
+            if taken > held.first:
+                held = held._replace(flushed=held.beyond(taken), first=taken)
+                self._hold(held)
+            if held.waiting or held.rows or held.flushed or held.capability is not held.frontier:
+                return
+            if held.frontier is frontier or held.frontier == frontier:
+                self._changed.pop(self, None)
 
     def _open(self) -> int:
         if self._flow_closed:
@@ -293,7 +322,7 @@ class BaseSession:
         """Take in updates that bring their times, the first and last of which are known."""
         with self._lock:
             self._check_times(first, self._open())
-            self._content.waiting.append(Arrival(entered, last))
+            self._add(waiting=[Arrival(entered, last)])
 
     def _span(self, frame: DataFrame) -> _Span:
         """The times of a Spark frame of updates; any where it has no rows."""
@@ -412,7 +441,12 @@ class InputSession(BaseSession):
             If names or types differ from the input's.
         """
         self._open()
-        found = coerce(data, self._update_rows, self.name, self._spark, widen=(self._names[1],))
+        found: DataFrame | pa.Table
+        if isinstance(data, pa.Table) and data.schema.equals(self._update_columns, True):
+            found = data
+        else:
+            widen = (self._names[1],)
+            found = coerce(data, self._update_rows, self.name, self._spark, widen=widen)
         names = [*self._node.schema.names, TIME, DIFF]
         if isinstance(found, DataFrame):
             renamed = found.toDF(*names)
@@ -420,15 +454,16 @@ class InputSession(BaseSession):
             self._update_frame(renamed)
             return
         table = found.rename_columns(names)
-        time, diff = table[TIME], table[DIFF]
+        time, diff = table.column(len(names) - 2), table.column(len(names) - 1)
         if time.null_count:
             raise InvalidTimeError(nulls(time.null_count, "time", self.name))
         if diff.null_count:
             raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
-            encoded = as_int64(joined([time])).to_numpy()
+            found = bounds_of(as_int64(joined([time])).to_numpy())
+            assert found is not None  # there are rows
             entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
-            self._enter(entered, int(encoded.min()), int(encoded.max()))
+            self._enter(entered, *found)
 
     @cached_property  # asked for with each change
     def _update_rows(self) -> T.StructType:
@@ -438,6 +473,11 @@ class InputSession(BaseSession):
             T.StructField(self._names[0], self._node.time_type.kind),
             T.StructField(self._names[1], T.LongType()),
         ])
+
+    @cached_property
+    def _update_columns(self) -> pa.Schema:
+        """The same as `update` hands it on."""
+        return Schema(self._update_rows).arrow()
 
     def _put(self, data: Data, diff: int) -> None:
         self._open()
@@ -450,10 +490,10 @@ class InputSession(BaseSession):
                 entered = UpdateRows.of_frame(
                     self._node.schema, found, scan, self._node.time_type.arrow, now, diff
                 )
-                self._content.waiting.append(Arrival(entered, now))
+                self._add(waiting=[Arrival(entered, now)])
         elif found.num_rows:
             with self._lock:
-                self._content.rows.append((found, self._open(), diff))
+                self._add(rows=[(found, self._open(), diff)])
 
     def _update_frame(self, frame: DataFrame) -> None:
         scan = parquet_scan(frame)

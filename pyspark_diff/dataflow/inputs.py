@@ -64,8 +64,8 @@ class Inputs:
         self.begins: dict[Node, Antichain] = {}
         #: Those that begin again, whatever the others have got to.
         self._anew: set[Node] = set()
-        #: Those of which something flushed may have been taken in: of many inputs few.
-        self._used: set[Node] = set()
+        #: Those of which the state may not have all: of many inputs few. They put themselves there.
+        self._changed: dict[BaseSession, None] = {}
 
     def new(
         self, name: str, schema: str | T.StructType, start: Any, state: State
@@ -106,6 +106,8 @@ class Inputs:
     def add(self, session: BaseSession) -> None:
         """An input is there."""
         self._sessions[session._node] = session
+        session._changed = self._changed
+        self._changed[session] = None
         self.begins[session._node] = session._content.frontier
 
     def nodes(self) -> list[Node]:
@@ -141,10 +143,11 @@ class Inputs:
         return meet_all(state.frontiers.get(node, begin) for node, begin in begins)
 
     def advance_to(self, time: Any) -> None:
-        """Move all that are open and not there yet forward, unless all are beyond."""
+        """Move all that are open and not there yet forward, unless all are beyond, and flush them.
+        """
         to = self._time_type.encode(time)
-        times = [at for s in self.sessions() if (at := s._at()) is not None]
-        if times and min(times) > to:
+        times = (at for s in self.sessions() if (at := s._at()) is not None)
+        if next(times, to) > to and all(at > to for at in times):
             shown = ", ".join(
                 f"input {s.name!r} at {self._time_type.decode(at)!r}" for s in self.sessions()
                 if (at := s._at()) is not None
@@ -154,7 +157,7 @@ class Inputs:
             )
         frontier = Antichain([to])
         for session in self.sessions():
-            session._advance_at_least(frontier)
+            session._hand_over(frontier)
 
     def latest(self) -> int | None:
         """The time of the one that is furthest of those that are open; None if none is."""
@@ -168,23 +171,24 @@ class Inputs:
 
     def hand_over(self) -> None:
         """Flush all that are open."""
-        for session in list(self.sessions()):  # others may be added meanwhile
+        for session in tuple(self._changed):  # others may be added meanwhile
             held = session._content
             if held.capability is not held.frontier or held.waiting or held.rows:
-                session._hand_over()  # of many inputs most have nothing
+                session._hand_over()
 
     def given(
         self, graph: Graph, state: State
     ) -> tuple[Mapping[Node, tuple[Arrival, ...]], Mapping[Node, Antichain]]:
-        """What was flushed since a state, and the frontiers up to which it is complete."""
+        """What was flushed since a state, and the frontiers up to which it is complete; inputs that
+        are not among these are where they were."""
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
-        for node, session in self._sessions.items():
+        for session in tuple(self._changed):
             held = session._content  # once: it is replaced when more is flushed
+            node = session._node
             upper[node] = held.frontier
             if held.flushed:
                 arrivals[node] = held.beyond(state.taken.get(node, 0))
-        self._used.update(arrivals)
         for node in graph.constants:
             upper[node] = Antichain()
             start = state.frontiers[node].bound
@@ -194,10 +198,10 @@ class Inputs:
         return arrivals, upper
 
     def drop(self, state: State) -> None:
-        """Let go of what a state has taken in."""
-        for node in self._used:
-            self._sessions[node]._drop(state.taken.get(node, 0))
-        self._used = set()
+        """Let go of what a state has taken in, and of sessions of which it has all."""
+        for session in tuple(self._changed):
+            node = session._node
+            session._drop(state.taken.get(node, 0), state.frontiers.get(node))
 
     def numbers(self) -> dict[str, int]:
         """By their names how far inputs of changes have numbered them."""

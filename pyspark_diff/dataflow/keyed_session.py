@@ -165,19 +165,20 @@ class KeyedSession(BaseSession):
             frame = self._frame(found, UPSERT, number + 1)
             with self._lock:
                 now = self._open()
-                self._content.rows.append((self._numbered(clear, CLEAR, number), now, 1))
                 entered = UpdateRows(self._node.schema, frame=frame, time=now, diff=1)
-                self._content.waiting.append(Arrival(entered, now))
+                cleared = (self._numbered(clear, CLEAR, number), now, 1)
+                self._add([Arrival(entered, now)], [cleared])
             return
         self._check_once(found)
         with self._lock:
             now = self._open()
             number = self._next
             self._next += 1 + found.num_rows
-            self._content.rows.append((self._numbered(clear, CLEAR, number), now, 1))
+            rows = [(self._numbered(clear, CLEAR, number), now, 1)]
             if found.num_rows:
                 rest = self._numbered(self._whole(found), UPSERT, number + 1)
-                self._content.rows.append((rest, now, 1))
+                rows.append((rest, now, 1))
+            self._add(rows=rows)
 
     def _change(self, kind: int, data: Data, time: str | None, once: bool = False) -> None:
         struct = self.schema
@@ -199,7 +200,7 @@ class KeyedSession(BaseSession):
                 now = self._open()
                 number = self._next
                 self._next += rows.num_rows
-                self._content.rows.append((self._numbered(rows, kind, number), now, 1))
+                self._add(rows=[(self._numbered(rows, kind, number), now, 1)])
             return
         times = found[time].combine_chunks()
         if times.null_count:
@@ -217,7 +218,7 @@ class KeyedSession(BaseSession):
             with self._lock:
                 now = self._open()
                 entered = UpdateRows(self._node.schema, frame=frame, time=now, diff=1)
-                self._content.waiting.append(Arrival(entered, now))
+                self._add([Arrival(entered, now)])
             return
         span = self._span(frame)
         if span.rows:

@@ -128,6 +128,9 @@ class Sinks:
     def __iter__(self) -> Iterator[str]:
         return iter(self._outputs)
 
+    def __bool__(self) -> bool:
+        return bool(self._outputs)
+
     def add(self, name: str, sink: Sink, node: Node, columns: tuple[str, ...]) -> None:
         """The changes of a kept collection go to a sink."""
         self._outputs[name] = _Output(sink, node, columns)

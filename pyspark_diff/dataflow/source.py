@@ -212,7 +212,8 @@ class Sources:
             yield
         except BaseException:
             if taken().get(name) == before.get(name):
-                session._content, self.offsets = content, before
+                session._go_back(content)
+                self.offsets = before
             raise
 
     def is_ahead(self, offsets: Mapping[str, Offset]) -> bool:
@@ -287,7 +288,7 @@ class Sources:
         except BaseException as error:
             # What was handed over in part is as if it had not been read.
             for session, content in zip(sessions, contents):
-                session._content = content
+                session._go_back(content)
             if before is None:
                 self.offsets.pop(name, None)
             else:

@@ -334,9 +334,10 @@ class SteppingMethods(Parts):
                 if not explain or watch is not None and watch.raised:
                     raise
                 raise self._blame(stop).error(
-                    error, arrivals, upper, bool(self._state.rewinds)
+                    error, arrivals, bool(self._state.rewinds)
                 ) from error
-            self._deliver()
+            if self._state.outbox:
+                self._deliver()
             self._give()
         finally:
             self._live.end(self._frontier)
@@ -354,10 +355,11 @@ class SteppingMethods(Parts):
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration).run(arrivals, upper)
-        after = replace(
-            after, offsets=dict(self._sources.offsets),
-            given_to=self._given.due(old, after, self._outputs.arranged),
-        )
+        if self._sources or self._given:
+            after = replace(
+                after, offsets=dict(self._sources.offsets),
+                given_to=self._given.due(old, after, self._outputs.arranged),
+            )
         stop.pass_by()
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.

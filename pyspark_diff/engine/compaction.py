@@ -72,15 +72,22 @@ class Compaction:
         """The frontier from which on somebody may still read; empty where nobody will."""
         # The last time before it is kept apart: all of the past lies there then, and not where it
         # would be beyond what has been processed, for readers that come later.
-        holds = [_before(frontiers[reader]) for reader in self.graph.readers[node]]
+        found = _before(meet_all(self._reading(node, frontiers, upper)))
+        if node in self.settings.holds:
+            found = found.meet(self.settings.holds[node])
+        return found
+
+    def _reading(
+        self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
+    ) -> list[Antichain]:
+        """The frontiers of those that may still read."""
+        found = [frontiers[reader] for reader in self.graph.readers[node]]
         own = isinstance(node, Reader) and node.recalls
         if own or (isinstance(node, Keyed) and node.kernel is not None):
-            holds.append(_before(upper))  # it reads its own past itself
-        if node in self.settings.holds:
-            holds.append(self.settings.holds[node])
+            found.append(upper)  # it reads its own past itself
         if node in self.kept.nodes:
-            holds.append(_before(self.kept.nodes[node]))
-        return meet_all(holds)
+            found.append(self.kept.nodes[node])
+        return found
 
     def since(
         self, node: Arranged, trace: Trace, frontiers: Mapping[Node, Antichain], upper: Antichain

@@ -101,6 +101,8 @@ class StepContext:
         self.doing: Node | Subgraph | None = None
         self.inside: tuple[Node, Coordinate] | None = None
         self.done = 0
+        #: Up to where the inputs go of all parts that may have to do anything.
+        self.upper: dict[Node, Antichain] = {}
         self.began = time.monotonic()
         #: What it has of Spark, for who looks on.
         self.jobs = self.live.step
@@ -127,8 +129,8 @@ class StepContext:
     def begin(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> None:
-        """Begin a step that goes up to some frontiers of the inputs: with what is to be processed
-        again taken back."""
+        """Begin a step that goes up to some frontiers of inputs, and stays where it is with others:
+        with what is to be processed again taken back."""
         before = self.state
         self.parts, resting = self._parts(arrivals, upper)
         others = len(self.parts) < len(self.graph.connected)
@@ -138,7 +140,7 @@ class StepContext:
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
             self.unshown = taken_back(before)
-        self.kept = kept(self.parts, self.state, upper, others)
+        self.kept = kept(self.parts, self.state, self.upper, others)
         self.compaction = Compaction(self.graph, self.settings, self.kept)
         self.frontiers = dict(self.state.frontiers)
         traces = self.state.traces
@@ -147,7 +149,7 @@ class StepContext:
         compaction = Compaction(self.graph, self.settings)  # nothing of these can be taken back
         forward: dict[Antichain, Forward] = {}
         for part in resting:
-            at = upper[part.inputs[0]]
+            at = self.upper[part.inputs[0]]
             self.frontiers.update(dict.fromkeys(part.nodes, at))
             self.kept.floors.update(dict.fromkeys(part.inputs, at))
             if at not in forward:
@@ -160,23 +162,24 @@ class StepContext:
         """The parts of the graph in which the step does anything, and those that only go on."""
         before, graph = self.state, self.graph
         known = before.graph is graph and before.lagging is not None
-        if not known or before.rewinds or self.growth.late:
-            return graph.connected, []
-        at = before.frontiers
-        moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
-        moved += [node for node, new in arrivals.items() if new]
+        at, found = before.frontiers, graph.connected
+        every = not known or bool(before.rewinds or self.growth.late)
+        if not every:
+            moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
+            moved += [node for node, new in arrivals.items() if new]
+            found = tuple({id(p): p for p in map(graph.part_of.__getitem__, moved)}.values())
+        self.upper = {n: upper[n] if n in upper else at[n] for part in found for n in part.inputs}
+        if every:
+            return found, []
         parts: list[Part] = []
         resting: list[Part] = []
-        for part in {id(p): p for p in map(graph.part_of.__getitem__, moved)}.values():
-            (resting if self._rests(part, arrivals, upper) else parts).append(part)
+        for part in found:
+            (resting if self._rests(part, arrivals) else parts).append(part)
         return parts, resting
 
-    def _rests(
-        self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]],
-        upper: Mapping[Node, Antichain],
-    ) -> bool:
+    def _rests(self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]]) -> bool:
         """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
-        before = self.state
+        before, upper = self.state, self.upper
         at, to = before.frontiers[part.inputs[0]], upper[part.inputs[0]]
         if not part.plain or to.is_empty:
             return False

@@ -197,7 +197,9 @@ class State:
 
         # To bring a trace forward changes no file of it.
         traces = self.traces.held if isinstance(self.traces, Traces) else self.traces
-        found = {path for trace in of(traces) for path in trace.paths()}
+        found: set[str] = set()
+        for trace in of(traces):
+            found.update(*[batch.paths for batch in trace.batches])
         for feeds in of(self.pending):
             found.update(path for feed in feeds for path in feed.source.paths)
         for arrivals in (*of(self.waiting), *of(self.recent)):

@@ -69,7 +69,7 @@ class Step:
         arrivals : mapping of Node to sequence of Arrival
             What was flushed since the last step.
         upper : mapping of Node to Antichain
-            Frontier of each input.
+            Frontiers of inputs; those that are not among them stay where they are.
 
         Returns
         -------
@@ -116,7 +116,7 @@ class Step:
             if isinstance(item, Subgraph):
                 self._loop(item)
             elif isinstance(item, Input):
-                self._release(item, arrivals.get(item, ()), upper[item])
+                self._release(item, arrivals.get(item, ()), context.upper[item])
             else:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
@@ -323,4 +323,5 @@ class Step:
         if not context.compaction.needed(node, context.frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        return replace(trace, since=since), context.compaction.fences(node, context.frontiers)
+        brought = Trace(trace.lower, trace.upper, since, trace.batches)
+        return brought, context.compaction.fences(node, context.frontiers)

@@ -25,7 +25,15 @@ from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.few import FEW, sums_of_few
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_parts
-from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, concat, empty
+from pyspark_diff.kernels.updates import (
+    Int64,
+    Ordering,
+    PerRow,
+    Updates,
+    concat,
+    empty,
+    taken,
+)
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ def consolidate(updates: Updates) -> Grouped:
         return _single(updates)
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
-    if len(updates) <= FEW and updates.columns is None and updates.values is None:
+    if len(updates) <= FEW and (updates.val64 is None or not (updates.columns or updates.values)):
         found = _consolidate_few(updates)
         if found is not None:
             return found
@@ -188,7 +196,8 @@ def _single(updates: Updates) -> Grouped:
 
 
 def _consolidate_few(updates: Updates) -> Grouped | None:
-    """As `consolidate`, of few rows of numbers; None where it takes more."""
+    """As `consolidate`, of few rows of numbers, or of anything without values; None where it takes
+    more."""
     key, value, time, diff = updates.key64, updates.val64, updates.time, updates.diff
     if isinstance(diff, DiffVectors):
         return None
@@ -196,13 +205,20 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
         np.ascontiguousarray(part) if isinstance(part, np.ndarray) else np.array([part], np.int64)
         for part in (key, key if value is None else value, time, diff)
     ]
-    count, alike, keys, values, times, diffs, starts, key_starts = sums_of_few(
-        *columns, value is not None
-    )
+    count, alone, groups, alike, found = sums_of_few(*columns, value is not None)
     if count < 0:
         return None
+    keys, values, times, diffs, _, _, first = found[:7, :count]
+    starts, key_starts, order = found[4, :alone], found[5, :groups], found[7]
+    records = None
+    if updates.columns is not None:
+        # Those with one hash are one record, or there is more to be told apart.
+        met = np.flatnonzero(key[order[1:]] == key[order[:-1]])
+        if met.size and not rows_equal(updates.columns, order[met], order[met + 1]).all():
+            return None
+        records = taken(updates.columns, first)
     rows = Updates(
-        keys, None, int(columns[2][0]) if alike else times, diffs,
+        keys, records, int(columns[2][0]) if alike else times, diffs,
         None if value is None else values, None, updates.ordering, updates.coordinate,
     )
     return Grouped(rows, starts, None if value is None else key_starts)

@@ -1,4 +1,4 @@
-"""Consolidation of a few rows of plain numbers, in one call.
+"""Consolidation of a few rows of plain numbers, or of their hashes, in one call.
 
     sums_of_few(U) = consolidate(U)      rows by (key, value, time), equal ones as one, no zeros
 
@@ -23,11 +23,15 @@ def sums_of_few(key, value, time, diff, pairs):  # type: ignore[no-untyped-def]
 
     Of times and diffs there may be one for all rows, and without pairs no values.
 
-    Gives how many rows there are, or -1 where the diffs are too large for it; whether all times
-    were alike; keys, values, times and diffs; and where records and keys begin.
+    Gives how many rows there are, or -1 where the diffs are too large for it, how many records and
+    keys, and whether all times were alike; and in one array, as each one has its price, keys,
+    values, times and diffs, where records and keys begin, which row that was given each one is the
+    first of, and the order of those.
     """
     n = key.size
-    order = np.empty(n, np.int64)
+    found = np.empty((8, n), np.int64)
+    keys, values, times, diffs = found[0], found[1], found[2], found[3]
+    starts, key_starts, firsts, order = found[4], found[5], found[6], found[7]
     every_time, every_diff = time.size == n, diff.size == n
     alike, fits = True, True
     for i in range(n):
@@ -49,12 +53,9 @@ def sums_of_few(key, value, time, diff, pairs):  # type: ignore[no-untyped-def]
             order[j] = o
             j -= 1
         order[j] = i
-    keys, values, times = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    diffs, starts = np.empty(n, np.int64), np.empty(n, np.int64)
-    key_starts = np.empty(n, np.int64)
     count = records = groups = i = 0
     while i < n:
-        o = order[i]
+        o = first = order[i]
         k, v, t = key[o], value[o] if pairs else 0, time[o] if every_time else time[0]
         total = 0
         while i < n:
@@ -74,8 +75,6 @@ def sums_of_few(key, value, time, diff, pairs):  # type: ignore[no-untyped-def]
             starts[records] = count
             records += 1
         keys[count], values[count], times[count], diffs[count] = k, v, t, total
+        firsts[count] = first
         count += 1
-    return (
-        count if fits else -1, alike, keys[:count], values[:count], times[:count], diffs[:count],
-        starts[:records], key_starts[:groups],
-    )
+    return count if fits else -1, records, groups, alike, found

@@ -17,10 +17,12 @@ from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
+from pyspark_diff.kernels.few import FEW
 from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.key_index import DIFF_OF_ALL, DIFFS, KEYS, LENGTH, part
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.overflow import sum_leaves
-from pyspark_diff.kernels.search import bounds, gallop
+from pyspark_diff.kernels.search import bounds, gallop, guess_of, seek, word
 from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
 
 
@@ -58,6 +60,12 @@ def accumulated(
     """
     sums = np.zeros(len(records), dtype=np.int64)
     read = 0
+    words = _plain_words(records, batches) if limit is None and len(records) <= FEW else None
+    if words:
+        read = _sums_at(read_only(records.key64), np.array(words, np.int64), sums)
+        if read < 0:
+            raise _leaves()
+        return sums, read
     for batch in batches:
         if not len(batch) or not len(records):
             continue
@@ -67,11 +75,28 @@ def accumulated(
             continue
         diffs = spread(pick(batch.scalars(), row), row.size)
         if not _add_at(sums, group, diffs):
-            raise DiffOverflowError(
-                "the accumulated diff of a record leaves the range of 64-bit integers: check the "
-                "diffs that went in"
-            )
+            raise _leaves()
     return sums, read
+
+
+def _leaves() -> DiffOverflowError:
+    return DiffOverflowError(
+        "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
+        "that went in"
+    )
+
+
+def _plain_words(records: Updates, batches: list[Updates]) -> list[tuple[int, ...]] | None:
+    """What is known by address of batches where they and the records are numbers; else None."""
+    if records.columns is not None or records.val64 is not None:
+        return None
+    found: list[tuple[int, ...]] = []
+    for batch in batches:
+        words = batch.words if batch.val64 is None else None
+        if words is None:
+            return None
+        found.append(words)
+    return found
 
 
 def accumulated_vectors(
@@ -112,6 +137,39 @@ def replay_on(
     if old:
         base, read = accumulated(new.records(), old, limit)
     return (*replay(new, base), read)
+
+
+def counted_on(
+    old: list[Updates], new: Grouped, limit: Limit | None = None
+) -> tuple[Int64, Int64, Int64, int]:
+    """How often each record is there, where that changes: what `replay_on` gives as rows.
+
+    Returns
+    -------
+    rows : ndarray of int64
+        Of the new updates: first where a count goes, then where one comes.
+    counts : ndarray of int64
+        The counts; none of them is zero.
+    diffs : ndarray of int64
+        -1 where it goes and 1 where it comes.
+    read : int
+        Number of old rows that were read.
+    """
+    updates = new.updates
+    words = _plain_words(updates, old) if limit is None and len(updates) <= FEW else None
+    if words is not None:
+        files = np.array(words, np.int64).reshape(len(words), LENGTH + 1)
+        keys, diffs = read_only(updates.key64), read_only(updates.diffs())
+        size, read, found = _counted(keys, diffs, read_only(new.starts), files)
+        if read < 0:
+            raise _leaves()
+        rows, counts, diffs = found[:, :size]
+        return rows, counts, diffs, read
+    before, after, read = replay_on(old, new, limit)
+    gone, come = np.flatnonzero(before), np.flatnonzero(after)
+    counts = np.concatenate((before[gone], after[come]))
+    diffs = np.repeat(np.array([-1, 1]), (gone.size, come.size))
+    return np.concatenate((gone, come)), counts, diffs, read
 
 
 def matching_within(
@@ -232,6 +290,57 @@ def _pairs(low, high):  # type: ignore[no-untyped-def]
             row[n] = j
             n += 1
     return group, row
+
+
+@kernel("int64[:]-, int64[:,:], int64[:]")
+def _sums_at(keys, files, sums):  # type: ignore[no-untyped-def]
+    return _add_rows(keys, files, sums)
+
+
+@jit
+def _add_rows(keys, files, sums):  # type: ignore[no-untyped-def]
+    """Add the diffs of each key (ordered, no two alike) in all of some files; gives how many rows
+    were read, or -1 where a sum leaves 64 bits."""
+    read = 0
+    for f in range(files.shape[0]):
+        address, length = files[f, KEYS], files[f, LENGTH]
+        row = 0
+        for i in range(keys.size):
+            row = seek(address, length, row, keys[i], guess_of(address, length, row, keys[i]))
+            while row < length and word(address + 8 * row) == keys[i]:
+                diff = part(files, f, DIFFS, DIFF_OF_ALL, row)
+                if sum_leaves(sums[i], diff):
+                    return -1
+                sums[i] += diff
+                read += 1
+                row += 1
+    return read
+
+
+@kernel("int64[:]-, int64[:]-, int64[:]-, int64[:,:]")
+def _counted(keys, diffs, starts, files):  # type: ignore[no-untyped-def]
+    """How many changes there are, how many rows were read, or -1 where a sum leaves 64 bits, and
+    of each change the row, the count, and its diff."""
+    n = keys.size
+    found = np.empty((3, 2 * n), np.int64)
+    sums = np.zeros(starts.size, np.int64)
+    before, after = np.empty(n, np.int64), np.empty(n, np.int64)
+    read = _add_rows(keys[starts], files, sums)
+    for r in range(starts.size):
+        total = sums[r]
+        for i in range(starts[r], starts[r + 1] if r + 1 < starts.size else n):
+            if sum_leaves(total, diffs[i]):
+                return 0, -1, found
+            before[i] = total
+            total += diffs[i]
+            after[i] = total
+    size = 0
+    for counts, diff in ((before, -1), (after, 1)):
+        for i in range(n):
+            if counts[i] != 0:
+                found[0, size], found[1, size], found[2, size] = i, counts[i], diff
+                size += 1
+    return size, read, found
 
 
 @kernel("int64[:], int64[:], int64[:]")

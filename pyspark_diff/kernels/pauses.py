@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 _thread = threading.local()
 
@@ -24,9 +23,12 @@ def who_looks() -> Callable[[], None] | None:
     return getattr(_thread, "look", None)
 
 
-@contextmanager
-def looking(look: Callable[[], None]) -> Iterator[None]:
+class looking:
     """Around work of this thread, in the pauses of which something is called.
+
+    Parameters
+    ----------
+    look : callable
 
     Examples
     --------
@@ -35,9 +37,13 @@ def looking(look: Callable[[], None]) -> Iterator[None]:
     goes on
     >>> pause()
     """
-    before = who_looks()
-    _thread.look = look
-    try:
-        yield
-    finally:
-        _thread.look = before
+
+    def __init__(self, look: Callable[[], None]):
+        self._look = look
+
+    def __enter__(self) -> None:
+        self._before = who_looks()
+        _thread.look = self._look
+
+    def __exit__(self, *_: object) -> None:
+        _thread.look = self._before

@@ -23,6 +23,9 @@ Int64 = np.ndarray
 PerRow = np.ndarray | int
 #: Of the columns of a value: whether it is descending, and whether nulls come last.
 Ordering = tuple[tuple[bool, bool], ...]
+_NUMBER = pa.int64()
+#: Of so few values numpy's calls cost more than what they do.
+_LISTED = 32
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,17 @@ class Updates:
     def __len__(self) -> int:
         return int(self.key64.size)
 
-    @cached_property  # asked for at each step of files that stay open
+    @property
     def nbytes(self) -> int:
         """Bytes of the columns; those of 64 bits beside them are left out."""
-        return sum(column.nbytes for column in (*(self.columns or ()), *(self.values or ())))
+        return 0 if self.columns is None and self.values is None else self._column_bytes
+
+    @cached_property  # asked for at each step of files that stay open
+    def _column_bytes(self) -> int:
+        return sum(
+            8 * len(column) if column.type == _NUMBER else column.nbytes
+            for column in (*(self.columns or ()), *(self.values or ()))
+        )
 
     @property
     def size(self) -> int:
@@ -124,7 +134,7 @@ class Updates:
         """Rows at the given indices (or where a mask is true), in that order."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
-        return self._moved(rows, _taken(self.columns, rows), _taken(self.values, rows))
+        return self._moved(rows, taken(self.columns, rows), taken(self.values, rows))
 
     def between(self, start: int, stop: int) -> "Updates":
         """Rows ``start`` to ``stop``, without copying."""
@@ -197,16 +207,32 @@ def one_or_all(values: Int64) -> PerRow:
     return int(values[0]) if alike else values
 
 
+def bounds_of(values: PerRow) -> tuple[int, int] | None:
+    """The least and the greatest of some values; None where there are none."""
+    if not isinstance(values, np.ndarray):
+        return values, values
+    if not values.size:
+        return None
+    if values.size > _LISTED:
+        return int(values.min()), int(values.max())
+    listed = values.tolist()
+    return min(listed), max(listed)
+
+
 def pick(value: PerRow, rows: np.ndarray | slice) -> PerRow:
     """The values of some rows; a shared value stays shared."""
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
-def _taken(
+def taken(
     columns: tuple[pa.Array, ...] | None, rows: np.ndarray
 ) -> tuple[pa.Array, ...] | None:
+    """Some rows of columns."""
     if not columns:
         return columns
+    if all(column.type == _NUMBER and not column.null_count for column in columns):
+        # Of few rows most of what Arrow needs is for the call.
+        return tuple(pa.array(column.to_numpy()[rows]) for column in columns)
     index = pa.array(rows)
     return tuple(column.take(index) for column in columns)
 

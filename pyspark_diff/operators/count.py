@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pyspark_diff.kernels.lookup import replay_on
+from pyspark_diff.kernels.lookup import counted_on
 from pyspark_diff.kernels.updates import pick
 from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
@@ -30,22 +29,12 @@ class CountKernel(RecordKernel):
     ) -> tuple[Changes, int]:
         (side,) = sides
         new, layout = side.new.updates, side.layout
-        before, after, read = replay_on(side.old, side.new, side.limit)
-        gone, come = np.flatnonzero(before), np.flatnonzero(after)
-        diff = np.concatenate((np.full(gone.size, -1), np.ones(come.size, np.int64)))
+        rows, counts, diff, read = counted_on(side.old, side.new, side.limit)
         width = len(layout.types)
-        columns: list[pa.Array] = []
-        if any(i < width for i in wanted):
-            rows = np.concatenate((gone, come))
-            records = layout.decode(new.take(rows))
-            columns = [records[i] for i in wanted if i < width]
-        for i, position in enumerate(wanted):
-            if position == width:
-                columns.insert(i, pa.array(np.concatenate((before[gone], after[come]))))
-        time = new.time
-        if isinstance(time, np.ndarray):
-            time = np.concatenate((pick(time, gone), pick(time, come)))
-        return (columns, time, diff), read
+        columns = [
+            pa.array(counts) if i == width else layout.column(new, i, rows) for i in wanted
+        ]
+        return (columns, pick(new.time, rows), diff), read
 
 
 def count(source: Node, name: str) -> Keyed:

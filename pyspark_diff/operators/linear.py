@@ -52,11 +52,12 @@ class Pick(Stage):
         return frame.select(*picked, TIME, DIFF)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        known = frozenset(table.column_names)
+        known = frozenset(table.schema.names)
         there = [(old, new) for old, new in self.names if old in known]
-        columns = [table.column(old) for old, _ in there]
-        names = [new for _, new in there]
-        return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])
+        found = table.select([*(old for old, _ in there), TIME, DIFF])
+        if all(old == new for old, new in there):
+            return found
+        return found.rename_columns([*(new for _, new in there), TIME, DIFF])
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted ones are made of."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import numpy as np
@@ -197,8 +197,7 @@ class Intake:
         self._held, self._waiting, self._bytes = {}, 0, 0
 
 
-@contextmanager
-def room(name: str, sides: Sequence[Side], most: int) -> Iterator[None]:
+def room(name: str, sides: Sequence[Side], most: int) -> AbstractContextManager[None]:
     """Around the work on a piece: one that has no room in memory is refused.
 
     Raises
@@ -209,8 +208,7 @@ def room(name: str, sides: Sequence[Side], most: int) -> Iterator[None]:
         rows = sum(int(count.sum()) for count in _touched(sides)[2])
         if rows > most:
             check_room(name, rows, "rows under one key", lambda: sides)
-    with explained(name, sides):
-        yield
+    return explained(name, sides)
 
 
 @contextmanager

@@ -10,8 +10,6 @@ and while it waits for Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark_diff.errors import StepCancelledError
 from pyspark_diff.kernels.pauses import looking, who_looks
@@ -52,11 +50,9 @@ class Stop:
             self.check()
             self._passed = True
 
-    @contextmanager
-    def obeyed(self) -> Iterator[None]:
+    def obeyed(self) -> looking:
         """Around work of this thread that calls functions of the user."""
-        with looking(self.check):
-            yield
+        return looking(self.check)
 
     def is_obeyed_here(self) -> bool:
         """Whether this thread does such work: it cannot wait for the end."""

@@ -35,7 +35,15 @@ from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.split import places
-from pyspark_diff.kernels.updates import PerRow, Updates, concat, joined, spread, sum_of
+from pyspark_diff.kernels.updates import (
+    PerRow,
+    Updates,
+    bounds_of,
+    concat,
+    joined,
+    spread,
+    sum_of,
+)
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
@@ -76,14 +84,17 @@ class Output:
         """Update rows from what a kernel returned."""
         columns, time, diff = changes
         if self.pruned:
-            layout = Layout(tuple(self.schema.types))
             time = spread(time, diff.size)  # records without columns are counted by their times
-            updates = consolidate(layout.encode(columns, time, diff)).updates
-            columns, time, diff = layout.decode(updates), updates.times(), updates.diffs()
+            updates = consolidate(self._layout.encode(columns, time, diff)).updates
+            columns, time, diff = self._layout.decode(updates), updates.time, updates.diffs()
         arrays = list(columns)
         arrays.append(from_int64(pa.array(spread(time, diff.size)), self.time))
         arrays.append(pa.array(diff))
         return pa.Table.from_arrays(arrays, schema=self._updates)
+
+    @cached_property  # asked for in each step
+    def _layout(self) -> Layout:
+        return Layout(tuple(self.schema.types))
 
     @cached_property  # asked for in each step
     def _updates(self) -> pa.Schema:
@@ -313,7 +324,9 @@ def run_together(
     old: list[Updates] = []
     if looks and len(grouped.updates):
         old = _old_together(work, grouped.updates)
-    if ranges([grouped.updates], old, fitting([grouped.updates, *old], work.most)) != [None]:
+    held = [grouped.updates, *old]
+    most = fitting(held, work.most)
+    if sum(map(len, held)) > most and ranges(held[:1], old, most) != [None]:
         return None
     spool = Spool(work.directory, "out", waiting, make=True)
     read = 0
@@ -344,7 +357,7 @@ def _is_together(batch: Batch) -> bool:
 def _old_together(work: Work, new: Updates) -> list[Updates]:
     """What the kernel may read of older updates under the keys of new ones."""
     buckets = work.layout.buckets(new, work.buckets)
-    touched = np.unique(buckets).tolist()
+    touched = np.bincount(buckets).nonzero()[0].tolist()
     held: list[Updates] = []
     for batch in _batches(work.files):
         files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
@@ -429,9 +442,10 @@ def check_ceiling(time: PerRow, ceiling: int) -> None:
     ------
     InvalidTimeError
     """
-    if np.size(time) and int(np.max(time)) >= ceiling:
+    found = bounds_of(time)
+    if found is not None and found[1] >= ceiling:
         raise InvalidTimeError(
-            f"an update at time {int(np.max(time))} lies beyond the frontier {ceiling} of "
+            f"an update at time {found[1]} lies beyond the frontier {ceiling} of "
             "the collection that it comes from; an operator between (transform, "
             "map_in_pandas) must have changed the time, which only a whole history allows"
         )
@@ -488,9 +502,10 @@ class Split:
                     "or filter these rows out"
                 )
             diff = as_int64(joined([column])).to_numpy()
-        if self.floor is not None and np.size(time) and int(np.min(time)) < self.floor:
+        found = bounds_of(time)
+        if self.floor is not None and found is not None and found[0] < self.floor:
             raise TimeRegressionError(
-                f"an update at time {int(np.min(time))} lies behind the frontier {self.floor}; "
+                f"an update at time {found[0]} lies behind the frontier {self.floor}; "
                 "an operator between (transform, map_in_pandas) must have changed the time"
             )
         if self.ceiling is not None:

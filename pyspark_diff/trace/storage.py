@@ -96,7 +96,7 @@ class Storage:
 
     def directory(self, name: str) -> str:
         """A path that nobody has used, for a directory that is made with its first file."""
-        return os.path.join(self.root, f"{name}-{next(self._numbers)}")  # the root is ours alone
+        return f"{self.root}/{name}-{next(self._numbers)}"  # the root is ours alone
 
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
