@@ -3,12 +3,14 @@
 For the batches ``b_0, b_1, …`` of a trace, oldest first::
 
     upper(b_i) = lower(b_{i+1})
-    2 * rows(b_i) > rows(b_{i+1}) + rows(b_{i+2}) + …       once all merges that are due are done
+    2 * rows(b_i) > rows(b_{i+1}) + rows(b_{i+2}) + …       once all merges that are due are done,
+                                                            but for the last six of tiny batches
 
 so a row is rewritten O(log n) times in its life, a look-up visits O(log n) batches, and what has
 cancelled since the oldest batch was made is at most twice as much as that one holds. To merge a
 batch only when twice as many rows have come after it, and not half as many, halves what steps of
-equal size spend on it, for one or two batches more to look into.
+equal size spend on it, for one or two batches more to look into. A merge costs as much as a step of
+a row, whatever is in it: batches of a few rows are merged some at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Iterable, Mapping
 from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
 
+#: So many batches with fewer rows than this in all may stay as they are.
+FEW, TINY = 6, 64
 #: Of one batch, by bucket.
 Files = Mapping[int, tuple[BatchFile, ...]]
 
@@ -123,7 +127,7 @@ class Trace:
         for stop in sorted(stops):
             rows = count = 0
             for i, batch in enumerate(reversed(self.batches[begin:stop])):
-                if i and 2 * batch.rows <= rows:
+                if i and 2 * batch.rows <= rows and (i >= FEW or rows >= TINY):
                     count = i + 1
                 rows += batch.rows
             if count:
