@@ -380,3 +380,24 @@ def test_threads_feed_inputs_while_another_one_steps(spark):
         found = [sum(row["count"] for row in one.at().collect()) for one in kept]
         assert found == [3 * rounds, 2 * rounds, rounds, 0]
         assert not flow._inputs._changed
+
+
+def test_what_a_ctrl_c_cuts_short_is_not_forgotten(spark):
+    """Between the note that a session has changed and the change: what is not noted is not there.
+    """
+
+    class Cut(dict):
+        def __setitem__(self, *given):
+            raise KeyboardInterrupt
+
+    with Dataflow(spark, runner="local") as flow:
+        (session,), (kept,) = flow_of(flow, 1)
+        flow.advance_to(1)
+        noted = session._changed
+        for call, *given in (session.insert, [(1,)]), (session.advance_to, 5), (session.close,):
+            session._changed = Cut(noted)
+            with pytest.raises(KeyboardInterrupt):
+                call(*given)
+            session._changed = noted
+            assert session.time() == 1 and not session._has_more(0)
+        assert not flow.step() and not kept.at().count()

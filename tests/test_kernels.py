@@ -676,6 +676,23 @@ def test_layout_takes_chunks_and_slices():
     assert rows_of(layout, updates) == [((0, "a"), 0, 1), ((1, None), 0, 1), ((2, "c"), 0, 1)]
 
 
+@pytest.mark.parametrize("keys", [(pa.int64(),), (pa.string(),), ()])
+def test_each_row_has_a_key_and_a_value_that_may_have_no_columns(keys):
+    """At a time and a diff that all rows share."""
+    values = () if keys else (pa.int64(),)
+    layout = Layout(keys, value=Layout(values))
+    found = []
+    for rows in 2, 200:
+        column = pa.array([1, 2] * (rows // 2)).cast(layout.all_types[0])
+        updates = layout.encode([column], 3, 1)
+        assert updates.key64.size == updates.val64.size == len(updates) == rows
+        one = consolidate(updates)
+        assert one.updates.diffs().tolist() == [rows // 2] * 2
+        found.append(one.updates)
+    one = consolidate(concat([updates, *found])).updates
+    assert len(one) == 2 and one.diffs().tolist() == [201, 201]
+
+
 @many
 @given(data=st.data(), kind=st.sampled_from([kind for kind in VALUES if Layout((kind,)).exact]))
 def test_whole_numbers_and_back(data, kind):

@@ -365,6 +365,23 @@ def test_a_load_from_files_runs_no_job(spark, updates):
         assert flow.report.spark_runs == 0 and flow.report.rows_in > 0
 
 
+@pytest.mark.parametrize("keys", [2, 400])
+def test_several_tables_are_joined_of_which_no_other_column_is_wanted(spark, tmp_path, keys):
+    rows = spark.range(400).selectExpr(f"id % {keys} AS k", "id AS v")
+    rows.write.parquet(str(tmp_path / "rows"))
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        left, left_in = flow.input("left", "k long, v long")
+        right, right_in = flow.input("right", "k long")
+        counts = left.join(right, "k").select("k").count().keep()
+        for _ in range(2):
+            left_in.insert(spark.read.parquet(str(tmp_path / "rows")))
+        right_in.insert([(k,) for k in range(keys)])
+        flow.advance_to(1)
+        assert {tuple(row) for row in counts.at().collect()} == {
+            (k, 800 // keys) for k in range(keys)
+        }
+
+
 @pytest.mark.parametrize("column", ["time", "diff"])
 def test_nulls_are_told(spark, tmp_path, column):
     rows = {"n": [1, 2], "time": [0, 1], "diff": [1, 1], column: [0, None]}

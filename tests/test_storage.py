@@ -307,6 +307,19 @@ def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, fa
         assert many.at().count() == 200_000
 
 
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_few_rows_of_many_bytes_are_not_held_in_memory(spark, buckets):
+    with Dataflow(spark, runner="local", buckets=buckets) as flow:
+        words, words_in = flow.input("words", "word string")
+        kept = words.keep()
+        words_in.insert([(f"{k} " + 100_000 * "x",) for k in range(100)])
+        flow.advance_to(1)
+        root = flow._storage.root
+        assert not any(path.startswith(root) for path in small_batches._held)
+        assert len(list(Path(root).rglob("*.arrow"))) == buckets
+        assert kept.at().count() == 100
+
+
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
     path = str(tmp_path / "b" / "00000.arrow")
     small_batches.put(path, Updates(np.arange(5), None, 0, 1))

@@ -204,19 +204,18 @@ class BaseSession:
         self.close()
 
     def _hold(self, content: _Content) -> None:
-        """Change what the session holds, or say that something has come to one of its lists; within
-        the lock."""
-        self._content = content
+        """Change what the session holds; within the lock."""
+        # First, so that a Ctrl-C in between forgets nothing.
         self._changed[self] = None
+        self._content = content
 
     def _add(
         self, waiting: Sequence[Arrival] = (), rows: Sequence[tuple[pa.Table, int, int]] = ()
     ) -> None:
         """Take in what came by itself, and small tables of records with a time and a diff."""
-        held = self._content
-        held.waiting.extend(waiting)
-        held.rows.extend(rows)
-        self._hold(held)
+        self._changed[self] = None
+        self._content.waiting.extend(waiting)
+        self._content.rows.extend(rows)
 
     def _held(self) -> _Content:
         """All that it holds now, to go back to: lists in it grow."""

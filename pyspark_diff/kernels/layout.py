@@ -82,18 +82,20 @@ class Layout:
         self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
     ) -> Updates:
         """Updates of the given records."""
+        # Without a column, of key and value together, only the times tell how many there are.
+        rows = len(columns[0]) if columns else np.size(time)
         if self.value is not None:
             width = len(self.types)
-            key = self._encode(columns[:width], time, diff)
-            value = self.value._encode(columns[width:], time, diff)
+            key = self._encode(columns[:width], time, diff, rows)
+            value = self.value._encode(columns[width:], time, diff, rows)
             return Updates(
                 key.key64, key.columns, time, diff, value.key64, value.columns,
                 self.value.ordering,
             )
-        return self._encode(columns, time, diff)
+        return self._encode(columns, time, diff, rows)
 
     def _encode(
-        self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
+        self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow, rows: int
     ) -> Updates:
         arrays = [joined([column]) for column in columns]
         if self.exact:
@@ -104,7 +106,6 @@ class Layout:
             return Updates(key64, (whole,), time, diff)
         kept = tuple(normalise(array.cast(t) if array.type != t else array)
                      for array, t in zip(arrays, self.types))
-        rows = len(arrays[0]) if arrays else len(np.atleast_1d(time))
         # Values in order are told apart by their order; a hash would be of no use.
         hashed = kept and self.ordering is None
         key64 = hashing.spark_xxhash64(kept) if hashed else np.zeros(rows, np.int64)

@@ -50,9 +50,10 @@ from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import small_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
-#: Batches of up to this many rows stay in the driver's memory until somebody else reads them: a
-#: megabyte a bucket. To write and map files of so many was a seventh of a step of 10,000 changes.
-IN_MEMORY_ROWS = 1 << 15
+#: Batches of up to this many rows, and bytes, of a bucket stay in the driver's memory until somebody
+#: else reads them: of numbers a megabyte. To write and map files of so many was a seventh of a step
+#: of 10,000 changes.
+IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
 
 #: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
 #: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
@@ -404,12 +405,13 @@ def write_files(
         return {0: tuple(files)} if files else {}
     order, stops = places(updates, layout, buckets)
     found: dict[int, tuple[BatchFile, ...]] = {}
-    if max(stop - start for _, start, stop in stops) > IN_MEMORY_ROWS:
+    most = max(stop - start for _, start, stop in stops)
+    width, parts = updates.size // len(updates), {}
+    if most > IN_MEMORY_ROWS or most * width > IN_MEMORY_BYTES:
         for bucket, start, stop in stops:
             part = updates.take(order[start:stop])
             found[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
         return found
-    width, parts = updates.size // len(updates), {}
     for bucket, start, stop in stops:
         path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
         parts[path] = order[start:stop]
@@ -425,7 +427,7 @@ def write_file(
     if not len(updates):
         return []
     path = os.path.join(directory, f"{name}.arrow")
-    if in_memory and len(updates) <= IN_MEMORY_ROWS:
+    if in_memory and len(updates) <= IN_MEMORY_ROWS and updates.size <= IN_MEMORY_BYTES:
         small_batches.put(path, updates)
         return [BatchFile(path, len(updates), updates.size)]
     if directory.endswith(storage.LASTING):
