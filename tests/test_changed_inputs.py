@@ -394,10 +394,10 @@ def test_what_a_ctrl_c_cuts_short_is_not_forgotten(spark):
         (session,), (kept,) = flow_of(flow, 1)
         flow.advance_to(1)
         noted = session._changed
-        for call, *given in (session.insert, [(1,)]), (session.advance_to, 5), (session.close,):
+        for call, *told in (session.insert, [(1,)]), (session.advance_to, 5), (session.close,):
             session._changed = Cut(noted)
             with pytest.raises(KeyboardInterrupt):
-                call(*given)
+                call(*told)
             session._changed = noted
             assert session.time() == 1 and not session._has_more(0)
         assert not flow.step() and not kept.at().count()
