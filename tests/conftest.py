@@ -64,19 +64,20 @@ LONGEST = [
     "test_law", "test_growth", "test_pyspark_names", "test_computed", "test_commit",
     "test_doctests", "test_step", "test_storage", "test_columns", "test_session", "test_contract",
     "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants", "test_kernel_cache",
-    "test_arrangements", "test_typing", "test_commits", "test_vacuum",
+    "test_arrangements", "test_typing", "test_commits", "test_vacuum", "test_changed_inputs",
 ]
 
 
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_aggregates": 5, "test_background": 3, "test_bad_input": 3, "test_columns": 2,
-    "test_combined_aggregates": 4, "test_commit": 2, "test_computed": 2, "test_data_source": 4,
+    "test_aggregates": 5, "test_background": 3, "test_bad_input": 3, "test_blueprint": 2,
+    "test_catch_up": 2, "test_columns": 2, "test_combined_aggregates": 4, "test_commit": 2,
+    "test_commits": 3, "test_computed": 2, "test_data_source": 6, "test_discard": 2,
     "test_graphs": 2, "test_graphx": 2, "test_growth": 2, "test_handles": 2, "test_indexed_loop": 2,
-    "test_iterate": 2, "test_joins": 6, "test_nothing": 2, "test_pieces": 3, "test_sinks": 2,
-    "test_skew": 5, "test_sources": 4, "test_step": 2, "test_storage": 2, "test_tables": 3,
-    "test_types": 6,
+    "test_iterate": 2, "test_joins": 6, "test_many_rows": 2, "test_nothing": 2, "test_parquet": 3,
+    "test_pieces": 3, "test_sinks": 2, "test_skew": 5, "test_sources": 4, "test_step": 2,
+    "test_storage": 2, "test_tables": 3, "test_types": 6,
 }
 
 

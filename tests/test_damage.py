@@ -15,6 +15,7 @@ from writers import PHASES, paused, processes, threads
 
 from pyspark_diff import DamagedStateError, Dataflow
 from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.trace import spine
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.roots import objects_at
 
@@ -27,6 +28,14 @@ def silent():
     logger.setLevel(logging.CRITICAL)
     yield
     logger.setLevel(before)
+
+
+@pytest.fixture
+def merged(monkeypatch):
+    """Batches of a few rows are merged at once, so that only the last state is told of."""
+    with monkeypatch.context() as patch:
+        patch.setattr(spine, "TINY", 0)
+        yield
 
 
 def test_what_is_damaged_is_found_or_makes_no_difference(spark, tmp_path):
@@ -54,6 +63,7 @@ def step(flow, time, word="a"):
     flow.advance_to(time)
 
 
+@pytest.mark.usefixtures("merged")
 def test_a_commit_of_another_store_is_not_read_by_its_number(spark, tmp_path):
     """Small batches travel in a commit, so nothing else of the store would have been asked."""
     for name in "ours", "theirs":
@@ -107,6 +117,7 @@ def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
     assert max(numbers) <= 4
 
 
+@pytest.mark.usefixtures("merged")
 def test_a_step_that_is_done_does_not_fail_for_an_old_commit(spark, tmp_path):
     with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local", retain=2) as flow:
         step(flow, 1)
@@ -116,6 +127,7 @@ def test_a_step_that_is_done_does_not_fail_for_an_old_commit(spark, tmp_path):
         assert rows_of(flow["counts"]) == {("a", 5, 4, 1): 1}
 
 
+@pytest.mark.usefixtures("merged")
 def test_who_comes_second_to_make_a_store_goes_on_from_it(spark, tmp_path, monkeypatch):
     make = Commits.make
 

@@ -77,8 +77,8 @@ def changes_forever(spark, steps, **options):
 
 
 #: More than enough for three arrangements of twenty records: no batch of a trace, the oldest least
-#: of all, has much more than its records, and each is twice as large as the next.
-ROWS, BYTES, BATCHES, FILES = 200, 40_000, 6, 40
+#: of all, has much more than its records, and the newest are as many as may be tiny.
+ROWS, BYTES, BATCHES, FILES = 200, 60_000, 9, 60
 
 
 def test_compaction_bounds_the_state(spark):

@@ -41,6 +41,12 @@ def held_by_a_process(folder, end="time.sleep(600)"):
     return process, process.stdout.readline().strip()
 
 
+@pytest.fixture(autouse=True)
+def files_for_thousands(monkeypatch):
+    """What is tested here is files, and not what stays in memory."""
+    monkeypatch.setattr("pyspark_diff.runners.work.IN_MEMORY_ROWS", 4096)
+
+
 def fill(flow):
     words, session = flow.input("words", "word string")
     counts = words.count().keep()
