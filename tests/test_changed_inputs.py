@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffOverflowError
+from pyspark_diff import Dataflow, DiffOverflowError, FunctionError
 from pyspark_diff.dataflow.input_session import BaseSession
 from pyspark_diff.engine.step import Step
 
@@ -401,3 +401,21 @@ def test_what_a_ctrl_c_cuts_short_is_not_forgotten(spark):
             session._changed = noted
             assert session.time() == 1 and not session._has_more(0)
         assert not flow.step() and not kept.at().count()
+
+
+def test_an_input_that_a_function_of_a_failing_step_adds(spark):
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", "k long")
+
+        def failing(key, values):
+            if len(flow._inputs.nodes()) == 1:
+                flow.input("more", "k long")
+            raise ValueError("mine")
+
+        rows.reduce(failing, "n long", key="k").keep()
+        session.insert([(1,)])
+        with pytest.raises(FunctionError, match="mine(.|\n)*on input 'rows' at time 0: .1,."):
+            flow.advance_to(1)
+        session.discard()
+        assert flow.step()
+        assert not flow._inputs._changed

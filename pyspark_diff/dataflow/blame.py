@@ -89,7 +89,8 @@ class Blame:
         doing, program = self._failed.doing, self._failed.graph.program
         old = self._failed.state
         # Of all inputs: where one is taken back it has another frontier to go on from.
-        upper: dict[Node, Antichain] = {n: old.frontiers[n] for n in self._names}
+        # And of none that a function of the step has added.
+        upper = {n: old.frontiers[n] for n in self._names if n in old.frontiers}
         upper.update(self._failed.upper)
         found = self._blamed(old, arrivals, upper)
         drop = "discard(waiting=True)" if again else "discard()"

@@ -50,9 +50,9 @@ from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import small_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
-#: Batches of up to so many rows, and bytes, of a bucket stay in the driver's memory until somebody
-#: else reads them: of numbers a megabyte. To write and map files of so many was a seventh of a step
-#: of 10,000 changes.
+#: Batches of up to this many rows, and bytes, of a bucket stay in the driver's memory until another
+#: process reads them: of numbers a megabyte. To write and map files of so many was a seventh of a
+#: step of 10,000 changes.
 IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
 
 #: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
