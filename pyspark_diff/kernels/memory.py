@@ -20,7 +20,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 #: Numbers of the parameters in glibc's ``malloc.h``.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
@@ -169,7 +169,8 @@ def worker_task() -> Iterator[None]:
         if library is not None and _resident() >= LARGE:
             _idle = threading.Timer(IDLE, library.malloc_trim, [0])
             _idle.daemon = True
-            _idle.start()
+            with suppress(RuntimeError):  # no thread more is allowed; the task is done all the same
+                _idle.start()
 
 
 def _resident() -> int:
