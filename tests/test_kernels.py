@@ -941,9 +941,10 @@ def test_idle_workers_give_memory_back(monkeypatch):
     for settled in "keep_memory", "spare_collector":
         monkeypatch.setattr(memory, settled, lambda: None)
     assert memory._resident() > 1 << 20
+    monkeypatch.setattr(memory, "LARGE", 1 << 60)
     with memory.worker_task():
         pass
-    assert memory._idle is None  # this process is small
+    assert memory._idle is None  # the process is small
     monkeypatch.setattr(memory, "LARGE", 0)
     with pytest.raises(ZeroDivisionError), memory.worker_task():
         1 / 0
