@@ -387,3 +387,28 @@ def test_what_is_no_batch_is_refused(spark, flow):
     seen.into(flow, query="mine")(frame, 0)
     seen.into(flow, query="mine")(frame, 0)
     assert flow._sources.offsets == {"words": {"query": "mine", "batch": 0}}
+
+
+def test_a_store_that_is_opened_without_its_source_keeps_how_far_it_was_read(spark, tmp_path):
+    table = Table(spark, "n long, k long, diff long", [(1, 7, 1), (2, 8, 1)])
+
+    def read(flow):
+        rows = flow.source("rows", updates(table, time=None, order="n"))
+        rows.select("k").keep("kept")
+
+    def fed(flow):
+        rows, _ = flow.input("rows", "n long, k long")
+        rows.select("k").keep("kept")
+
+    def opened(program):
+        return Dataflow.open(str(tmp_path), program, spark=spark, runner="local")
+
+    with opened(read) as flow:
+        assert flow.catch_up()
+    with opened(fed) as flow:
+        flow.session("rows").insert([(0, 9)])
+        flow.advance_to(flow.session("rows").time() + 1)
+        flow.step()
+    with opened(read) as flow:
+        assert not flow.catch_up()
+        assert standing(flow["kept"]) == [(7,), (8,), (9,)]

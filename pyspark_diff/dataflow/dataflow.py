@@ -91,7 +91,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
         inputs of changes have given."""
         self._state = replace(state, frontiers=self._inputs.go_on(state, numbers))
         self._shown, self._growth = self._state, None
-        self._sources.go_on(self._state.offsets)
+        self._sources.go_on(self._state.offsets, self._inputs.names().values())
         self._owes = not self._state.handed_over
 
     def _probe(self, node: Node) -> Probe:

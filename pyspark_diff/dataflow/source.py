@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -186,9 +186,17 @@ class Sources:
         """
         self._feeds[name] = _Feed(source, session, aside, before)
 
-    def go_on(self, offsets: Mapping[str, Offset]) -> None:
-        """Go on where another process has got to."""
-        self.offsets = {name: offsets[name] for name in self._feeds if name in offsets}
+    def go_on(self, offsets: Mapping[str, Offset], inputs: Iterable[str]) -> None:
+        """Go on where another process has got to.
+
+        Parameters
+        ----------
+        offsets : mapping of str to object
+        inputs : iterable of str
+            Names of the inputs that there are. One that has no source in this program has been
+            read so far all the same, and goes on from there in a program that has it again.
+        """
+        self.offsets = {name: offsets[name] for name in inputs if name in offsets}
 
     def name_of(self, source: Source) -> str | None:
         """The input that a source fills."""

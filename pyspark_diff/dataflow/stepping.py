@@ -355,7 +355,7 @@ class SteppingMethods(Parts):
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration).run(arrivals, upper)
-        if self._sources or self._given:
+        if self._sources.offsets or self._given:
             after = replace(
                 after, offsets=dict(self._sources.offsets),
                 given_to=self._given.due(old, after, self._outputs.arranged),
