@@ -13,7 +13,7 @@ from pyspark_diff.operators.node import Arranged, Keyed
 from pyspark_diff.runners import work
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.batch import BatchFile
-from pyspark_diff.trace.spine import FEW, TINY, Trace
+from pyspark_diff.trace.spine import TINY_BATCHES, TINY_ROWS, Trace
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 EDGES = [(1, 2), (2, 3), (2, 4), (3, 1), (4, 4)]
@@ -228,7 +228,8 @@ def test_rows_are_rewritten_a_few_times_and_batches_are_few(sizes):
         held = [batch.rows for batch in trace.batches]
         assert sum(held) == rows
         assert all(
-            2 * size > sum(held[i + 1:]) or len(held) - i <= FEW and sum(held[i + 1:]) < TINY
+            2 * size > sum(held[i + 1:])
+            or len(held) - i <= TINY_BATCHES and sum(held[i + 1:]) < TINY_ROWS
             for i, size in enumerate(held)
         )
         assert len(held) <= 16

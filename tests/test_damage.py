@@ -34,7 +34,7 @@ def silent():
 def merged(monkeypatch):
     """Batches of a few rows are merged at once, so that only the last state is told of."""
     with monkeypatch.context() as patch:
-        patch.setattr(spine, "TINY", 0)
+        patch.setattr(spine, "TINY_ROWS", 0)
         yield
 
 

@@ -207,7 +207,7 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_a_step_that_takes_back_may_be_cut_short(spark, runner, monkeypatch):
-    monkeypatch.setattr(spine, "TINY", 0)  # so that a batch has to be cut
+    monkeypatch.setattr(spine, "TINY_ROWS", 0)  # so that a batch has to be cut
     one, clean = (Fed(spark, reduced, False, runner=r) for r in (runner, "local"))
     with one.flow as flow, clean.flow:
         one.begin([(0, 7)])

@@ -22,7 +22,7 @@ from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
 
 #: So many batches with fewer rows than this in all may stay as they are.
-FEW, TINY = 6, 64
+TINY_BATCHES, TINY_ROWS = 6, 64
 #: Of one batch, by bucket.
 Files = Mapping[int, tuple[BatchFile, ...]]
 
@@ -100,7 +100,7 @@ class Trace:
         batches = self.batches
         if files:
             batches += (Batch(Description(self.upper, upper, since), files),)
-        return Trace(self.lower, upper, since, batches)
+        return replace(self, upper=upper, since=since, batches=batches)
 
     def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
         """The trace with some of the updates of an interval that it does not cover yet.
@@ -127,7 +127,7 @@ class Trace:
         for stop in sorted(stops):
             rows = count = 0
             for i, batch in enumerate(reversed(self.batches[begin:stop])):
-                if i and 2 * batch.rows <= rows and (i >= FEW or rows >= TINY):
+                if i and 2 * batch.rows <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
                     count = i + 1
                 rows += batch.rows
             if count:
