@@ -21,7 +21,7 @@ from pyspark_diff.kernels.key_replay import BOTH, LEAST, NEAR, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.runners.numbers import added_up
+from pyspark_diff.runners.numbers import added_up, is_table
 
 LOWER = 5
 LAYOUT = Layout((pa.int64(),), value=Layout((pa.int64(),)))
@@ -245,6 +245,22 @@ def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
     for k, v, t, d in rows:
         wanted[k, v, t] += d * (ends[0] <= k <= ends[1])
     assert found == sorted([*row, d] for row, d in wanted.items() if d)
+
+
+@pytest.mark.parametrize("times, values, table", [
+    ([4, 4, 4], None, True), ([4, 4, 5], None, False), ([4, 4, 4], [0, 0, 0], False),
+    ([], None, True),
+])
+def test_keys_without_values_at_one_time_are_a_table(monkeypatch, times, values, table):
+    """Two parts, each at a time of its own; what has other times, or values, is sorted."""
+    whole = np.full(3, 7, np.int64)
+    times = np.array(times, np.int64)
+    values = None if values is None else np.array(values, np.int64)
+    parts = [(whole, None, whole, whole), (whole[:times.size], values, times, whole[:times.size])]
+    monkeypatch.setattr(sums, "PARTITIONED", 3)
+    assert is_table(parts) is table
+    monkeypatch.setattr(sums, "PARTITIONED", 7)
+    assert not is_table(parts)  # too few rows for one
 
 
 def test_many_updates_are_added_up():

@@ -936,16 +936,16 @@ def test_idle_workers_give_memory_back(monkeypatch):
     from pyspark_diff.kernels import memory
 
     trimmed = []
-    monkeypatch.setattr(memory, "IDLE", 0.2)
+    monkeypatch.setattr(memory, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(memory, "_malloc", lambda: SimpleNamespace(malloc_trim=trimmed.append))
     for settled in "keep_memory", "spare_collector":
         monkeypatch.setattr(memory, settled, lambda: None)
     assert memory._resident() > 1 << 20
-    monkeypatch.setattr(memory, "LARGE", 1 << 60)
+    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 60)
     with memory.worker_task():
         pass
     assert memory._idle is None  # the process is small
-    monkeypatch.setattr(memory, "LARGE", 0)
+    monkeypatch.setattr(memory, "LARGE_BYTES", 0)
     with pytest.raises(ZeroDivisionError), memory.worker_task():
         1 / 0
     with memory.worker_task():

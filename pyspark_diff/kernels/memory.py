@@ -142,7 +142,7 @@ def _give_back(library: ctypes.CDLL) -> None:
 
 #: Seconds after a task in which another one may want its memory, and from how many bytes of this
 #: process on what no other has wanted is given back then.
-IDLE, LARGE = 1.0, 1 << 29
+IDLE_SECONDS, LARGE_BYTES = 1.0, 1 << 29
 #: How many tasks this process has begun, and what gives memory back if no other one comes.
 _tasks = 0
 _idle: threading.Timer | None = None
@@ -166,8 +166,8 @@ def worker_task() -> Iterator[None]:
         yield
     finally:
         library = _malloc()
-        if library is not None and _resident() >= LARGE:
-            _idle = threading.Timer(IDLE, library.malloc_trim, [0])
+        if library is not None and _resident() >= LARGE_BYTES:
+            _idle = threading.Timer(IDLE_SECONDS, library.malloc_trim, [0])
             _idle.daemon = True
             with suppress(RuntimeError):  # no thread more is allowed; the task is done all the same
                 _idle.start()
