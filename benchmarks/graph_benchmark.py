@@ -129,7 +129,10 @@ class Benchmark:
                             help="seconds after which a row, or a run of GraphX, is stopped")
         parser.add_argument("--recompute", type=float, default=LIMIT, metavar="SECONDS",
                             help="the same for a row of plain Spark or GraphX; 0 for none of these")
-        parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
+        if BASELINES[self.name].graphx:
+            parser.add_argument("--graphx", action="store_true", help="run GraphX as well")
+        else:
+            parser.set_defaults(graphx=False)
         add_options(parser)
         parser.add_argument("--json", default=f"benchmarks/results/{self.name}.json")
         parser.add_argument("--folder",

@@ -68,6 +68,11 @@ def bfs(edges: DataFrame, root: int = ROOT) -> DataFrame:
         frontier = found.select("node")
 
 
+def reachability(edges: DataFrame, root: int = ROOT) -> DataFrame:
+    """The nodes that can be reached from a root: columns ``node`` and ``root``."""
+    return bfs(edges, root).select("node", F.lit(root).cast("long").alias("root"))
+
+
 def simple(edges: DataFrame) -> DataFrame:
     """The edges of a simple undirected graph, each once, the smaller end first."""
     small, large = F.least("src", "dst").alias("src"), F.greatest("src", "dst").alias("dst")
@@ -151,7 +156,7 @@ class Baseline:
     prepare : callable
         What is done to the edges before; it is not part of the loop's time.
     graphx : str
-        Function of `GraphXBaseline`.
+        Function of `GraphXBaseline`; empty if it has none.
     argument : int
         Its second argument.
     """
@@ -180,6 +185,7 @@ BASELINES = {
     "bfs": Baseline(bfs, lambda edges: edges, "bfs", ROOT),
     "components": Baseline(components, both_ways, "components", 0),
     "k_core": Baseline(k_core, simple, "kCore", K),
+    "reachability": Baseline(reachability, lambda edges: edges, "", ROOT),
 }
 
 
@@ -351,7 +357,7 @@ def recomputed(
 
 def sums(answer: DataFrame) -> dict[str, int]:
     """What GraphX gives of an answer: number of records, and sum of the columns that count."""
-    counted = {"distance": "distance", "component": "component", "dst": "src + dst"}
+    counted = {"distance": "distance", "component": "component", "dst": "src + dst", "root": "root"}
     total = f"sum({counted[answer.columns[1]]})"
     row = answer.selectExpr("count(*) records", f"{total} total").first()
     assert row is not None  # an aggregate without keys has one row
@@ -369,6 +375,8 @@ def main() -> None:
     parser.add_argument("--folder", help="where generated graphs go; a temporary one if not given")
     options = parser.parse_args()
     baseline = BASELINES[options.baseline]
+    if options.graphx and not baseline.graphx:
+        parser.error(f"GraphX has no {options.baseline}; run it without --graphx")
     spark = pyspark_diff.session(f"plain {options.baseline}")
     spark.sparkContext.setLogLevel("ERROR")
     rows = []

@@ -28,7 +28,9 @@ from plain_graphs import LIMIT, Digest
 
 PROJECT = Path(__file__).parent / "original"
 WORKERS = (1, 2)
-PROGRAMS = ("bfs", "components", "degrees", "degrees_total", "k_core", "skip_level")
+PROGRAMS = (
+    "bfs", "components", "degrees", "degrees_total", "k_core", "reachability", "skip_level"
+)
 
 
 class NoOriginal(Exception):

@@ -30,6 +30,7 @@ pub fn program<'scope>(
         "bfs" => distances(scope, edges),
         "k_core" => k_core(edges),
         "components" => components(edges),
+        "reachability" => reachability(scope, edges),
         _ => return None,
     })
 }
@@ -102,4 +103,20 @@ fn components(edges: Pairs) -> Pairs {
         .distinct()
         .map(|node| (node, node));
     propagate::propagate_at(arcs, labels, |label| *label as u64)
+}
+
+/// The nodes that can be reached from the root, and the root.
+fn reachability<'scope>(scope: Scope<'scope, Time>, edges: Pairs<'scope>) -> Pairs<'scope> {
+    let (_, roots) = scope.new_collection_from([ROOT]);
+    roots
+        .clone()
+        .iterate(|scope, reached| {
+            edges
+                .enter(scope)
+                .semijoin(reached)
+                .map(|(_, node)| node)
+                .concat(roots.enter(scope))
+                .distinct()
+        })
+        .map(|node| (node, ROOT))
 }
