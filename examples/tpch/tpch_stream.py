@@ -1,9 +1,9 @@
 """The tables of TPC-H as a stream of changes, and what they hold at any time of it.
 
 `tpchgen-cli` makes the tables once, into a cache folder. Their records come round-robin: round
-``r`` brings record ``r`` of each relation that has so many. With deletes one order in ten goes, with
-its lineitems, some rounds after all of it has come, and comes back as many rounds later. A number
-of rounds is one logical time:
+``r`` brings record ``r`` of each relation that has so many. With deletes one order in ten goes,
+with its lineitems, some rounds after all of it has come, and comes back as many rounds later. A
+number of rounds is one logical time:
 
     the tables at time t  =  the sums of all changes of rounds before (t + 1) * logical
 """
