@@ -19,7 +19,7 @@ def query(partsupp, supplier, nation):
         .join(nation.where("n_name = 'GERMANY'"), F.col("s_nationkey") == F.col("n_nationkey"))
         .select("ps_partkey", (F.col("ps_supplycost") * F.col("ps_availqty")).alias("value"))
     )
-    least = stock.agg((F.sum("value") * F.lit("0.0001").cast("decimal(4,4)")).alias("least"))
+    least = stock.agg((F.sum("value") * F.expr("0.0001")).alias("least"))
     return (
         stock.groupBy("ps_partkey").agg(F.sum("value").alias("value"))
         .crossJoin(least.hint("broadcast"))

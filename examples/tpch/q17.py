@@ -19,6 +19,6 @@ def query(lineitem, part):
     return (
         lines.join(usual, "p_partkey")
         .where("l_quantity < 0.2 * avg_quantity")
-        .agg((F.sum("l_extendedprice") / F.lit("7.0").cast("decimal(2,1)")).alias("avg_yearly"),
+        .agg((F.sum("l_extendedprice") / F.expr("7.0")).alias("avg_yearly"),
              empty=True)
     )

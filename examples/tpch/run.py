@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import importlib
 import inspect
+import math
 import random
 import re
 from decimal import Decimal
@@ -109,14 +110,19 @@ def agrees(number: int, stream: Stream, stop: int, answer: list[Any]) -> bool:
     """Whether an answer is that over what is there before a round, row by row."""
     wanted, inexact = expected(number, stream, stop)
 
-    def plain(row: Any) -> tuple[str, ...]:
-        return tuple(
-            "NULL" if value is None else f"{value:.4f}" if place in inexact
-            else f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
-            for place, value in enumerate(row)
-        )
+    def parts(row: Any) -> tuple[list[str], list[float]]:
+        """What has to be the same, and what is rounded."""
+        rounded = [place in inexact and value is not None for place, value in enumerate(row)]
+        return [
+            f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
+            for value, one in zip(row, rounded) if not one
+        ], [float(value) for value, one in zip(row, rounded) if one]
 
-    return sorted(map(plain, wanted)) == sorted(map(plain, answer))
+    ours, theirs = (sorted(map(parts, rows)) for rows in (answer, wanted))
+    return [same for same, _ in ours] == [same for same, _ in theirs] and all(
+        math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
+        for (_, some), (_, others) in zip(ours, theirs) for a, b in zip(some, others)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
