@@ -22,7 +22,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Iterable, Iterator
 
-import duckdb
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
@@ -98,6 +97,8 @@ def complete(stream: Stream, stop: int, logical: int) -> int:
 def expected(number: int, stream: Stream, stop: int) -> tuple[list[tuple[Any, ...]], set[int]]:
     """The answer over what is there before a round, by DuckDB from scratch, and which columns of
     it are floating point, as DuckDB divides so."""
+    import duckdb  # only for this
+
     with duckdb.connect() as database:
         for name, table in stream.changes.items():
             database.register(name, table.before(stop))

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,17 @@ class Stream:
         if deletes:
             self._delete(folder)
         #: How many rounds there are.
-        self.rounds = max(int(table.rounds[-1]) + 1 for table in self.changes.values())
+        self.rounds = _rounds(self.changes)
+
+    def of(self, columns: dict[str, list[str]]) -> "Stream":
+        """The same of some tables, and some of their columns."""
+        found = copy(self)
+        found.changes = {
+            name: replace(self.changes[name], records=self.changes[name].records.select(names))
+            for name, names in columns.items()
+        }
+        found.rounds = _rounds(found.changes)
+        return found
 
     def _delete(self, folder: Path) -> None:
         orders = _read(folder, "orders", ["o_orderkey"])["o_orderkey"].to_numpy()
@@ -136,6 +147,10 @@ class Stream:
             diffs = np.concatenate([table.diffs, np.repeat([-1, 1], rows.size)])
             self.changes[name] = Changes(
                 table.records, whole[by_round], there[by_round], diffs[by_round])
+
+
+def _rounds(changes: dict[str, Changes]) -> int:
+    return max(int(table.rounds[-1]) + 1 for table in changes.values())
 
 
 def _read(folder: Path, name: str, columns: list[str]) -> pa.Table:
