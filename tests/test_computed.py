@@ -156,6 +156,7 @@ m + i; l * m; b - m; m + 100Y; m * 0; m * 0.5; 1.5 - m; n * CAST(1 AS int); m + 
 m = n; m < o; m >= 1; n <> i; m <=> 2.5; m BETWEEN -0.05 AND 1.07; l = 1.0; m IN (1, 0.5, NULL)
 coalesce(m, 0); coalesce(i, 1.5); least(m, n); greatest(m, l, 2)
 nvl(o, m); if(p, m, 0); if(p, o, 1)
+coalesce(o, 0.00000000001); o > 0.00000000001; o <=> 1e-12BD
 CASE WHEN p THEN m WHEN q THEN n END; CASE WHEN m > 0 THEN m * m ELSE 0 END; m IS NULL; 1.5
 CAST(m AS decimal(7,3)); CAST(i AS decimal(12, 2)); CAST(m AS decimal(5,2)); CAST(5 AS decimal(3,1))
 s LIKE 'a%'; s LIKE '_'; s LIKE '%'; s LIKE '%b%'; s LIKE ''; s NOT LIKE 'a_b'
@@ -241,7 +242,7 @@ m + f; m / n; m % 2
 substring(s, 0, 1); substring(s, -1, 1); substring(s, i, 1); year(u); startswith(s, t); m = s
 o * o; o * m * m; o * (1 - m) * (1 + m)
 CAST(m AS decimal(5,1)); CAST(m AS int); CAST(l AS decimal(19,0))
-o + 0.0000000001; coalesce(o, 0.00000000001); contains(s, NULL)
+o + 0.0000000001; contains(s, NULL)
 f = 1; f > f; f IN (1.5); i / 2; i % l; i % 0
 xl div -1; pmod(i, -3); CAST(l AS int); CAST(s AS int); CAST(i AS double); CAST(d AS timestamp)
 i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; g = g; g[0]; struct(i); 1 + 1; NULL

@@ -316,6 +316,8 @@ def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
         if isinstance(value.formula, Constant):
             raise _Unknown
         return _apply("cast", [value], kind)
+    if isinstance(kind, T.DecimalType) and not _holds(kind, value):
+        raise _Unknown
     return _as(value, kind)
 
 
@@ -326,6 +328,8 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     if value.kind == _NULL:
         return CompiledExpression(Constant(None, arrow_type(kind)), kind)
     if not _holds(kind, value):
+        if isinstance(kind, T.DecimalType) and isinstance(value.kind, T.DecimalType):
+            return _fitted(value, kind)
         raise _Unknown
     if isinstance(value.formula, Constant):
         content = value.formula.content
@@ -333,6 +337,17 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
             content = Decimal(content)
         return CompiledExpression(Constant(content, arrow_type(kind)), kind)
     return _apply("cast", [value], kind)
+
+
+def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpression:
+    """A decimal with as many digits as there may be: it is rounded to it, and has to fit."""
+    assert isinstance(value.kind, T.DecimalType)
+    if kind.precision < _MOST:
+        raise _Unknown
+    scale = max(value.kind.scale, kind.scale)
+    digits = value.kind.precision - value.kind.scale + scale
+    wide = Apply("cast", (value.formula,), pa.decimal256(digits, scale))
+    return CompiledExpression(Apply("fit", (wide,), arrow_type(kind)), kind)
 
 
 def _holds(kind: T.DataType, value: CompiledExpression) -> bool:
@@ -377,9 +392,10 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     ]
     scale = max(kind.scale for kind in decimals)
     digits = scale + max(kind.precision - kind.scale for kind in decimals)
-    if len(decimals) < len(kinds) or digits > _MOST:
+    if len(decimals) < len(kinds):
         raise _Unknown
-    return T.DecimalType(digits, scale)
+    # Of more digits than there may be, those behind the point give way.
+    return T.DecimalType(min(digits, _MOST), max(0, scale - max(0, digits - _MOST)))
 
 
 def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:

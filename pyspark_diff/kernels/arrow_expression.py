@@ -199,9 +199,7 @@ class Apply:
         if name == "cast":
             return pc.cast(arguments[0].value(table, active), self.kind)
         if name == "fit":
-            return self._checked(
-                lambda x: pc.cast(x, self.kind), active, arguments[0].value(table, active)
-            )
+            return self._checked(self._fit, active, arguments[0].value(table, active))
         if name == "substring":
             value, first, end = arguments
             assert isinstance(first, Constant) and isinstance(end, Constant)
@@ -227,6 +225,12 @@ class Apply:
                 "cast what it is computed from to a wider type, as in "
                 f"F.col({min(self.columns)!r}).cast('long') or, beyond that, 'decimal(38,0)'"
             ) from error
+
+    def _fit(self, value: Value) -> Value:
+        """A decimal in a type of fewer digits, halves rounded away from zero."""
+        if value.type.scale > self.kind.scale:
+            value = pc.round(value, self.kind.scale, "half_towards_infinity")
+        return pc.cast(value, self.kind)
 
     def _coalesce(self, table: pa.Table, active: Value | None) -> Value:
         values: list[Value] = []
