@@ -1,6 +1,6 @@
 """Ranges: what makes the pairs of a comparison pairs of equal keys.
 
-A value becomes a number of 24 bits, its rank, in which a larger one is never much smaller::
+A value becomes a number of 28 bits, its rank, in which a larger one is never much smaller::
 
     a > b  ⟹  rank(a) >= rank(b) - 1          rank(a) >= rank(b) + 2  ⟹  a > b
 
@@ -36,7 +36,7 @@ from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema
 
 #: Digits of a rank, and the bits of each.
-DIGITS, BITS = 4, 6
+DIGITS, BITS = 7, 4
 _RANKS = 1 << DIGITS * BITS
 #: So many rows are worked on at once.
 _ROWS = 1 << 15
