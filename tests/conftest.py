@@ -56,7 +56,7 @@ JVMView.__getattr__ = _look_up_once
 LONGEST = [
     "test_delta", "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
-    "test_cluster", "test_live", "test_bridge", "test_plain_columns", "test_case",
+    "test_cluster", "test_tpch", "test_live", "test_bridge", "test_plain_columns", "test_case",
     "test_background", "test_nights", "test_sources", "test_catch_up", "test_examples",
     "test_iterate", "test_graphs", "test_fused", "test_parquet", "test_quiet", "test_nothing",
     "test_handles", "test_interrupts", "test_many_rows", "test_damage", "test_durability",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections import Counter
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError
+from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError, SchemaError, StepError
 from pyspark_diff.expressions.compiled import compiled
 from pyspark_diff.expressions.tree import tree_of
 from pyspark_diff.frame.row_wise import COMPILE
@@ -37,6 +38,7 @@ COLUMNS = {
     "p": T.BooleanType(), "q": T.BooleanType(), "s": T.StringType(), "t": T.StringType(),
     "d": T.DateType(), "e": T.DateType(), "u": T.TimestampType(), "v": T.TimestampType(),
     "w": T.TimestampNTZType(), "f": T.DoubleType(), "g": T.ArrayType(T.IntegerType()),
+    "m": T.DecimalType(5, 2), "n": T.DecimalType(15, 0), "o": T.DecimalType(32, 4),
 }
 STRUCT = T.StructType([T.StructField(name, kind) for name, kind in COLUMNS.items()])
 WIDTHS = {"xb": 7, "xi": 31, "xl": 63}
@@ -48,11 +50,14 @@ def value(choice: random.Random, name: str):
     if name in WIDTHS:
         most = 2 ** WIDTHS[name]
         return choice.choice([-most, 1 - most, -1, 0, 1, most - 1, choice.randrange(-most, most)])
+    if name in ("m", "n", "o"):
+        whole, scale = {"m": (500, 2), "n": (3, 0), "o": (10**choice.randrange(2, 32), 4)}[name]
+        return Decimal(choice.randrange(-whole, whole + 1)).scaleb(-scale)
     day = datetime.date(2024, 2, 28) + datetime.timedelta(days=choice.randrange(3))
     moment = datetime.datetime(2024, 3, 31, 0, 59, 59, choice.randrange(2))
     return {
         "p": choice.random() < 0.5,
-        "s": choice.choice(["", "a", "ab", "B", "ü", "\U0001f600", "\uffff", "a "]),
+        "s": choice.choice(["", "a", "ab", "B", "ü", "\U0001f600", "\uffff", "a ", "a\nb"]),
         "d": choice.choice([day, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
         "u": moment + datetime.timedelta(minutes=choice.randrange(3)),
         "f": choice.choice([0.0, -0.0, float("nan"), 1.5]),
@@ -146,6 +151,17 @@ CASE WHEN p THEN NULL WHEN q THEN i END; CASE i WHEN 1 THEN 'one' WHEN 2 THEN 't
 i IN (1, 2, 3); i IN (1, NULL); i NOT IN (1L, 2L); s IN ('a', 'ü'); xb IN (1)
 i BETWEEN -1 AND 1; s BETWEEN 'a' AND 'b'; i IS DISTINCT FROM l
 CAST(b AS long); CAST(i AS int); CAST(NULL AS date); CAST(p AS int); CAST(xl AS string); i::bigint
+m + n; m - 1; 1 - m; m * n; n * 10; m * (1 - m) * (1 + m); o * m; o * (1 - m); -o; abs(m)
+m + i; l * m; b - m; m + 100Y; m * 0; m * 0.5; 1.5 - m; n * CAST(1 AS int); m + CAST(NULL AS int)
+m = n; m < o; m >= 1; n <> i; m <=> 2.5; m BETWEEN -0.05 AND 1.07; l = 1.0; m IN (1, 0.5, NULL)
+coalesce(m, 0); coalesce(i, 1.5); least(m, n); greatest(m, l, 2)
+nvl(o, m); if(p, m, 0); if(p, o, 1)
+coalesce(o, 0.00000000001); o > 0.00000000001; o <=> 1e-12BD
+CASE WHEN p THEN m WHEN q THEN n END; CASE WHEN m > 0 THEN m * m ELSE 0 END; m IS NULL; 1.5
+CAST(m AS decimal(7,3)); CAST(i AS decimal(12, 2)); CAST(m AS decimal(5,2)); CAST(5 AS decimal(3,1))
+s LIKE 'a%'; s LIKE '_'; s LIKE '%'; s LIKE '%b%'; s LIKE ''; s NOT LIKE 'a_b'
+startswith(s, 'a'); endswith(s, 'b'); contains(s, 'b'); substring(s, 1, 1); substr(s, 2, 2)
+substring(s, 1, 0); year(d); month(d); day(d); dayofmonth(e); year(d) + month(e)
 5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
 """
 
@@ -186,6 +202,9 @@ def columns_in_python(F):
         c("i").isin(1, 2), c("i").between(1, 2), F.abs("i"), (c("i") + 1).alias("j"), c("`i`"),
         c("d") == datetime.date(2024, 2, 28), c("p").eqNullSafe(True), F.lit(None).cast("date"),
         c("a.x"), c("`a.b`.`c``d`"), F.call_function("ABS", c("i")), F.upper("s"),
+        c("m") * (1 - c("m")), c("m") < Decimal("0.05"), c("m").cast("decimal(7,3)"),
+        c("m").cast(T.DecimalType(7, 3)), c("s").startswith("a"), F.substring("s", 1, 2),
+        F.year("d"), c("s").like("a%"), F.contains("s", F.lit("a")),
     ]
 
 
@@ -195,7 +214,8 @@ p AND q OR s < 'x'; i IS NULL; i IS NOT NULL; coalesce(i, 0); nvl(i, l); least(i
 greatest(i, NULL); CASE WHEN i > 1 THEN 2 END; CASE WHEN p THEN 1 WHEN q THEN 2 ELSE l END
 CAST(b AS bigint); CAST(b AS int); CAST(b AS int); i IN (1, 2); i BETWEEN 1 AND 2; abs(i)
 i + 1 AS j; i; d = DATE'2024-02-28'; p <=> TRUE; CAST(NULL AS date); a.x; `a.b`.`c``d`; ABS(i)
-upper(s)
+upper(s); m * (1 - m); m < 0.05; CAST(m AS decimal(7,3)); CAST(m AS decimal(7,3))
+startswith(s, 'a'); substring(s, 1, 2); year(d); like(s, 'a%'); contains(s, 'a')
 """
 
 
@@ -217,11 +237,17 @@ def test_trees_of_connect(spark):
 
 #: Expressions that only Spark evaluates.
 OTHERS = """
-upper(s); s || t; s LIKE 'a%'; f + 1; f = 1; f > f; f IN (1.5); i / 2; i % l; i % 0
+upper(s); s || t; s LIKE t; t LIKE NULL; s LIKE 'a\\%'; s LIKE 'a/%' ESCAPE '/'; f + 1
+m + f; m / n; m % 2
+substring(s, 0, 1); substring(s, -1, 1); substring(s, i, 1); year(u); startswith(s, t); m = s
+o * o; o * m * m; o * (1 - m) * (1 + m)
+CAST(m AS decimal(5,1)); CAST(m AS int); CAST(l AS decimal(19,0))
+o + 0.0000000001; contains(s, NULL)
+f = 1; f > f; f IN (1.5); i / 2; i % l; i % 0
 xl div -1; pmod(i, -3); CAST(l AS int); CAST(s AS int); CAST(i AS double); CAST(d AS timestamp)
-i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; l = 1.0; g = g; g[0]; struct(i); 1 + 1; NULL
+i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; g = g; g[0]; struct(i); 1 + 1; NULL
 s = 'A' COLLATE UTF8_LCASE; CAST(s AS string COLLATE UTF8_LCASE) = 'a'; least(p, q); least(f, f)
-u > TIMESTAMP'2024-03-31 01:00:00'; try_add(i, 1); i & 1; +i; hash(i); coalesce(i, 1.5); 1.5; I + 1
+u > TIMESTAMP'2024-03-31 01:00:00'; try_add(i, 1); i & 1; +i; hash(i); I + 1
 coalesce(g, g); i IN (l); CASE WHEN p THEN 1 ELSE 'x' END; transform(g, x -> x + 1)
 d < DATE'1500-01-01'
 """
@@ -293,9 +319,22 @@ class Writer:
             f"CASE WHEN {self.truth(depth - 1)} THEN {a} WHEN {self.truth(0)} THEN {b} END",
         ])
 
+    def decimal(self, depth: int) -> str:
+        pick = self._choice.choice
+        if depth == 0 or self._choice.random() < 0.2:
+            return pick(["m", "n", "o", "m", "0.05", "-1.5"])
+        a, c = self.decimal(depth - 1), self.decimal(0)
+        b = pick([self.decimal(depth - 1), self.integer(0)])
+        return pick([
+            f"({a} + {b})", f"({b} - {a})", f"({a} * {c})", f"(- {a})", f"abs({a})",
+            f"coalesce({a}, {b})", f"least({a}, {b})", f"if({self.truth(depth - 1)}, {a}, {b})",
+        ])
+
     def any(self, kind: str, depth: int) -> str:
         if kind == "integer":
             return self.integer(depth)
+        if kind == "decimal":
+            return self.decimal(depth)
         if kind == "truth":
             return self.truth(depth)
         a, b = self._choice.choices(KINDS[kind], k=2)
@@ -306,7 +345,7 @@ class Writer:
         if depth == 0:
             known = ["p", "q", "i > 0", "s < t", "(xl IS NULL)", "d = e", "TRUE"]
             return pick([*known, "CAST(NULL AS boolean)"])
-        kind = pick(["integer", "integer", *KINDS])
+        kind = pick(["integer", "integer", "decimal", *KINDS])
         a, b = self.any(kind, depth - 1), self.any(kind, depth - 1)
         p, q = self.truth(depth - 1), self.truth(depth - 1)
         return pick([
@@ -321,7 +360,8 @@ class Writer:
 def test_random_expressions(spark, frame, table, seed):
     """Those that overflow are left to the next test: one of them would fail the whole query."""
     writer = Writer(seed)
-    texts = [writer.truth(4) if n % 2 else writer.integer(4) for n in range(60)]
+    kinds = (writer.integer, writer.truth, writer.decimal, writer.truth)
+    texts = [kinds[n % 4](2 if n % 4 == 2 else 4) for n in range(80)]
     kept = []
     for text in texts:
         formula = formula_of(F.expr(text))
@@ -342,6 +382,7 @@ OVERFLOWS = [
     ("abs(xb) > 3", "abs(xb)", "tinyint"),
     ("p OR xi + i > 3", "(xi + i)", "int"),
     ("coalesce(i, xi * 4)", "(xi * 4)", "int"),
+    ("o * (m * 0 + 99999999.0) > 1", "(o * ((m * 0) + 99999999.0))", "decimal(38,6)"),
 ]
 
 
@@ -397,7 +438,7 @@ def test_what_spark_inserts_formulas_remove_or_both_refuse(spark, seed):
     for inserted, removed in ((frame, None), (None, given_rows)):
         try:
             left_over(spark, columns, inserted, removed)
-        except (ArithmeticException, DiffOverflowError):
+        except (ArithmeticException, DiffOverflowError, StepError):
             failed.append(inserted is None)
     assert failed in ([], [False, True]), columns
     if not failed:

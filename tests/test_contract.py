@@ -57,6 +57,7 @@ from pyspark_diff.operators.linear import (
 )
 from pyspark_diff.operators.loop import Entering
 from pyspark_diff.operators.projection import Compute, Filter
+from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.operators.top_k import TopKKernel
@@ -792,6 +793,9 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pad: lambda _: Pad(((None, "n"), ("s", "s")), (T.LongType(), T.StringType())),
     Salt: lambda _: Salt("n", ("k", "s")),
     Replicate: lambda _: Replicate("n"),
+    Within: lambda _: Within("n", "w"),
+    Beyond: lambda _: Beyond("n", "w", True),
+    Near: lambda _: Near("n", "w"),
 }
 
 

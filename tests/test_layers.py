@@ -46,7 +46,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
-        "inspect join linear loop node projection reduce threshold top_k twice upsert".split()
+        "inspect join linear loop node projection ranges reduce threshold top_k twice "
+        "upsert".split()
     ),
     "runners": frozenset(
         "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
@@ -62,8 +63,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "tables telling whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection constants dataflow diffframe grouped html "
-        "join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
+        "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
+        "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "

@@ -76,6 +76,8 @@ READ: dict[str, Callable[[DataFrame], DataFrame]] = {
     "null-safe": lambda df: df.where(F.col("src").eqNullSafe(2) | F.col("weight").isNull()),
     "in": lambda df: df.where(F.col("kind").isin("a", "c")),
     "date": lambda df: df.where("day >= DATE'1970-01-02'"),
+    "year": lambda df: df.where("year(day) = 1970"),
+    "starts with": lambda df: df.where("kind LIKE 'a%'"),
     "no row": lambda df: df.where("src > 100"),
     "two filters": lambda df: df.where("src > 1").select("dst", "src").where("5 > src"),
     "view": lambda df: df.createOrReplaceTempView("plain_view") or df.sparkSession.sql(
@@ -90,7 +92,7 @@ NOT_READ: dict[str, Callable[[DataFrame], DataFrame]] = {
     "arithmetic": lambda df: df.selectExpr("src + 1 AS src"),
     "narrower": lambda df: df.select(F.col("src").cast("int")),
     "text to number": lambda df: df.select(F.expr("try_cast(kind AS int)").alias("n")),
-    "like": lambda df: df.where("kind LIKE 'a%'"),
+    "like": lambda df: df.where("kind LIKE '_a%'"),
     "file of a row": lambda df: df.select("src", "_metadata.file_name"),
     "row index": lambda df: df.select("src", "_metadata.row_index"),
     "limit": lambda df: df.limit(3),

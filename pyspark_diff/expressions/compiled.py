@@ -2,15 +2,17 @@
 
     compiled(tree, inputs) is not None  ⟹  its value is, bit for bit, the one that Spark computes
 
-so whatever has a rule of its own in Spark - floats, decimals, text in the place of numbers, a
-collation - has no formula here, and Spark goes on evaluating it.
+so whatever has a rule of its own in Spark - floats, decimals that are rounded, text in the place of
+numbers, a collation - has no formula here, and Spark goes on evaluating it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Callable, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import UnsupportedTypeError
@@ -18,7 +20,7 @@ from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
 from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, ArrowExpression, Constant, Field
 from pyspark_diff.spark.schema import arrow_type
 
-_BOOLEAN, _LONG, _NULL = T.BooleanType(), T.LongType(), T.NullType()
+_BOOLEAN, _LONG, _NULL, _STRING = T.BooleanType(), T.LongType(), T.NullType(), T.StringType()
 
 #: Integers, the narrow ones first.
 _INTEGERS: tuple[T.DataType, ...] = (T.ByteType(), T.ShortType(), T.IntegerType(), _LONG)
@@ -26,6 +28,10 @@ _INTEGERS: tuple[T.DataType, ...] = (T.ByteType(), T.ShortType(), T.IntegerType(
 _ORDERED: tuple[T.DataType, ...] = (
     *_INTEGERS, T.StringType(), T.DateType(), T.TimestampType(), T.TimestampNTZType()
 )
+#: Digits of the decimals that Spark takes whole numbers of a type for.
+_DIGITS: dict[T.DataType, int] = dict(zip(_INTEGERS, (3, 5, 10, 20)))
+#: The most digits of a decimal, and how many behind the point are kept where there are more.
+_MOST, _KEPT = 38, 6
 #: Types whose values can be chosen among without a look at them.
 _CHOSEN = (T.BooleanType, T.FloatType, T.DoubleType, T.DecimalType, T.BinaryType)
 
@@ -41,10 +47,13 @@ class CompiledExpression:
     ----------
     formula : ArrowExpression
     kind : DataType
+    written : bool
+        Whether it is a value that is written down in the expression, and nothing else.
     """
 
     formula: ArrowExpression
     kind: T.DataType
+    written: bool = False
 
 
 class _Unknown(Exception):
@@ -109,11 +118,12 @@ class _Compiler:
             field = self._field(tree)
             return CompiledExpression(Field(field.name, arrow_type(field.dataType)), field.dataType)
         if isinstance(tree, Literal):
-            return CompiledExpression(Constant(tree.value, arrow_type(tree.kind)), tree.kind)
+            constant = Constant(tree.value, arrow_type(tree.kind))
+            return CompiledExpression(constant, tree.kind, written=True)
         if isinstance(tree, Alias):
             return self.of(tree.child)
         if isinstance(tree, Cast):
-            return _cast(self.of(tree.child), tree.kind)
+            return replace(_cast(self.of(tree.child), tree.kind), written=False)
         if tree.name not in _RULES:
             raise _Unknown
         found = _RULES[tree.name](tree.name, [self.of(argument) for argument in tree.arguments])
@@ -143,13 +153,56 @@ def _apply(
 
 def _arithmetic(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
+    if any(isinstance(value.kind, T.DecimalType) for value in arguments):
+        return _decimal_arithmetic(name, *[_as_decimal(value) for value in arguments])
     kind = _widest(arguments)
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
+def _decimal_arithmetic(
+    name: str, a: CompiledExpression, b: CompiledExpression
+) -> CompiledExpression:
+    """Sums and products of decimals, where Spark rounds nothing.
+
+    With more digits than there may be Spark keeps six behind the point. The result has to fit then.
+    """
+    kinds = [one.kind for one in (a, b) if isinstance(one.kind, T.DecimalType)]
+    if name == "*":
+        scale, digits = sum(k.scale for k in kinds), sum(k.precision for k in kinds) + 1
+    else:
+        scale = max(k.scale for k in kinds)
+        digits = scale + 1 + max(k.precision - k.scale for k in kinds)
+    if digits <= _MOST:
+        return _apply(name, [a, b], T.DecimalType(digits, scale))
+    if scale > max(_MOST - (digits - scale), min(scale, _KEPT)):
+        raise _Unknown
+    kind = T.DecimalType(_MOST, scale)
+    wide = [
+        Apply("cast", (one.formula,), pa.decimal256(k.precision, k.scale))
+        for one, k in zip((a, b), kinds)
+    ]
+    exact = Apply(name, tuple(wide), pa.decimal256(digits, scale))
+    return CompiledExpression(Apply("fit", (exact,), arrow_type(kind)), kind)
+
+
+def _as_decimal(value: CompiledExpression) -> CompiledExpression:
+    """A number as Spark takes it beside decimals: one that is written has the digits it needs."""
+    if isinstance(value.kind, T.DecimalType):
+        return value
+    if value.kind not in _INTEGERS:
+        raise _Unknown
+    digits = _DIGITS[value.kind]
+    if value.written and isinstance(value.formula, Constant) and value.formula.content is not None:
+        digits = len(str(abs(int(value.formula.content))))
+    return _as(value, T.DecimalType(digits, 0))
+
+
 def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
-    return _apply(name, arguments, _widest(arguments))
+    kind = arguments[0].kind
+    return _apply(
+        name, arguments, kind if isinstance(kind, T.DecimalType) else _widest(arguments)
+    )
 
 
 def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
@@ -171,7 +224,7 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
 def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
     kind = _common(arguments)
-    if kind not in _ORDERED and kind != _BOOLEAN:
+    if not _is_ordered(kind) and kind != _BOOLEAN:
         raise _Unknown
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
 
@@ -195,7 +248,7 @@ def _choice(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
 
 def _extreme(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
-    if kind not in _ORDERED:
+    if not _is_ordered(kind):
         raise _Unknown
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
@@ -212,9 +265,47 @@ def _case(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpress
 def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     constant = all(isinstance(a.formula, Constant) for a in arguments[1:])
-    if len(arguments) < 2 or not constant or kind not in _ORDERED:
+    if len(arguments) < 2 or not constant or not _is_ordered(kind):
         raise _Unknown
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
+
+
+def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    """Whether a text has a part, or is like a pattern, that is written."""
+    _count(arguments, 2)
+    if any(value.kind != _STRING for value in arguments):
+        raise _Unknown
+    part = arguments[1].formula
+    if not isinstance(part, Constant) or not isinstance(part.content, str):
+        raise _Unknown
+    if name == "like" and "\\" in part.content:
+        raise _Unknown
+    return _apply(name, arguments, _BOOLEAN)
+
+
+def _substring(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    """So many characters of a text from one that is counted from its beginning."""
+    _count(arguments, 3)
+    first, length = (value.formula for value in arguments[1:])
+    if arguments[0].kind != _STRING or not (
+        isinstance(first, Constant) and isinstance(first.content, int)
+        and isinstance(length, Constant) and isinstance(length.content, int)
+    ):
+        raise _Unknown
+    if first.content < 1 or length.content < 0:
+        raise _Unknown
+    begin = first.content - 1
+    ends = [Constant(at, pa.int64()) for at in (begin, begin + length.content)]
+    return CompiledExpression(
+        Apply(name, (arguments[0].formula, *ends), arrow_type(_STRING)), _STRING
+    )
+
+
+def _of_day(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    _count(arguments, 1)
+    if arguments[0].kind != T.DateType():
+        raise _Unknown
+    return _apply(name, arguments, T.IntegerType())
 
 
 def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
@@ -225,6 +316,8 @@ def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
         if isinstance(value.formula, Constant):
             raise _Unknown
         return _apply("cast", [value], kind)
+    if isinstance(kind, T.DecimalType) and not _holds(kind, value):
+        raise _Unknown
     return _as(value, kind)
 
 
@@ -234,13 +327,46 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
         return value
     if value.kind == _NULL:
         return CompiledExpression(Constant(None, arrow_type(kind)), kind)
-    if not (value.kind in _INTEGERS and kind in _INTEGERS) or (
-        _INTEGERS.index(value.kind) > _INTEGERS.index(kind)
-    ):
+    if not _holds(kind, value):
+        if isinstance(kind, T.DecimalType) and isinstance(value.kind, T.DecimalType):
+            return _fitted(value, kind)
         raise _Unknown
     if isinstance(value.formula, Constant):
-        return CompiledExpression(Constant(value.formula.content, arrow_type(kind)), kind)
+        content = value.formula.content
+        if isinstance(kind, T.DecimalType) and content is not None:
+            content = Decimal(content)
+        return CompiledExpression(Constant(content, arrow_type(kind)), kind)
     return _apply("cast", [value], kind)
+
+
+def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpression:
+    """A decimal with as many digits as there may be: it is rounded to it, and has to fit."""
+    assert isinstance(value.kind, T.DecimalType)
+    if kind.precision < _MOST:
+        raise _Unknown
+    scale = max(value.kind.scale, kind.scale)
+    digits = value.kind.precision - value.kind.scale + scale
+    wide = Apply("cast", (value.formula,), pa.decimal256(digits, scale))
+    return CompiledExpression(Apply("fit", (wide,), arrow_type(kind)), kind)
+
+
+def _holds(kind: T.DataType, value: CompiledExpression) -> bool:
+    """Whether a type has all values of another one, or the one that is written."""
+    if not isinstance(kind, T.DecimalType):
+        known = value.kind in _INTEGERS and kind in _INTEGERS
+        return known and _INTEGERS.index(value.kind) <= _INTEGERS.index(kind)
+    whole = kind.precision - kind.scale
+    if isinstance(value.kind, T.DecimalType):
+        there = value.kind.precision - value.kind.scale
+        return there <= whole and value.kind.scale <= kind.scale
+    if isinstance(value.formula, Constant) and value.kind in _INTEGERS:
+        content = value.formula.content
+        return content is None or len(str(abs(int(content)))) <= whole
+    return _DIGITS.get(value.kind, _MOST + 1) <= whole
+
+
+def _is_ordered(kind: T.DataType) -> bool:
+    return kind in _ORDERED or isinstance(kind, T.DecimalType)
 
 
 def _widest(values: Sequence[CompiledExpression]) -> T.DataType:
@@ -256,7 +382,20 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     if not typed:
         raise _Unknown
     kinds = [value.kind for value in typed]
-    return kinds[0] if all(kind == kinds[0] for kind in kinds) else _widest(typed)
+    if all(kind == kinds[0] for kind in kinds):
+        return kinds[0]
+    if not any(isinstance(kind, T.DecimalType) for kind in kinds):
+        return _widest(typed)
+    decimals = [
+        kind if isinstance(kind, T.DecimalType) else T.DecimalType(_DIGITS[kind], 0)
+        for kind in kinds if isinstance(kind, T.DecimalType) or kind in _INTEGERS
+    ]
+    scale = max(kind.scale for kind in decimals)
+    digits = scale + max(kind.precision - kind.scale for kind in decimals)
+    if len(decimals) < len(kinds):
+        raise _Unknown
+    # Of more digits than there may be, those behind the point give way.
+    return T.DecimalType(min(digits, _MOST), max(0, scale - max(0, digits - _MOST)))
 
 
 def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:
@@ -276,4 +415,7 @@ _RULES: dict[str, Callable[[str, Sequence[CompiledExpression]], CompiledExpressi
     "coalesce": _choice,
     "case": _case,
     "in": _membership,
+    **dict.fromkeys(("like", "startswith", "endswith", "contains"), _search),
+    "substring": _substring,
+    **dict.fromkeys(("year", "month", "day"), _of_day),
 }

@@ -10,6 +10,7 @@ import datetime
 import json
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Callable, Iterator, Union
 
 from pyspark.sql import Column
@@ -28,7 +29,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Literal:
-    """A value of a type: an int, bool or str, or None.
+    """A value of a type: an int, Decimal, bool or str, or None.
 
     A date is the number of its day and a timestamp that of its microsecond, from 1970 on.
     """
@@ -110,8 +111,19 @@ _NAMES = {
     "IsNotNull": "isnotnull",
     "In": "in",
     "CaseWhen": "case",
+    "Like": "like",
+    "StartsWith": "startswith",
+    "EndsWith": "endswith",
+    "Contains": "contains",
+    "Substring": "substring",
+    "substr": "substring",
+    "Year": "year",
+    "Month": "month",
+    "DayOfMonth": "day",
+    "dayofmonth": "day",
 }
 
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 #: A part of a name on Connect.
 _PART = r"(?:`(?:[^`]|``)+`|[^`.*]+)"
 
@@ -155,7 +167,8 @@ def tree_of(column: Column) -> Tree | None:
     text = jvm.expression_json(column)
     try:
         if text is not None:
-            return _classic_tree(iter(json.loads(text)))
+            nodes = json.loads(text)
+            return _classic_tree(iter(nodes)) if _escapes_as_usual(nodes, column) else None
         return _connect_tree(column._expr)
     except _Unknown:
         return None
@@ -171,10 +184,19 @@ def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
         The column that is meant by a name: a plan has it as the user has written it, perhaps in
         another case. None if there is none.
     """
+    nodes = json.loads(text)
     try:
-        return _classic_tree(iter(json.loads(text)), named=named)
+        return _classic_tree(iter(nodes), named=named) if _escapes_as_usual(nodes) else None
     except _Unknown:
         return None
+
+
+def _escapes_as_usual(nodes: list[dict[str, Any]], column: Column | None = None) -> bool:
+    """Whether no pattern of LIKE has an escape character of its own, which the JSON does not tell.
+    """
+    likes = sum(node["class"].endswith(".Like") for node in nodes)
+    shown = str(column) if likes else ""
+    return not likes or shown.count(" LIKE ") == likes and " ESCAPE " not in shown
 
 
 def _classic_tree(
@@ -232,7 +254,7 @@ def _connect_tree(node: Any, depth: int = 0) -> Tree:
         target = node._data_type
         if isinstance(target, str):
             target = _type(_SHORT.get(target.lower(), target.lower()))
-        elif target not in _TYPES.values():
+        elif target not in _TYPES.values() and not isinstance(target, T.DecimalType):
             raise _Unknown
         return Cast(_connect_tree(node._expr, below), target)
     if kind == "UnresolvedFunction" and not node._is_distinct or kind == "CallFunction":
@@ -243,7 +265,12 @@ def _connect_tree(node: Any, depth: int = 0) -> Tree:
 
 
 def _type(name: Any) -> T.DataType:
-    if not isinstance(name, str) or name not in _TYPES:
+    if not isinstance(name, str):
+        raise _Unknown
+    digits = _DECIMAL.fullmatch(name)
+    if digits:
+        return T.DecimalType(int(digits.group(1)), int(digits.group(2)))
+    if name not in _TYPES:
         raise _Unknown
     return _TYPES[name]
 
@@ -269,6 +296,8 @@ def _literal(value: Any, kind: T.DataType) -> Literal:
         return Literal(value if isinstance(value, int) else _day(value), kind)
     if isinstance(kind, (T.IntegralType, T.TimestampNTZType)):
         return Literal(int(value), kind)
+    if isinstance(kind, T.DecimalType):
+        return Literal(Decimal(value), kind)
     raise _Unknown
 
 

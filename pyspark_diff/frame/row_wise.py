@@ -11,6 +11,7 @@ With the session's setting `COMPILE` at ``false`` there are no formulas, and Spa
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Callable, Mapping, Sequence, Union
 
 from pyspark.sql import Column, DataFrame
@@ -23,8 +24,9 @@ from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.comparisons import compared, may_be_compared
 from pyspark_diff.operators.linear import Expression
-from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
@@ -104,10 +106,14 @@ def row_wise(
 
 def filtered(source: Collection, condition: str | Column) -> Collection:
     """The records for which a condition is true; see `Collection.seeing`."""
-    return row_wise(
-        source, "where", lambda frame: frame.where(condition), resolver=source.resolver,
-        condition=condition,
+    wanted = F.expr(condition) if isinstance(condition, str) else condition
+    formulas = _formulas(source, [wanted]) if may_be_compared(source.node) else None
+    parts = compared(source.node, formulas[0].formula) if formulas else None
+    found = row_wise(
+        replace(source, node=parts[1]) if parts else source, "where",
+        lambda frame: frame.where(condition), resolver=source.resolver, condition=condition,
     )
+    return replace(found, node=Concat([parts[0], found.node])) if parts else found
 
 
 def with_keys(source: Collection, expressions: Sequence[Column]) -> tuple[Node, list[str]]:

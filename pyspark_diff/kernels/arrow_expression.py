@@ -11,6 +11,7 @@ Rows that are not active have any value; whoever asked for them never looks at i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property, reduce
 from typing import Any, Callable, ClassVar, Union
 
@@ -38,6 +39,11 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "div": pc.divide,
     "%": lambda x, n: pc.subtract(x, pc.multiply(pc.divide(x, n), n)),
     "pmod": lambda x, n: _positive(_BINARY["%"](x, n), n),
+    # The second is a constant.
+    "like": lambda x, pattern: pc.match_like(x, pattern.as_py()),
+    "startswith": lambda x, part: pc.starts_with(x, part.as_py()),
+    "endswith": lambda x, part: pc.ends_with(x, part.as_py()),
+    "contains": lambda x, part: pc.match_substring(x, part.as_py()),
 }
 
 #: Functions of values that are all evaluated in every row.
@@ -45,6 +51,9 @@ _PLAIN: dict[str, Callable[..., Value]] = {
     "negative": pc.negate_checked,
     "abs": pc.abs_checked,
     "not": pc.invert,
+    "year": lambda day: pc.year(day).cast(pa.int32()),
+    "month": lambda day: pc.month(day).cast(pa.int32()),
+    "day": lambda day: pc.day(day).cast(pa.int32()),
     "isnull": pc.is_null,
     "isnotnull": pc.is_valid,
     "least": lambda *values: reduce(lambda x, y: _first(pc.less(y, x), y, x), values),
@@ -55,11 +64,15 @@ _PLAIN: dict[str, Callable[..., Value]] = {
 }
 
 #: Functions that fail where the result does not fit.
-CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs"})
+CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs", "fit"})
 #: All functions there are.
-FUNCTIONS = frozenset({*_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast"})
+FUNCTIONS = frozenset({
+    *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring"
+})
 
 _WORDS = frozenset({"and", "or", "div", "div by"})
+#: Those of `_BINARY` that are written as functions.
+_CALLED = frozenset({"pmod", "like", "startswith", "endswith", "contains"})
 
 
 @dataclass(frozen=True)
@@ -94,15 +107,15 @@ class Field:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value in each row: an int, bool or str, or None.
+    """The same value in each row: an int, Decimal, bool or str, or None.
 
     Parameters
     ----------
-    content : int, bool, str or None
+    content : int, Decimal, bool, str or None
     kind : pyarrow.DataType
     """
 
-    content: int | bool | str | None
+    content: int | Decimal | bool | str | None
     kind: pa.DataType
     fails: ClassVar[bool] = False
     columns: ClassVar[frozenset[str]] = frozenset()
@@ -112,6 +125,8 @@ class Constant:
         return pa.scalar(self.content, type=self.kind)
 
     def __str__(self) -> str:
+        if isinstance(self.content, Decimal):
+            return f"{self.content:f}"
         return "NULL" if self.content is None else repr(self.content)
 
 
@@ -126,7 +141,9 @@ class Apply:
     arguments : tuple of ArrowExpression
         Of the types that the function takes: nothing is converted here. For ``case`` conditions
         and values take turns, and the value of all other rows stands last; for ``in`` a value is
-        followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant.
+        followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant, for
+        ``like`` and the like what is looked for, for ``substring`` where it begins, from 0 on, and
+        where it ends.
     kind : pyarrow.DataType
         Type of the result.
     """
@@ -181,6 +198,12 @@ class Apply:
             return self._in(arguments[0].value(table, active))
         if name == "cast":
             return pc.cast(arguments[0].value(table, active), self.kind)
+        if name == "fit":
+            return self._checked(self._fit, active, arguments[0].value(table, active))
+        if name == "substring":
+            value, first, end = arguments
+            assert isinstance(first, Constant) and isinstance(end, Constant)
+            return pc.utf8_slice_codeunits(value.value(table, active), first.content, end.content)
         return self._checked(_PLAIN[name], active, *[a.value(table, active) for a in arguments])
 
     def _checked(
@@ -198,10 +221,16 @@ class Apply:
                     "F.when(...) of what is not zero"
                 ) from error
             raise DiffOverflowError(
-                f"the result of {self} leaves the range of {_SQL[str(self.kind)]} in some row; "
+                f"the result of {self} leaves the range of {_sql(self.kind)} in some row; "
                 "cast what it is computed from to a wider type, as in "
                 f"F.col({min(self.columns)!r}).cast('long') or, beyond that, 'decimal(38,0)'"
             ) from error
+
+    def _fit(self, value: Value) -> Value:
+        """A decimal in a type of fewer digits, halves rounded away from zero."""
+        if value.type.scale > self.kind.scale:
+            value = pc.round(value, self.kind.scale, "half_towards_infinity")
+        return pc.cast(value, self.kind)
 
     def _coalesce(self, table: pa.Table, active: Value | None) -> Value:
         values: list[Value] = []
@@ -236,9 +265,9 @@ class Apply:
 
     def __str__(self) -> str:
         name, texts = self.function, [str(argument) for argument in self.arguments]
-        if name == "cast":
+        if name in ("cast", "fit"):
             return texts[0]
-        if name in _BINARY and name != "pmod" or name in _WORDS or name == "<=>":
+        if name in _BINARY and name not in _CALLED or name in _WORDS or name == "<=>":
             return f"({texts[0]} {name} {texts[1]})"
         return f"{name}({', '.join(texts)})"
 
@@ -246,6 +275,12 @@ class Apply:
 ArrowExpression = Union[Field, Constant, Apply]
 
 _SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+
+
+def _sql(kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SQL[str(kind)]
 
 
 def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa.Array:

@@ -121,8 +121,8 @@ def _equal_values(column: pa.Array, left: Array, right: Array) -> Array:
         _equal_bytes(data, bounds, read_only(left), read_only(right), result)
         return result
     if pa.types.is_decimal(kind):
-        words = buffers.decimal_words(column)
-        return (words[left] == words[right]).all(axis=1)
+        low, high = buffers.decimal_words(column).T
+        return (low[left] == low[right]) & (high[left] == high[right])
     values = buffers.fixed(column)
     ours, theirs = values[left], values[right]
     if pa.types.is_floating(kind):

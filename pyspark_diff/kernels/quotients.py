@@ -61,9 +61,19 @@ def _times(digits, by):  # type: ignore[no-untyped-def]
 def _divide(digits, by):  # type: ignore[no-untyped-def]
     """Divide by an unsigned number of at most 2**63, in place, halves rounded up."""
     one, zero, started = np.uint64(1), np.uint64(0), False
+    small = by >> np.uint64(32) == zero
     rest = zero
     for k in range(digits.size - 1, -1, -1):
         digit, quotient = digits[k], zero
+        if small:
+            if not started and digit == zero:
+                continue
+            started = True
+            # What is left is less than the divisor, so that it has room for a digit more.
+            whole = (rest << np.uint64(32)) | digit
+            digits[k] = whole // by
+            rest = whole - digits[k] * by
+            continue
         started = started or digit != zero
         if started:
             for bit in range(31, -1, -1):

@@ -1,0 +1,235 @@
+"""TPC-H as maintained views, beside plain Spark SQL over cached tables in the same session.
+
+    python benchmarks/tpch.py                             # all queries at scale factor 1; hours
+    python benchmarks/tpch.py 3 9 --scale 0.1 --physical 0 100000 --together
+
+The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row is a fresh
+dataflow that takes the whole stream, so many rounds in a step, either each round at a time of its
+own or each step at one. Then an order of the loaded data is changed, with its lineitems, once in a
+step. Plain Spark computes the query once, from scratch. Quote ratios: absolute times depend on the
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import pyspark_diff
+from graph_rows import Overrun, at_most
+from measure import Memory, save, seconds, table
+from plain_graphs import LIMIT
+from pyspark_diff import Dataflow
+
+sys.path.append(str(Path(__file__).parent.parent / "examples" / "tpch"))
+
+import run  # noqa: E402
+from tpch_stream import CACHE, Stream, generated  # noqa: E402
+
+#: How many orders are changed, one in a step.
+CHANGED = 30
+#: The column that says which order a row is of.
+ORDER = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
+
+
+class Answers:
+    """Queries over a stream. It holds state: a dataflow, and what it has shown.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    flow : Dataflow
+    numbers : list of int
+        Of queries.
+    stream : Stream
+    """
+
+    def __init__(
+        self, spark: SparkSession, flow: Dataflow, numbers: list[int], stream: Stream
+    ):
+        self.flow, self.numbers, self.stream = flow, numbers, stream
+        self.shown = 0
+        run.program(numbers, run.schema_of(stream, spark))(flow)
+        for number in numbers:
+            flow[f"q{number:02}"].inspect(self._count, by_table=True)
+
+    def _count(self, updates: pa.Table) -> None:
+        self.shown += updates.num_rows
+
+    def take(self, physical: int, logical: int) -> None:
+        """Take the whole stream in."""
+        for first, stop in run.steps(0, self.stream.rounds, physical):
+            run.feed(self.flow, self.stream, first, stop, logical)
+
+    def right(self) -> bool:
+        """Whether all answers at the end are DuckDB's."""
+        return all(
+            run.agrees(number, self.stream, self.stream.rounds,
+                       self.flow[f"q{number:02}"].at().collect())
+            for number in self.numbers
+        )
+
+    def change(self) -> list[float]:
+        """Seconds of steps that take an order out, or bring it back."""
+        found = []
+        now = self.flow.session(next(iter(self.stream.changes))).time()
+        for updates in self._orders():
+            for diff in (-1, 1):
+                for name, rows in updates.items():
+                    count = rows.num_rows
+                    self.flow.session(name).update(
+                        rows.append_column("time", pa.array([now] * count, pa.int64()))
+                        .append_column("diff", pa.array([diff] * count, pa.int64()))
+                    )
+                now += 1
+                found.append(seconds(lambda: self.flow.advance_to(now))[0])
+        return found
+
+    def _orders(self) -> list[dict[str, pa.Table]]:
+        """Some orders with their lineitems; of a query that reads neither, other records."""
+        changes = {name: one for name, one in self.stream.changes.items()
+                   if name not in ("nation", "region")}
+        ours = {name: key for name, key in ORDER.items() if name in changes}
+        if not ours:
+            name = max(changes, key=lambda name: changes[name].records.num_rows)
+            records = changes[name].records
+            apart = records.num_rows // CHANGED
+            return [{name: records.slice(n * apart, 1)} for n in range(CHANGED)]
+        first = next(iter(ours))
+        column = changes[first].records[ours[first]].to_numpy()
+        found = []
+        for n in range(CHANGED):
+            order = column[n * (column.size // CHANGED)]
+            found.append({
+                name: one.filter(pa.array(one[key].to_numpy() == order))
+                for name, key in ours.items() for one in [changes[name].records]
+            })
+        return found
+
+
+def one_row(
+    spark: SparkSession, numbers: list[int], stream: Stream, physical: int, apart: bool,
+    limit: float, change: bool = False,
+) -> dict[str, Any]:
+    """The whole stream in a fresh dataflow."""
+    updates = sum(one.rounds.size for one in stream.changes.values())
+    times = "of each round" if apart else "one a step"
+    row: dict[str, Any] = {"physical": physical, "times": times}
+    try:
+        with Memory() as memory, at_most(limit), Dataflow(spark) as flow:
+            answers = Answers(spark, flow, numbers, stream)
+            took, _ = seconds(lambda: answers.take(physical, 1 if apart else physical))
+            row |= {"seconds": round(took, 2), "tuples_per_second": int(updates / took),
+                    "shown": answers.shown, "right": answers.right()}
+            if change:
+                steps = answers.change()
+                row["changed_order_ms"] = round(statistics.median(steps) * 1e3, 2)
+                row["right"] = row["right"] and answers.right()
+    except Overrun:
+        row["seconds"] = f"more than {limit:g}"
+    return {**row, "peak_gib": memory.gigabytes().get("total")}
+
+
+def plain_seconds(spark: SparkSession, numbers: list[int], stream: Stream) -> list[float]:
+    """Seconds of each query from scratch, the better of two, on tables that are cached."""
+    frames = {
+        name: spark.createDataFrame(one.before(stream.rounds)).repartition(8).cache()
+        for name, one in stream.changes.items()
+    }
+    for name, frame in frames.items():
+        frame.count()
+        frame.createOrReplaceTempView(name)
+    try:
+        return [
+            min(seconds(lambda: spark.sql(run.sql(number)).collect())[0] for _ in range(2))
+            for number in numbers
+        ]
+    finally:
+        for frame in frames.values():
+            frame.unpersist()
+
+
+def run_queries(
+    spark: SparkSession, numbers: list[int], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Some queries in one dataflow, in all rows, and in plain Spark."""
+    columns = run.columns_of(numbers, generated(options.scale, options.cache))
+    for name, key in ORDER.items():
+        if name in columns:
+            columns[name] = list(dict.fromkeys([key, *columns[name]]))
+    stream = Stream(options.scale, columns, options.deletes, options.cache)
+    plain = plain_seconds(spark, numbers, stream)
+    rows = []
+    for physical in (min(one or stream.rounds, stream.rounds) for one in options.physical):
+        for apart in (False, True):
+            whole = physical == stream.rounds
+            row = one_row(
+                spark, numbers, stream, physical, apart, options.limit, whole and not apart
+            )
+            row["over_plain"] = (
+                round(row["seconds"] / sum(plain), 2) if isinstance(row["seconds"], float) else ""
+            )
+            rows.append(row)
+            print(" ", row, flush=True)
+    changed = rows[0].get("changed_order_ms")
+    return {
+        "queries": numbers,
+        "rounds": stream.rounds,
+        "plain_seconds": [round(took, 3) for took in plain],
+        "plain_over_changed_order": changed and round(sum(plain) / changed * 1e3, 1),
+        "rows": rows,
+    }
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("queries", nargs="*", type=int, metavar="QUERY", default=[])
+    parser.add_argument("--scale", type=float, default=1.0, help="scale factor")
+    parser.add_argument("--physical", nargs="*", type=int, metavar="ROUNDS",
+                        default=[0, 1_000_000, 100_000, 10_000],
+                        help="rounds in a step, one row each; 0 for all at once")
+    parser.add_argument("--deletes", action="store_true", help="orders go, and come back")
+    parser.add_argument("--together", action="store_true",
+                        help="also all these queries in one dataflow")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a row")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where tables are kept")
+    parser.add_argument("--json", default="benchmarks/results/tpch.json")
+    options = parser.parse_args()
+    spark = pyspark_diff.session("benchmark tpch")
+    spark.sparkContext.setLogLevel("ERROR")
+    numbers = options.queries or list(run.QUERIES)
+    results = []
+    warm = argparse.Namespace(**{**vars(options), "scale": 0.01, "physical": [0, 20_000]})
+    groups = [[number] for number in numbers] + [numbers] * options.together
+    for group in groups:
+        print(f"queries {group}, to warm up", flush=True)
+        run_queries(spark, group, warm)
+        print(f"queries {group}", flush=True)
+        results.append(run_queries(spark, group, options))
+        save(options.json, {"scale": options.scale, "runs": results})
+    print(table([summary(result) for result in results]))
+    if not all(row.get("right", True) for result in results for row in result["rows"]):
+        raise SystemExit("an answer differs from DuckDB's")
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """A line of the table at the end."""
+    found: dict[str, Any] = {
+        "queries": " ".join(map(str, result["queries"])),
+        "plain s": round(sum(result["plain_seconds"]), 2),
+    }
+    for row in result["rows"]:
+        found[f"{row['physical']:,} {row['times']}"] = row["seconds"]
+    return {**found, "changed order ms": result["rows"][0].get("changed_order_ms"),
+            "plain / changed order": result["plain_over_changed_order"]}
+
+
+if __name__ == "__main__":
+    main()

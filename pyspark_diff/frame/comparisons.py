@@ -1,0 +1,84 @@
+"""Comparisons with an aggregate of all records, as in ``value > (SELECT avg(value) ...)``.
+
+Written as a cross join with one record and a condition on the pairs, it would meet all of the other
+side whenever that one record changes. Found by ranges of values (`pyspark_diff.operators.ranges`),
+it meets what lies near::
+
+    (sure, near) = compared(n, c)  ⟹  n.where(c) = sure + near.where(c)
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Field
+from pyspark_diff.operators.arrange import arrange_by_key
+from pyspark_diff.operators.cross import Salt
+from pyspark_diff.operators.join import JoinKernel, join
+from pyspark_diff.operators.node import Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.ranges import Beyond, Near, Within, ranked
+
+#: By the comparison whether the left value is the larger one.
+_LARGER = {">": True, ">=": True, "<": False, "<=": False}
+
+
+def may_be_compared(node: Node) -> bool:
+    """Whether a node is a cross join with an aggregate of all records."""
+    if not isinstance(node, Reader) or not isinstance(node.kernel, JoinKernel):
+        return False
+    left, right = (side.inputs[0] for side in node.inputs)
+    salted = isinstance(left, Linear) and isinstance(left.stage, Salt) and left.stage.hot is None
+    return salted and _is_one(right.inputs[0])
+
+
+def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None:
+    """The pairs of a cross join for which a comparison holds, found by ranges.
+
+    Parameters
+    ----------
+    node : Node
+        One that `may_be_compared`.
+    condition : ArrowExpression
+
+    Returns
+    -------
+    pair of Node, or None
+        Pairs for which it holds, and all others for which it may; None if the condition is anything
+        but the comparison of a column of one side with one of the other.
+    """
+    assert isinstance(node, Reader) and isinstance(node.kernel, JoinKernel)
+    if not isinstance(condition, Apply) or condition.function not in _LARGER:
+        return None
+    fields = [field.name for field in map(_plain, condition.arguments) if field is not None]
+    origin = dict(zip(node.schema.names, node.kernel.columns))
+    if sorted(origin[name][0] for name in fields) != [0, 1]:
+        return None
+    larger = _LARGER[condition.function] == (origin[fields[0]][0] == 0)
+    name, value = (there for _, there in sorted(origin[name] for name in fields))
+    left, right = (side.inputs[0].inputs[0] for side in node.inputs)
+    block = unused("block", [*left.schema.names, *right.schema.names])
+    ours = arrange_by_key(ranked(left, Within(block, name)), [block])
+    columns = [(at, there, name) for name, (at, there) in origin.items()]
+    sure, near = (
+        join(ours, arrange_by_key(ranked(right, stage), [block]), columns)
+        for stage in (Beyond(block, value, larger), Near(block, value))
+    )
+    return sure, near
+
+
+def _plain(formula: ArrowExpression) -> Field | None:
+    """The column that a formula is, perhaps in another type of numbers."""
+    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
+        (formula,) = formula.arguments
+    ranked = (pa.types.is_integer, pa.types.is_decimal128, pa.types.is_date32,
+              pa.types.is_timestamp)
+    known = isinstance(formula, Field) and any(test(formula.kind) for test in ranked)
+    return formula if known and isinstance(formula, Field) else None
+
+
+def _is_one(node: Node) -> bool:
+    """Whether a collection is one record, made of all others: an aggregate without a key."""
+    if isinstance(node, (Linear, Concat)):
+        return all(map(_is_one, node.inputs))
+    return isinstance(node, (Keyed, Reader)) and not node.key

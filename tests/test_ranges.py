@@ -1,0 +1,151 @@
+"""A comparison with an aggregate of all records is found by ranges, and is what it is by pairs.
+
+    blocks of a and blocks of b have one in common  ⟹  a > b
+    a > b  ⟹  they have one in common, or their ranks are near
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow
+from pyspark_diff.frame.comparisons import may_be_compared
+from pyspark_diff.operators.ranges import Beyond, Near, Within
+from pyspark_diff.spark.schema import DIFF, TIME
+
+number = (
+    st.integers(-3, 3) | st.integers(-2**63, 2**63 - 1)
+    | st.sampled_from([2**k + e for k in (24, 31, 52, 53, 62) for e in (-1, 0, 1)])
+)
+#: Unscaled values of decimals, as they are within one another's reach.
+digits = number | st.integers(-10**30, 10**30) | st.integers(10**20, 10**20 + 3)
+
+
+def blocks(stage, column):
+    """For each value the blocks that it has."""
+    rows = pa.table({"row": np.arange(len(column)), "v": column})
+    zeros = pa.array([0] * len(column), pa.int64())
+    found = stage.on_table(rows.append_column(TIME, zeros).append_column(DIFF, zeros))
+    made: dict = {row: [] for row in range(len(column))}
+    for row, block in zip(found["row"].to_pylist(), found["b"].to_pylist()):
+        made[row].append(block)
+    return made
+
+
+@given(
+    values=st.lists(st.tuples(digits, digits), min_size=1, max_size=30),
+    scales=st.tuples(st.sampled_from([0, 2, 6]), st.sampled_from([0, 2, 6])),
+    larger=st.booleans(), whole=st.booleans(),
+)
+def test_blocks(values, scales, larger, whole):
+    columns = []
+    for side, scale in enumerate(scales):
+        of = [pair[side] for pair in values]
+        if whole:
+            of = [max(-2**63, min(v, 2**63 - 1)) for v in of]
+            columns.append(pa.array(of, pa.int64()))
+        else:
+            columns.append(pa.array([Decimal(v).scaleb(-scale) for v in of],
+                                    pa.decimal128(38, scale)))
+    a, b = (column.to_pylist() for column in columns)
+    ours = blocks(Within("b", "v"), columns[0])
+    sure = blocks(Beyond("b", "v", larger), columns[1])
+    near = blocks(Near("b", "v"), columns[1])
+    for i, mine in ours.items():
+        for j in sure:
+            together = [*sure[j], *near[j]]
+            assert len(set(together)) == len(together)
+            met, close = (len(set(mine) & set(other)) for other in (sure[j], near[j]))
+            holds = a[i] > b[j] if larger else a[i] < b[j]
+            assert met + close <= 1
+            assert holds if met else True
+            assert met + close == 1 or not holds
+
+
+KINDS = {
+    "int": st.integers(-4, 4),
+    "long": number,
+    "decimal(12,2)": st.integers(-500, 500).map(lambda n: Decimal(n).scaleb(-2)),
+    "date": st.integers(0, 5).map(lambda n: date(1969, 12, 29) + timedelta(n)),
+    "timestamp_ntz": st.integers(0, 5).map(lambda n: datetime(1969, 12, 31, 23) + timedelta(0, n)),
+}
+#: What is compared with what, in SQL; ``w`` is the aggregate.
+CONDITIONS = ["v > w", "v >= w", "v < w", "w < v", "w >= v", "NOT v > w"]
+
+
+def program(flow, kind, condition, wanted):
+    rows, rows_in = flow.input("rows", f"k int, v {kind}")
+    others, others_in = flow.input("others", f"u {kind}")
+    one = others.agg(F.max("u").alias("w"))
+    pairs = rows.crossJoin(one.hint("broadcast")).where(condition)
+    return pairs.select(*wanted).keep(), rows_in, others_in
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), condition=st.sampled_from(CONDITIONS), wanted=st.sampled_from(["k", "kvw"]),
+       runner=st.sampled_from(["local", "local", "local", "spark"]), buckets=st.integers(1, 3))
+def test_what_is_compared_with_an_aggregate(spark, kind, data, condition, wanted, runner, buckets):
+    value = KINDS[kind] | st.none()
+    batch = st.lists(st.tuples(st.integers(0, 2), value), max_size=6)
+    with Dataflow(spark, runner=runner, buckets=buckets) as flow:
+        kept, rows_in, others_in = program(flow, kind, condition, list(wanted))
+        rows, others = [], []
+        for time in range(3):
+            came, more = data.draw(batch), data.draw(st.lists(st.tuples(value), max_size=3))
+            gone = rows[:data.draw(st.integers(0, 2))]
+            less = others[:data.draw(st.integers(0, 2))]
+            for session, news, olds in ((rows_in, came, gone), (others_in, more, less)):
+                session.insert(news)
+                session.remove(olds)
+            rows, others = [*rows[len(gone):], *came], [*others[len(less):], *more]
+            flow.advance_to(time + 1)
+            w = max((u for u, in others if u is not None), default=None)
+            test = {
+                "v > w": lambda v: v > w, "v >= w": lambda v: v >= w, "v < w": lambda v: v < w,
+                "w < v": lambda v: w < v, "w >= v": lambda v: w >= v,
+                "NOT v > w": lambda v: v <= w,
+            }[condition]
+            expected = [
+                (k,) if wanted == "k" else (k, v, w) for k, v in rows
+                if others and w is not None and v is not None and test(v)
+            ]
+            assert sorted(map(tuple, kept.at().collect())) == sorted(expected)
+
+
+def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
+    with Dataflow(spark) as flow:
+        rows, _ = flow.input("rows", "k int, v long, x double")
+        one = rows.agg(F.max("v").alias("w"), F.max("x").alias("y"), empty=True).hint("broadcast")
+        pairs = rows.crossJoin(one)
+        assert may_be_compared(pairs._node)
+        assert not may_be_compared(rows.crossJoin(rows.select("v").hint("broadcast"))._node)
+
+        def by_ranges(frame):
+            return frame._node.kind == "concat"
+
+        for condition in ("v > w", "w <= v", F.col("v") < F.col("w")):
+            assert by_ranges(pairs.where(condition))
+        for condition in ("v = w", "v > 3", "v > k", "x > y", "v + 1 > w", "v > w AND k = 1"):
+            assert not by_ranges(pairs.where(condition))
+
+
+def test_a_step_looks_at_what_is_near(spark):
+    """Where the aggregate changes a little, few records are met."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        kept, rows_in, others_in = program(flow, "long", "v > w", ["k"])
+        rows_in.insert([(n, n * 1000) for n in range(20_000)])
+        others_in.insert([(10_000_000,)])
+        flow.advance_to(1)
+        assert kept.at().count() == 9_999
+        others_in.insert([(10_003_500,)])
+        flow.advance_to(2)
+        assert kept.at().count() == 9_996
+        assert flow._state.report.rows_out < 400
