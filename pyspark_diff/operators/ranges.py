@@ -1,6 +1,6 @@
 """Ranges: what makes the pairs of a comparison pairs of equal keys.
 
-A value becomes a number of 28 bits, its rank, in which a larger one is never much smaller::
+A value becomes a number of 24 bits, its rank, in which a larger one is never much smaller::
 
     a > b  ⟹  rank(a) >= rank(b) - 1          rank(a) >= rank(b) + 2  ⟹  a > b
 
@@ -35,8 +35,9 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema
 
-#: Digits of a rank, and the bits of each.
-DIGITS, BITS = 7, 4
+#: Digits of a rank, and the bits of each. With more digits there are more rows of one side, with more
+#: bits more blocks that change; with fewer of both more values have to be compared. Measured.
+DIGITS, BITS = 4, 6
 _RANKS = 1 << DIGITS * BITS
 #: So many rows are worked on at once.
 _ROWS = 1 << 15
