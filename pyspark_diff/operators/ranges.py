@@ -35,8 +35,8 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import map_in_arrow
 from pyspark_diff.spark.schema import Schema
 
-#: Digits of a rank, and the bits of each. With more digits there are more rows of one side, with more
-#: bits more blocks that change; with fewer of both more values have to be compared. Measured.
+#: Digits of a rank, and the bits of each. With more digits there are more rows of one side, with
+#: more bits more blocks that change; with fewer of both more values have to be compared. Measured.
 DIGITS, BITS = 4, 6
 _RANKS = 1 << DIGITS * BITS
 #: So many rows are worked on at once.
