@@ -254,8 +254,10 @@ def main() -> None:
         def star(name: str, rows: int, hot: int, keys: int) -> Star:
             return Star(os.path.join(folder, f"{name}.parquet"), rows, hot, keys)
 
-        # Compiles kernels, and warms the JVM.
+        # Compiles kernels, and warms the JVM and the Python workers.
         run_dimension(spark, star("warm", 20_000, 10_000, 100), [1_000], given.runner)
+        if "hot" in given.only:
+            run_hot(spark, star("warm", 200_000, 100_000, 2_000), given.buckets, given.runner)
         print("warm", flush=True)
         if "dimension" in given.only:
             facts = star("dimension", given.rows, given.rows * 10 // 11, given.keys)
