@@ -20,6 +20,11 @@ from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat, pick,
 from pyspark_diff.times import Coordinate
 
 
+#: Of so many rows it is asked whether they have to be added up: those of several buckets, say, are
+#: apart, and sorting them by record takes longer than all the rest of a join.
+MANY = 50_000
+
+
 def key_starts(grouped: Grouped) -> Int64:
     """Index of the first row of each key."""
     return grouped.starts if grouped.key_starts is None else grouped.key_starts
@@ -96,11 +101,29 @@ def history(
     if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray) and not mixed:
         return numbers[0], read, parts[0]
     # Histories below the interval are one accumulation to new updates, however long they are.
-    rows = consolidate(advanced(concat(parts), lower)).updates
+    constant = not (mixed or any(isinstance(part.time, np.ndarray) for part in parts))
+    rows = advanced(concat(parts), lower)
+    constant &= not (isinstance(rows.time, np.ndarray) or isinstance(rows.coordinate, np.ndarray))
+    if read >= MANY and constant and _apart(numbers, len(keys)):
+        # Each part has one row for each record, and so have all of them: no key is in two.
+        group = np.concatenate(numbers)
+        order = np.argsort(group, kind="stable")
+        return group[order], read, rows.take(order)
+    rows = consolidate(rows).updates
     if not len(rows):
         return np.empty(0, np.int64), read, None
     group, row = matching_rows(keys, rows)
     return group, read, rows.take(row)
+
+
+def _apart(numbers: list[np.ndarray], keys: int) -> bool:
+    """Whether no key, by its number, is in two of the parts."""
+    seen = np.zeros(keys, bool)
+    for group in numbers:
+        if seen[group].any():
+            return False
+        seen[group] = True
+    return True
 
 
 def recent(

@@ -1,0 +1,74 @@
+"""What stood before an interval: parts that have no key in common are not added up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_diff.kernels import history as module
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.history import history
+from pyspark_diff.kernels.updates import Updates
+
+rows = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 1), st.sampled_from([1, 2, -1])),
+    min_size=1, max_size=10,
+)
+
+
+def batch(rows, hashed):
+    """Rows of (key, value, time, diff) as a batch; with other keys behind numbers if hashed."""
+    k, v, time, diff = (np.array(column, dtype=np.int64) for column in zip(*rows))
+    columns = (pa.array(k),) if hashed else None
+    key = k % 2 if hashed else k  # half of all keys collide
+    return consolidate(Updates(key, columns, time, diff, v)).updates
+
+
+def as_found(found):
+    """Rows as a comparable value: those of a key may be in any order."""
+    group, read, rows = found
+    if rows is None:
+        return group.tolist(), read, None
+    keys = rows.columns[0].to_pylist() if rows.columns else rows.key64.tolist()
+    return group.tolist(), read, sorted(
+        zip(group.tolist(), keys, rows.val64.tolist(), rows.times().tolist(),
+            rows.diffs().tolist())
+    )
+
+
+@given(
+    new=rows, parts=st.lists(rows, min_size=2, max_size=4), hashed=st.booleans(),
+    apart=st.booleans(), still=st.booleans(),
+)
+def test_parts_without_a_key_in_common_are_not_added_up(new, parts, hashed, apart, still):
+    """Whether they are is a matter of cost: the history is the same."""
+    if apart:
+        parts = [[(k * len(parts) + i, *rest) for k, *rest in part] for i, part in enumerate(parts)]
+        new = [*new, *((k, v, 2, 1) for part in parts for k, v, *_ in part)]
+    if still:
+        parts = [[(k, v, 0, diff) for k, v, _, diff in part] for part in parts]
+    touched = consolidate(batch([(k, v, 2, abs(d)) for k, v, _, d in new], hashed))
+    batches, found, most = [batch(part, hashed) for part in parts], [], module.MANY
+    try:
+        for module.MANY in (0, 1 << 30):
+            found.append(as_found(history(touched, batches, 2)))
+    finally:
+        module.MANY = most
+    assert found[0] == found[1]
+
+
+def test_buckets_that_are_done_at_once_are_not_added_up(monkeypatch):
+    """Two buckets of many rows, of one time: sorting them by record would be most of the work."""
+    added = []
+    monkeypatch.setattr(module, "consolidate", lambda rows: added.append(rows) or consolidate(rows))
+    monkeypatch.setattr(module, "MANY", 4)
+    touched = consolidate(batch([(k, 0, 2, 1) for k in range(4)], False))
+    buckets = [batch([(k, v, 0, 1) for k in keys for v in range(2)], False)
+               for keys in ((1, 2), (0, 3))]
+    group, read, found = history(touched, buckets, 2)
+    assert (group.tolist(), read) == ([0, 0, 1, 1, 2, 2, 3, 3], 8) and not added
+    assert found.key64.tolist() == group.tolist()
+    history(touched, [*buckets, buckets[0]], 2)
+    assert added
