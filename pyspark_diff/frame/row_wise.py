@@ -33,6 +33,11 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 
 #: The setting of a Spark session that is ``false`` where no formula is wanted.
 COMPILE = "spark.pyspark_diff.compileExpressions"
+#: Settings by which Spark gives decimals other digits than formulas do.
+_OTHER_DIGITS = {
+    "spark.sql.legacy.literal.pickMinimumPrecision": "false",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
+}
 
 #: Columns of an operator's output: some by name, where the node's columns of other names stay; or
 #: all in order, a text being the name of one.
@@ -256,6 +261,10 @@ def _formulas(
         if formula is None:
             return None
         formulas.append(formula)
+    if any(formula.has_decimals for formula in formulas):
+        for setting, other in _OTHER_DIGITS.items():
+            if str(source.spark.conf.get(setting, None)).lower() == other:
+                return None
     return formulas
 
 
