@@ -112,7 +112,10 @@ def row_wise(
 def filtered(source: Collection, condition: str | Column) -> Collection:
     """The records for which a condition is true; see `Collection.seeing`."""
     wanted = F.expr(condition) if isinstance(condition, str) else condition
-    formulas = _formulas(source, [wanted]) if may_be_compared(source.node) else None
+    # Pairs that are kept are there anyway, when what they are made of may be gone.
+    kept = source.flow is not None and source.flow._keeps(source.node)
+    may_be = not kept and may_be_compared(source.node)
+    formulas = _formulas(source, [wanted]) if may_be else None
     parts = compared(source.node, formulas[0].formula) if formulas else None
     found = row_wise(
         replace(source, node=parts[1]) if parts else source, "where",
