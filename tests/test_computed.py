@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections import Counter
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
@@ -39,8 +39,11 @@ COLUMNS = {
     "d": T.DateType(), "e": T.DateType(), "u": T.TimestampType(), "v": T.TimestampType(),
     "w": T.TimestampNTZType(), "f": T.DoubleType(), "g": T.ArrayType(T.IntegerType()),
     "m": T.DecimalType(5, 2), "n": T.DecimalType(15, 0), "o": T.DecimalType(32, 4),
+    "y": T.DecimalType(38, 0), "z": T.DecimalType(38, 30),
 }
 STRUCT = T.StructType([T.StructField(name, kind) for name, kind in COLUMNS.items()])
+#: Enough for all digits of any decimal.
+ALL = Context(prec=76)
 WIDTHS = {"xb": 7, "xi": 31, "xl": 63}
 
 
@@ -50,6 +53,11 @@ def value(choice: random.Random, name: str):
     if name in WIDTHS:
         most = 2 ** WIDTHS[name]
         return choice.choice([-most, 1 - most, -1, 0, 1, most - 1, choice.randrange(-most, most)])
+    if name == "y":
+        return Decimal(choice.choice([0, 1, -1, 10**37 - 1]))
+    if name == "z":
+        near = choice.choice([10**30 - 1, 10**30 + 1, 10**38 - 1, 0])
+        return Decimal(near * choice.choice([1, -1])).scaleb(-30, ALL)
     if name in ("m", "n", "o"):
         whole, scale = {"m": (500, 2), "n": (3, 0), "o": (10**choice.randrange(2, 32), 4)}[name]
         return Decimal(choice.randrange(-whole, whole + 1)).scaleb(-scale)
@@ -157,9 +165,10 @@ m = n; m < o; m >= 1; n <> i; m <=> 2.5; m BETWEEN -0.05 AND 1.07; l = 1.0; m IN
 coalesce(m, 0); coalesce(i, 1.5); least(m, n); greatest(m, l, 2)
 nvl(o, m); if(p, m, 0); if(p, o, 1)
 coalesce(o, 0.00000000001); o > 0.00000000001; o <=> 1e-12BD
+z > 1; 1L <> z; z <=> 0; z > i; z = l; y = z; coalesce(z, 1); least(z, y); z BETWEEN -1 AND 1
 CASE WHEN p THEN m WHEN q THEN n END; CASE WHEN m > 0 THEN m * m ELSE 0 END; m IS NULL; 1.5
 CAST(m AS decimal(7,3)); CAST(i AS decimal(12, 2)); CAST(m AS decimal(5,2)); CAST(5 AS decimal(3,1))
-s LIKE 'a%'; s LIKE '_'; s LIKE '%'; s LIKE '%b%'; s LIKE ''; s NOT LIKE 'a_b'
+s like 'a%'; s LIKE '_'; s LIKE '%'; s LIKE '%b%'; s LIKE ''; s NOT LIKE 'a_b'
 startswith(s, 'a'); endswith(s, 'b'); contains(s, 'b'); substring(s, 1, 1); substr(s, 2, 2)
 substring(s, 1, 0); year(d); month(d); day(d); dayofmonth(e); year(d) + month(e)
 5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
@@ -239,6 +248,7 @@ def test_trees_of_connect(spark):
 OTHERS = """
 upper(s); s || t; s LIKE t; t LIKE NULL; s LIKE 'a\\%'; s LIKE 'a/%' ESCAPE '/'; f + 1
 m + f; m / n; m % 2
+s LIKE 'a/%' escape '/'; y * y; -y; abs(z); o IN (0.00000000001); y IN (1, 0.5)
 substring(s, 0, 1); substring(s, -1, 1); substring(s, i, 1); year(u); startswith(s, t); m = s
 o * o; o * m * m; o * (1 - m) * (1 + m)
 CAST(m AS decimal(5,1)); CAST(m AS int); CAST(l AS decimal(19,0))
@@ -291,6 +301,21 @@ def test_without_ansi_integers_wrap_round_in_spark(spark, updates):
         assert updates.where("i > 1")._node.stage.portable
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.parametrize(("setting", "other"), [
+    ("spark.sql.legacy.literal.pickMinimumPrecision", "false"),
+    ("spark.sql.legacy.decimal.retainFractionDigitsOnTruncate", "true"),
+])
+def test_decimals_of_other_digits_stay_with_spark(spark, updates, setting, other):
+    spark.conf.set(setting, other)
+    try:
+        assert not updates.where("z > 1")._node.stage.portable
+        assert not updates.select(F.greatest("y", "m"))._node.stage.portable
+        assert updates.where("i > 1").select("z")._node.stage.portable
+    finally:
+        spark.conf.unset(setting)
+    assert updates.where("z > 1")._node.stage.portable
 
 
 # Random expressions.
@@ -383,6 +408,7 @@ OVERFLOWS = [
     ("p OR xi + i > 3", "(xi + i)", "int"),
     ("coalesce(i, xi * 4)", "(xi * 4)", "int"),
     ("o * (m * 0 + 99999999.0) > 1", "(o * ((m * 0) + 99999999.0))", "decimal(38,6)"),
+    ("y * 100 > m", "(y * 100)", "decimal(38,0)"),
 ]
 
 

@@ -137,6 +137,31 @@ def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
             assert not by_ranges(pairs.where(condition))
 
 
+def test_values_that_are_rounded_are_compared_as_pairs(spark):
+    """Beside 38 digits before the point there are none behind it: 0.4 is no larger than 0."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, rows_in = flow.input("rows", "v decimal(38,10)")
+        others, others_in = flow.input("others", "u decimal(38,0)")
+        pairs = rows.crossJoin(others.agg(F.max("u").alias("w")).hint("broadcast"))
+        kept = pairs.where("v > w").select("v").keep()
+        rows_in.insert([(Decimal("0.4"),), (Decimal("0.6"),), (Decimal(2),)])
+        others_in.insert([(Decimal(0),)])
+        flow.advance_to(1)
+        assert sorted(float(v) for v, in kept.at().collect()) == [0.6, 2]
+
+
+def test_a_comparison_of_kept_pairs_is_added_when_they_have_run(spark):
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        rows, rows_in = flow.input("rows", "v long")
+        pairs = rows.crossJoin(rows.agg(F.max("v").alias("w")).hint("broadcast")).keep()
+        rows_in.insert([(1,), (2,)])
+        flow.advance_to(1)
+        kept = pairs.where("v < w").keep()
+        rows_in.insert([(3,)])
+        flow.advance_to(2)
+        assert sorted(map(tuple, kept.at().collect())) == [(1, 3), (2, 3)]
+
+
 def test_a_step_looks_at_what_is_near(spark):
     """Where the aggregate changes a little, few records are met."""
     with Dataflow(spark, runner="local", buckets=1) as flow:

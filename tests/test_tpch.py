@@ -130,7 +130,14 @@ def test_from_the_command_line(spark, run, tmp_path, monkeypatch, capsys):
     assert "q06: 1 rows after 66,155 rounds" in capsys.readouterr().out
     assert spark.table("tpch_q06").count() == 1
     spark.sql("DROP TABLE tpch_q06")
-    for wrong in (["23"], ["6", "--physical", "0"],
+    few = ["--logical", "500", "--physical", "500", "--until", "500"]
+    run.main(["6", *few, "--check", "9"])  # more looks than times
+    for wrong in (["23"], ["6", "--physical", "0"], ["6", "--scale", "0"],
+                  ["6", *few, "--store", "state"],  # which has come further
                   ["6", "--store", "state", "--physical", "5", "--logical", "2"]):
         with pytest.raises(SystemExit):
             run.main(wrong)
+    # A store that is through is compared all the same.
+    monkeypatch.setattr(run, "agrees", lambda *_: False)
+    with pytest.raises(SystemExit, match="q06 differs"):
+        run.main(["6", *options, "--store", "state"])

@@ -126,6 +126,14 @@ def agrees(number: int, stream: Stream, stop: int, answer: list[Any]) -> bool:
     )
 
 
+def check(flow: Dataflow, numbers: list[int], stream: Stream, stop: int, logical: int) -> None:
+    """Compare the answers before a round with DuckDB's; the program ends where one differs."""
+    for number in numbers:
+        answer = flow[f"q{number:02}"].at().collect()
+        if not agrees(number, stream, complete(stream, stop, logical) * logical, answer):
+            raise SystemExit(f"q{number:02} differs from DuckDB's after {stop} rounds")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run queries over the stream from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -150,6 +158,8 @@ def main(arguments: list[str] | None = None) -> None:
     numbers = options.queries or list(QUERIES)
     if not set(numbers) <= set(QUERIES):
         parser.error(f"TPC-H has queries 1 to 22, not {sorted(set(numbers) - set(QUERIES))}")
+    if options.scale <= 0:
+        parser.error("--scale is a positive number, as 0.01")
     if min(options.logical, options.physical) < 1:
         parser.error("--logical and --physical are positive numbers of rounds")
     if options.store and options.physical % options.logical:
@@ -159,7 +169,8 @@ def main(arguments: list[str] | None = None) -> None:
     columns = columns_of(numbers, generated(options.scale, options.cache))
     stream = Stream(options.scale, columns, options.deletes, options.cache)
     end = stream.rounds if options.until is None else min(options.until, stream.rounds)
-    looks = random.Random(7).sample(range(0, end, options.logical), options.check or 0)
+    rounds = range(0, end, options.logical)
+    looks = random.Random(7).sample(rounds, min(options.check or 0, len(rounds)))
     write = program(numbers, schema_of(stream, spark))
     with contextlib.ExitStack() as stack:
         if options.store:
@@ -168,16 +179,18 @@ def main(arguments: list[str] | None = None) -> None:
             flow = stack.enter_context(Dataflow(spark))
             write(flow)
         begun = min(flow.session(name).time() for name in columns) * options.logical
+        begun = min(begun, stream.rounds)
+        if begun > end:
+            parser.error(f"the store has come to round {begun} already; --until is a later one")
         bar = stack.enter_context(tqdm(total=end, initial=begun, unit="round", disable=None))
         for first, stop in steps(begun, end, options.physical, looks):
             feed(flow, stream, first, stop, options.logical)
             bar.update(stop - first)
-            if options.check is not None and (stop in looks or stop == end):
-                for number in numbers:
-                    answer = flow[f"q{number:02}"].at().collect()
-                    time = complete(stream, stop, options.logical)
-                    if not agrees(number, stream, time * options.logical, answer):
-                        raise SystemExit(f"q{number:02} differs from DuckDB's after {stop} rounds")
+            if stop in looks and stop < end:
+                check(flow, numbers, stream, stop, options.logical)
+        if options.check is not None:
+            # Also where a store has come so far before.
+            check(flow, numbers, stream, end, options.logical)
         for number in numbers:
             answer = flow[f"q{number:02}"]
             if options.table:

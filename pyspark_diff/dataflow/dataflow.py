@@ -117,6 +117,10 @@ class BaseDataflow(FeedingMethods, TellingMethods):
             self._check_open()
             return self._outputs.names()
 
+    def _keeps(self, node: Node) -> bool:
+        """Whether a collection is kept, as far as the program is written."""
+        return node in self._outputs
+
     def _kept(self, name: str) -> object:
         """The frame of a collection that is kept under a name."""
         with self._lock:

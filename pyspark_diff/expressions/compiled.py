@@ -32,6 +32,10 @@ _ORDERED: tuple[T.DataType, ...] = (
 _DIGITS: dict[T.DataType, int] = dict(zip(_INTEGERS, (3, 5, 10, 20)))
 #: The most digits of a decimal, and how many behind the point are kept where there are more.
 _MOST, _KEPT = 38, 6
+#: The most digits that Arrow computes with.
+_MOST_IN_ARROW = 76
+#: Digits of a decimal that Spark leaves as they are where it changes the sign.
+_SIGNED = 34
 #: Types whose values can be chosen among without a look at them.
 _CHOSEN = (T.BooleanType, T.FloatType, T.DoubleType, T.DecimalType, T.BinaryType)
 
@@ -54,6 +58,18 @@ class CompiledExpression:
     formula: ArrowExpression
     kind: T.DataType
     written: bool = False
+
+    @property
+    def has_decimals(self) -> bool:
+        """Whether a decimal is computed with, or compared."""
+        return _has_decimals(self.formula)
+
+
+def _has_decimals(formula: ArrowExpression) -> bool:
+    return isinstance(formula, Apply) and any(
+        pa.types.is_decimal(argument.kind) or _has_decimals(argument)
+        for argument in formula.arguments
+    )
 
 
 class _Unknown(Exception):
@@ -174,7 +190,8 @@ def _decimal_arithmetic(
         digits = scale + 1 + max(k.precision - k.scale for k in kinds)
     if digits <= _MOST:
         return _apply(name, [a, b], T.DecimalType(digits, scale))
-    if scale > max(_MOST - (digits - scale), min(scale, _KEPT)):
+    kept = max(_MOST - (digits - scale), min(scale, _KEPT))
+    if scale > kept or digits > _MOST_IN_ARROW:
         raise _Unknown
     kind = T.DecimalType(_MOST, scale)
     wide = [
@@ -200,9 +217,11 @@ def _as_decimal(value: CompiledExpression) -> CompiledExpression:
 def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
     kind = arguments[0].kind
-    return _apply(
-        name, arguments, kind if isinstance(kind, T.DecimalType) else _widest(arguments)
-    )
+    if not isinstance(kind, T.DecimalType):
+        kind = _widest(arguments)
+    elif kind.precision > _SIGNED:
+        raise _Unknown
+    return _apply(name, arguments, kind)
 
 
 def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
@@ -223,6 +242,9 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
 
 def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
+    if any(isinstance(value.kind, T.DecimalType) for value in arguments):
+        # Here, and not in choices, a whole number that is written has the digits it needs.
+        arguments = [_as_decimal(a) if a.kind in _INTEGERS else a for a in arguments]
     kind = _common(arguments)
     if not _is_ordered(kind) and kind != _BOOLEAN:
         raise _Unknown
@@ -264,10 +286,12 @@ def _case(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpress
 
 def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
-    constant = all(isinstance(a.formula, Constant) for a in arguments[1:])
-    if len(arguments) < 2 or not constant or not _is_ordered(kind):
+    taken = [_as(a, kind) for a in arguments]
+    # A number that is written with more digits than there may be is rounded, and is none any more.
+    constant = all(isinstance(a.formula, Constant) for a in taken[1:])
+    if len(taken) < 2 or not constant or not _is_ordered(kind):
         raise _Unknown
-    return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
+    return _apply(name, taken, _BOOLEAN)
 
 
 def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
@@ -345,7 +369,8 @@ def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpressio
     if kind.precision < _MOST:
         raise _Unknown
     scale = max(value.kind.scale, kind.scale)
-    digits = value.kind.precision - value.kind.scale + scale
+    # One more, as Arrow makes zero of what has no room when it is rounded up.
+    digits = value.kind.precision - value.kind.scale + scale + 1
     wide = Apply("cast", (value.formula,), pa.decimal256(digits, scale))
     return CompiledExpression(Apply("fit", (wide,), arrow_type(kind)), kind)
 

@@ -195,8 +195,9 @@ def _escapes_as_usual(nodes: list[dict[str, Any]], column: Column | None = None)
     """Whether no pattern of LIKE has an escape character of its own, which the JSON does not tell.
     """
     likes = sum(node["class"].endswith(".Like") for node in nodes)
-    shown = str(column) if likes else ""
-    return not likes or shown.count(" LIKE ") == likes and " ESCAPE " not in shown
+    # A column is shown as it was written, in capitals or not.
+    shown = str(column).lower() if likes else ""
+    return not likes or len(re.findall(r"\blike\b", shown)) == likes and "escape" not in shown
 
 
 def _classic_tree(

@@ -68,8 +68,12 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
 
 
 def _plain(formula: ArrowExpression) -> Field | None:
-    """The column that a formula is, perhaps in another type of numbers."""
-    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
+    """The column that a formula is, perhaps in another type of numbers that has all its values.
+
+    Where there are too many digits values are rounded first (``fit``), and then one that is larger
+    may be equal.
+    """
+    while isinstance(formula, Apply) and formula.function == "cast":
         (formula,) = formula.arguments
     ranked = (pa.types.is_integer, pa.types.is_decimal128, pa.types.is_date32,
               pa.types.is_timestamp)

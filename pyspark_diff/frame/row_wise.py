@@ -33,6 +33,11 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 
 #: The setting of a Spark session that is ``false`` where no formula is wanted.
 COMPILE = "spark.pyspark_diff.compileExpressions"
+#: Settings by which Spark gives decimals other digits than formulas do.
+_OTHER_DIGITS = {
+    "spark.sql.legacy.literal.pickMinimumPrecision": "false",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
+}
 
 #: Columns of an operator's output: some by name, where the node's columns of other names stay; or
 #: all in order, a text being the name of one.
@@ -107,7 +112,10 @@ def row_wise(
 def filtered(source: Collection, condition: str | Column) -> Collection:
     """The records for which a condition is true; see `Collection.seeing`."""
     wanted = F.expr(condition) if isinstance(condition, str) else condition
-    formulas = _formulas(source, [wanted]) if may_be_compared(source.node) else None
+    # Pairs that are kept are there anyway, when what they are made of may be gone.
+    kept = source.flow is not None and source.flow._keeps(source.node)
+    may_be = not kept and may_be_compared(source.node)
+    formulas = _formulas(source, [wanted]) if may_be else None
     parts = compared(source.node, formulas[0].formula) if formulas else None
     found = row_wise(
         replace(source, node=parts[1]) if parts else source, "where",
@@ -256,6 +264,10 @@ def _formulas(
         if formula is None:
             return None
         formulas.append(formula)
+    if any(formula.has_decimals for formula in formulas):
+        for setting, other in _OTHER_DIGITS.items():
+            if str(source.spark.conf.get(setting, None)).lower() == other:
+                return None
     return formulas
 
 

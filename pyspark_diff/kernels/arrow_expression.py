@@ -220,10 +220,13 @@ class Apply:
                     f"{self} divides by zero in some row; leave such rows out, or divide by "
                     "F.when(...) of what is not zero"
                 ) from error
+            wider = "'long') or, beyond that, 'decimal(38,0)'"
+            if pa.types.is_decimal(self.kind):  # which has no more digits
+                wider = "'double')"
             raise DiffOverflowError(
                 f"the result of {self} leaves the range of {_sql(self.kind)} in some row; "
                 "cast what it is computed from to a wider type, as in "
-                f"F.col({min(self.columns)!r}).cast('long') or, beyond that, 'decimal(38,0)'"
+                f"F.col({min(self.columns)!r}).cast({wider}"
             ) from error
 
     def _fit(self, value: Value) -> Value:
