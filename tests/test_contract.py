@@ -793,9 +793,9 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pad: lambda _: Pad(((None, "n"), ("s", "s")), (T.LongType(), T.StringType())),
     Salt: lambda _: Salt("n", ("k", "s")),
     Replicate: lambda _: Replicate("n"),
-    Within: lambda _: Within("n", "w"),
-    Beyond: lambda _: Beyond("n", "w", True),
-    Near: lambda _: Near("n", "w"),
+    Within: lambda _: Within("n", "w", None),
+    Beyond: lambda _: Beyond("n", "w", None, True),
+    Near: lambda _: Near("n", "w", None),
 }
 
 

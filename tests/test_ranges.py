@@ -56,9 +56,9 @@ def test_blocks(values, scales, larger, whole):
             columns.append(pa.array([Decimal(v).scaleb(-scale) for v in of],
                                     pa.decimal128(38, scale)))
     a, b = (column.to_pylist() for column in columns)
-    ours = blocks(Within("b", "v"), columns[0])
-    sure = blocks(Beyond("b", "v", larger), columns[1])
-    near = blocks(Near("b", "v"), columns[1])
+    ours = blocks(Within("b", "v", None), columns[0])
+    sure = blocks(Beyond("b", "v", None, larger), columns[1])
+    near = blocks(Near("b", "v", None), columns[1])
     for i, mine in ours.items():
         for j in sure:
             together = [*sure[j], *near[j]]
@@ -174,3 +174,23 @@ def test_a_step_looks_at_what_is_near(spark):
         flow.advance_to(2)
         assert kept.at().count() == 9_996
         assert flow._state.report.rows_out < 400
+
+
+def test_decimals_of_too_many_digits_are_rounded_before_they_are_compared(spark):
+    """As in Spark: of 34 digits before the point, and 6 behind it, four are left there."""
+    values = [Decimal(n).scaleb(-6) for n in (0, 30, 40, 49, 50, 51, 99, 149, 150, 10**6 + 50)]
+    frame = spark.createDataFrame([(v,) for v in values], "u decimal(38,6)")
+    for least in map(Decimal, ("0.00", "0.01", "1.00")):
+        with Dataflow(spark, runner="local") as flow:
+            rows, rows_in = flow.input("rows", "u decimal(38,6)")
+            others, others_in = flow.input("others", "w decimal(36,2)")
+            one = others.agg(F.max("w").alias("w"))
+            for condition in ("u > w", "u <= w"):
+                rows.crossJoin(one.hint("broadcast")).where(condition).select("u").keep(condition)
+            rows_in.insert(frame)
+            others_in.insert([(least,)])
+            flow.advance_to(1)
+            for condition in ("u > w", "u <= w"):
+                plain = frame.crossJoin(spark.createDataFrame([(least,)], "w decimal(36,2)"))
+                expected = sorted(plain.where(condition).select("u").collect())
+                assert sorted(flow[condition].at().collect()) == expected

@@ -58,22 +58,21 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
     name, value = (there for _, there in sorted(origin[name] for name in fields))
     left, right = (side.inputs[0].inputs[0] for side in node.inputs)
     block = unused("block", [*left.schema.names, *right.schema.names])
-    ours = arrange_by_key(ranked(left, Within(block, name)), [block])
+    # Of too many digits decimals are rounded before they are compared, and may be equal then.
+    kind = condition.arguments[0].kind
+    scale = kind.scale if pa.types.is_decimal(kind) else None
+    ours = arrange_by_key(ranked(left, Within(block, name, scale)), [block])
     columns = [(at, there, name) for name, (at, there) in origin.items()]
     sure, near = (
         join(ours, arrange_by_key(ranked(right, stage), [block]), columns)
-        for stage in (Beyond(block, value, larger), Near(block, value))
+        for stage in (Beyond(block, value, scale, larger), Near(block, value, scale))
     )
     return sure, near
 
 
 def _plain(formula: ArrowExpression) -> Field | None:
-    """The column that a formula is, perhaps in another type of numbers that has all its values.
-
-    Where there are too many digits values are rounded first (``fit``), and then one that is larger
-    may be equal.
-    """
-    while isinstance(formula, Apply) and formula.function == "cast":
+    """The column that a formula is, perhaps in another type of numbers."""
+    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
         (formula,) = formula.arguments
     ranked = (pa.types.is_integer, pa.types.is_decimal128, pa.types.is_date32,
               pa.types.is_timestamp)

@@ -53,10 +53,13 @@ class _Ranged(Stage, ABC):
         Of the new column.
     value : str
         The column of which the rank is taken.
+    scale : int or None
+        Digits behind the point to which decimals are rounded first, as where they are compared.
     """
 
     name: str
     value: str
+    scale: int | None
     keeps_time_and_diff = False
     may_fail = False
 
@@ -79,7 +82,10 @@ class _Ranged(Stage, ABC):
         return pa.concat_tables(parts)
 
     def _blocks(self, table: pa.Table) -> pa.Table:
-        rows, blocks = self._of(_rank(joined([table[self.value]])))
+        column = joined([table[self.value]])
+        if self.scale is not None and column.type.scale > self.scale:
+            column = _rounded(column, self.scale)
+        rows, blocks = self._of(_rank(column))
         return table.take(pa.array(rows)).append_column(self.name, pa.array(blocks))
 
     @abstractmethod
@@ -132,6 +138,12 @@ class Near(_Ranged):
 
 def _block(size: int, prefix: Int64) -> Int64:
     return prefix + (size << DIGITS * BITS)
+
+
+def _rounded(column: pa.Array, scale: int) -> pa.Array:
+    # With a digit more, as Arrow makes zero of what has no room when it is rounded up.
+    wide = pc.cast(column, pa.decimal256(column.type.precision + 1, column.type.scale))
+    return pc.cast(pc.round(wide, scale, "half_towards_infinity"), pa.decimal128(38, scale))
 
 
 def _rank(column: pa.Array) -> Int64:
