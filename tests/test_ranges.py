@@ -137,7 +137,7 @@ def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
             assert not by_ranges(pairs.where(condition))
 
 
-def test_values_that_are_rounded_are_compared_as_pairs(spark):
+def test_values_that_are_rounded_are_compared_as_rounded(spark):
     """Beside 38 digits before the point there are none behind it: 0.4 is no larger than 0."""
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, rows_in = flow.input("rows", "v decimal(38,10)")
