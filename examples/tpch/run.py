@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import math
 import random
@@ -158,6 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     numbers = options.queries or list(QUERIES)
     if not set(numbers) <= set(QUERIES):
         parser.error(f"TPC-H has queries 1 to 22, not {sorted(set(numbers) - set(QUERIES))}")
+    if options.check is not None and importlib.util.find_spec("duckdb") is None:
+        parser.error("--check needs duckdb: pip install duckdb")  # not after hours
     if options.scale <= 0:
         parser.error("--scale is a positive number, as 0.01")
     if min(options.logical, options.physical) < 1:
