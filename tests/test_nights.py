@@ -40,7 +40,7 @@ def test_a_gate(spark, tmp_path, gate, options):
 
 
 def offsets_are_not_committed():
-    return mock.patch.object(Sources, "go_on", lambda self, offsets: None)
+    return mock.patch.object(Sources, "go_on", lambda self, offsets, inputs: None)
 
 
 def sinks_are_given_nothing_again():
