@@ -12,7 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -40,6 +40,9 @@ def blocks(stage, column):
     return made
 
 
+# Of a small negative number both halves are large.
+@example(values=[(-11, -1025)], scales=(0, 2), larger=True, whole=False)
+@example(values=[(-11, -1025)], scales=(0, 2), larger=False, whole=False)
 @given(
     values=st.lists(st.tuples(digits, digits), min_size=1, max_size=30),
     scales=st.tuples(st.sampled_from([0, 2, 6]), st.sampled_from([0, 2, 6])),
@@ -194,3 +197,25 @@ def test_decimals_of_too_many_digits_are_rounded_before_they_are_compared(spark)
                 plain = frame.crossJoin(spark.createDataFrame([(least,)], "w decimal(36,2)"))
                 expected = sorted(plain.where(condition).select("u").collect())
                 assert sorted(flow[condition].at().collect()) == expected
+
+
+@pytest.mark.parametrize(("left", "right", "condition", "expected"), [
+    ("int", "decimal(10,2)", "v > w", [10]),
+    ("decimal(10,2)", "long", "v >= w", [9, 10]),
+    ("smallint", "long", "v < w", [8]),
+    # As texts 9 is larger than 10.
+    ("long", "long", "CAST(v AS string) > CAST(w AS string)", []),
+    ("long", "long", "CAST(v AS string) < CAST(w AS string)", [8, 10]),
+])
+def test_values_of_several_types_are_compared(spark, left, right, condition, expected):
+    with Dataflow(spark, runner="local") as flow:
+        rows, rows_in = flow.input("rows", f"v {left}")
+        others, others_in = flow.input("others", f"u {right}")
+        one = others.agg(F.max("u").alias("w"))
+        kept = rows.crossJoin(one.hint("broadcast")).where(condition).keep()
+        for session, values in ((rows_in, [8, 9, 10]), (others_in, [9])):
+            kind = left if session is rows_in else right
+            number = Decimal if kind.startswith("decimal") else int
+            session.insert([(number(value),) for value in values])
+        flow.advance_to(1)
+        assert sorted(int(row.v) for row in kept.at().collect()) == expected

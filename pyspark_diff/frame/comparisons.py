@@ -71,13 +71,23 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
 
 
 def _plain(formula: ArrowExpression) -> Field | None:
-    """The column that a formula is, perhaps in another type of numbers."""
-    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
+    """The column that a formula is, perhaps in another type of numbers; None for any other.
+
+    What becomes a text on the way has another order.
+    """
+    while _has_order(formula.kind) and isinstance(formula, Apply):
+        if formula.function not in ("cast", "fit"):
+            return None
         (formula,) = formula.arguments
-    ranked = (pa.types.is_integer, pa.types.is_decimal128, pa.types.is_date32,
-              pa.types.is_timestamp)
-    known = isinstance(formula, Field) and any(test(formula.kind) for test in ranked)
-    return formula if known and isinstance(formula, Field) else None
+    return formula if isinstance(formula, Field) and _has_order(formula.kind) else None
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    """Whether values of a type are ordered as numbers that doubles come near to."""
+    return (
+        pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+    )
 
 
 def _is_one(node: Node) -> bool:

@@ -83,7 +83,8 @@ class _Ranged(Stage, ABC):
 
     def _blocks(self, table: pa.Table) -> pa.Table:
         column = joined([table[self.value]])
-        if self.scale is not None and column.type.scale > self.scale:
+        kind = column.type
+        if self.scale is not None and pa.types.is_decimal(kind) and kind.scale > self.scale:
             column = _rounded(column, self.scale)
         rows, blocks = self._of(_rank(column))
         return table.take(pa.array(rows)).append_column(self.name, pa.array(blocks))
