@@ -132,8 +132,11 @@ def test_from_the_command_line(spark, run, tmp_path, monkeypatch, capsys):
     spark.sql("DROP TABLE tpch_q06")
     few = ["--logical", "500", "--physical", "500", "--until", "500"]
     run.main(["6", *few, "--check", "9"])  # more looks than times
+    run.main(["6", *few, "--check", "--store", "state"])  # of another stream, without deletes
+    assert "after 500 rounds" in capsys.readouterr().out
     for wrong in (["23"], ["6", "--physical", "0"], ["6", "--scale", "0"],
-                  ["6", *few, "--store", "state"],  # which has come further
+                  ["6", *few, "--deletes", "--store", "state"],  # which has come further
+                  ["6", "--store", "state", "--until", "700", "--logical", "500"],
                   ["6", "--store", "state", "--physical", "5", "--logical", "2"]):
         with pytest.raises(SystemExit):
             run.main(wrong)

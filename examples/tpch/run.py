@@ -5,8 +5,8 @@
 
 `--logical` says how many rounds of the stream (see `tpch_stream.py`) happen at one logical time,
 `--physical` how many are handed over in one step. The answers at a time do not depend on the
-latter. With `--store` the state is kept in a folder, and a later run goes on from where this one
-ends, with `--until` at some round.
+latter. With `--store` the state is kept in a folder, and a later run of the same stream goes on
+from where this one ends, with `--until` at some round.
 """
 
 from __future__ import annotations
@@ -172,12 +172,18 @@ def main(arguments: list[str] | None = None) -> None:
     columns = columns_of(numbers, generated(options.scale, options.cache))
     stream = Stream(options.scale, columns, options.deletes, options.cache)
     end = stream.rounds if options.until is None else min(options.until, stream.rounds)
+    if options.store and end < stream.rounds and end % options.logical:
+        parser.error(f"with --store --until is a multiple of --logical, {options.logical}: what "
+                     "comes later at the same time would be given twice")
     rounds = range(0, end, options.logical)
     looks = random.Random(7).sample(rounds, min(options.check or 0, len(rounds)))
     write = program(numbers, schema_of(stream, spark))
     with contextlib.ExitStack() as stack:
         if options.store:
-            flow = stack.enter_context(Dataflow.open(options.store, write, spark=spark))
+            # Of another stream the rounds would be others.
+            of = f"sf{options.scale:g}-{options.logical}" + "-deletes" * options.deletes
+            path = str(Path(options.store, of))
+            flow = stack.enter_context(Dataflow.open(path, write, spark=spark))
         else:
             flow = stack.enter_context(Dataflow(spark))
             write(flow)
