@@ -1,7 +1,7 @@
 """A comparison with an aggregate of all records is found by ranges, and is what it is by pairs.
 
     blocks of a and blocks of b have one in common  ⟹  a > b
-    a > b  ⟹  they have one in common, or their ranks are near
+    a > b  ⟹  they have one in common, or their codes are near
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.cross import Salt
 from pyspark_diff.operators.join import JoinKernel, join
 from pyspark_diff.operators.node import Concat, Keyed, Linear, Node, Reader
-from pyspark_diff.operators.ranges import Beyond, Near, Within, ranked
+from pyspark_diff.operators.ranges import Beyond, Near, Within, with_blocks
 
 #: By the comparison whether the left value is the larger one.
 _LARGER = {">": True, ">=": True, "<": False, "<=": False}
@@ -61,10 +61,10 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
     # Of too many digits decimals are rounded before they are compared, and may be equal then.
     kind = condition.arguments[0].kind
     scale = kind.scale if pa.types.is_decimal(kind) else None
-    ours = arrange_by_key(ranked(left, Within(block, name, scale)), [block])
+    ours = arrange_by_key(with_blocks(left, Within(block, name, scale)), [block])
     columns = [(at, there, name) for name, (at, there) in origin.items()]
     sure, near = (
-        join(ours, arrange_by_key(ranked(right, stage), [block]), columns)
+        join(ours, arrange_by_key(with_blocks(right, stage), [block]), columns)
         for stage in (Beyond(block, value, scale, larger), Near(block, value, scale))
     )
     return sure, near

@@ -24,7 +24,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.spark.frames import column, map_in_arrow
+from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.values import to_array
 
@@ -214,12 +214,7 @@ class FlatMap(Stage):
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with errors_to_text():
-                for batch in batches:
-                    yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
-
-        return map_in_arrow(frame, run, self.struct)
+        return map_tables(frame, self.on_table, self.struct)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         for name, error in ((TIME, InvalidTimeError), (DIFF, InvalidDiffError)):

@@ -1,13 +1,13 @@
 """Ranges: what makes the pairs of a comparison pairs of equal keys.
 
-A value becomes a number of 24 bits, its rank, in which a larger one is never much smaller::
+A value becomes a number of 24 bits, its code, in which a larger one is never much smaller::
 
-    a > b  ⟹  rank(a) >= rank(b) - 1          rank(a) >= rank(b) + 2  ⟹  a > b
+    a > b  ⟹  code(a) >= code(b) - 1          code(a) >= code(b) + 2  ⟹  a > b
 
-All ranks beyond one are the union of some blocks, in each of which all but so many of the lowest
-digits are the same, and no two of which have a rank in common. A record on one side has the block
+All codes beyond one are the union of some blocks, in each of which all but so many of the lowest
+digits are the same, and no two of which have a code in common. A record on one side has the block
 of each size that its value lies in. One on the other side has the blocks that make up the range of
-what is surely larger, or smaller, and the three ranks for which the values have to be compared. So
+what is surely larger, or smaller, and the three codes for which the values have to be compared. So
 each pair that the comparison holds for meets once. Where the other value changes a little, so do
 its blocks: what stays surely on its side of it is not looked at, unless the value itself is wanted.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Callable, Iterator
+from typing import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -27,32 +27,32 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import errors_to_text
 from pyspark_diff.kernels import buffers
+from pyspark_diff.kernels.ranking import float_codes
 from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.spark.frames import map_in_arrow
+from pyspark_diff.spark.frames import map_tables
 from pyspark_diff.spark.schema import Schema
 
-#: Digits of a rank, and the bits of each. With more digits there are more rows of one side, with
+#: Digits of a code, and the bits of each. With more digits there are more rows of one side, with
 #: more bits more blocks that change; with fewer of both more values have to be compared. Measured.
 DIGITS, BITS = 4, 6
-_RANKS = 1 << DIGITS * BITS
+_CODES = 1 << DIGITS * BITS
 #: So many rows are worked on at once.
 _ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
 class _Ranged(Stage, ABC):
-    """One more column: a block of ranks. A record without a value is left out.
+    """One more column: a block of codes. A record without a value is left out.
 
     Parameters
     ----------
     name : str
         Of the new column.
     value : str
-        The column of which the rank is taken.
+        The column of which the code is taken.
     scale : int or None
         Digits behind the point to which decimals are rounded first, as where they are compared.
     """
@@ -64,13 +64,8 @@ class _Ranged(Stage, ABC):
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with errors_to_text():
-                for batch in batches:
-                    yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
-
         field = T.StructField(self.name, T.LongType(), False)
-        return map_in_arrow(frame, run, T.StructType([*frame.schema.fields, field]))
+        return map_tables(frame, self.on_table, T.StructType([*frame.schema.fields, field]))
 
     def on_table(self, table: pa.Table) -> pa.Table:
         column = table[self.value]
@@ -86,11 +81,11 @@ class _Ranged(Stage, ABC):
         kind = column.type
         if self.scale is not None and pa.types.is_decimal(kind) and kind.scale > self.scale:
             column = _rounded(column, self.scale)
-        rows, blocks = self._of(_rank(column))
+        rows, blocks = self._of(_code(column))
         return table.take(pa.array(rows)).append_column(self.name, pa.array(blocks))
 
     @abstractmethod
-    def _of(self, rank: Int64) -> tuple[Int64, Int64]:
+    def _of(self, code: Int64) -> tuple[Int64, Int64]:
         """Rows, and a block of each."""
 
 
@@ -98,14 +93,14 @@ class _Ranged(Stage, ABC):
 class Within(_Ranged):
     """The blocks that a value lies in, one of each size."""
 
-    def _of(self, rank: Int64) -> tuple[Int64, Int64]:
-        blocks = [_block(size, rank >> size * BITS) for size in range(DIGITS)]
-        return np.repeat(np.arange(rank.size), DIGITS), np.column_stack(blocks).reshape(-1)
+    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+        blocks = [_block(size, code >> size * BITS) for size in range(DIGITS)]
+        return np.repeat(np.arange(code.size), DIGITS), np.column_stack(blocks).reshape(-1)
 
 
 @dataclass(frozen=True)
 class Beyond(_Ranged):
-    """The blocks of all ranks that only larger values, or only smaller ones, have.
+    """The blocks of all codes that only larger values, or only smaller ones, have.
 
     Parameters
     ----------
@@ -114,8 +109,8 @@ class Beyond(_Ranged):
 
     larger: bool
 
-    def _of(self, rank: Int64) -> tuple[Int64, Int64]:
-        edge = np.clip(rank + 1 if self.larger else rank - 1, 0, _RANKS - 1)
+    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+        edge = np.clip(code + 1 if self.larger else code - 1, 0, _CODES - 1)
         rows, blocks = [], []
         digits = np.arange(1 << BITS)
         for size in range(DIGITS):
@@ -131,10 +126,10 @@ class Beyond(_Ranged):
 
 @dataclass(frozen=True)
 class Near(_Ranged):
-    """The ranks that values on both sides of it may have, as blocks."""
+    """The codes that values on both sides of it may have, as blocks."""
 
-    def _of(self, rank: Int64) -> tuple[Int64, Int64]:
-        return np.repeat(np.arange(rank.size), 3), (rank[:, None] + [-1, 0, 1]).reshape(-1)
+    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+        return np.repeat(np.arange(code.size), 3), (code[:, None] + [-1, 0, 1]).reshape(-1)
 
 
 def _block(size: int, prefix: Int64) -> Int64:
@@ -147,8 +142,8 @@ def _rounded(column: pa.Array, scale: int) -> pa.Array:
     return pc.cast(pc.round(wide, scale, "half_towards_infinity"), pa.decimal128(38, scale))
 
 
-def _rank(column: pa.Array) -> Int64:
-    """The ranks of values, none of them null: the upper bits of what they are as doubles."""
+def _code(column: pa.Array) -> Int64:
+    """The codes of values, none of them null: the upper bits of what they are as doubles."""
     kind = column.type
     if pa.types.is_decimal(kind):
         low, high = buffers.decimal_words(column).T
@@ -160,13 +155,11 @@ def _rank(column: pa.Array) -> Int64:
         value = np.where(negative, -value, value) / 10.0**kind.scale
     else:
         value = buffers.fixed(column).astype(np.float64)
-    bits = (value + 0.0).view(np.int64)
-    in_order = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-    rank: Int64 = (in_order >> (64 - DIGITS * BITS)) + (_RANKS >> 1)
-    return rank
+    code: Int64 = (float_codes(pa.array(value)) >> (64 - DIGITS * BITS)) + (_CODES >> 1)
+    return code
 
 
-def ranked(source: Node, stage: Within | Beyond | Near) -> Linear:
+def with_blocks(source: Node, stage: Within | Beyond | Near) -> Linear:
     """The node of the records of ``source``, each with the blocks that a stage gives it."""
     field = T.StructField(stage.name, T.LongType(), False)
     schema = Schema(T.StructType([*source.schema.struct.fields, field]))

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff.errors import errors_to_text
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
@@ -40,6 +41,18 @@ def map_in_arrow(
         return function(batch.rename_columns(names) for batch in batches)
 
     return frame.toDF(*[f"_{i}" for i in range(len(names))]).mapInArrow(run, schema)
+
+
+def map_tables(
+    frame: DataFrame, function: Callable[[pa.Table], pa.Table], schema: T.StructType
+) -> DataFrame:
+    """A function of tables on each batch of a frame; its errors come back as they were raised."""
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with errors_to_text():
+            for batch in batches:
+                yield from function(pa.Table.from_batches([batch])).to_batches()
+
+    return map_in_arrow(frame, run, schema)
 
 
 def update_struct(schema: Schema, time_type: TimeType) -> T.StructType:
