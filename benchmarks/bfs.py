@@ -32,10 +32,7 @@ class Distances(Program):
 
     def define(self, edges: DiffFrame) -> DiffFrame:
         """Breadth-first search."""
-        roots, roots_in = self.flow.input("roots", "node long")
-        roots_in.insert([(ROOT,)])
-        self.sessions.append(roots_in)
-        return graphs.bfs(edges, roots)
+        return graphs.bfs(edges, self.root())
 
     def keep(self) -> None:
         """Keep the distances, and follow the number of nodes at each."""

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from graph_data import Graph, write_graph
 from measure import Memory, ratio, seconds, table
-from plain_graphs import Baseline, Digest, Failed, GraphX, recomputed, sums
+from plain_graphs import ROOT, Baseline, Digest, Failed, GraphX, recomputed, sums
 from rust_original import WORKERS, NoOriginal, Original, named, ratios
 from pyspark_diff import Dataflow, DiffFrame, InputSession
 
@@ -73,6 +73,13 @@ class Program:
     def define(self, edges: DiffFrame) -> DiffFrame:
         """The answer; adds the sessions of further inputs, with what they hold."""
         raise NotImplementedError
+
+    def root(self) -> DiffFrame:
+        """One more input, of the node where a search begins."""
+        roots, roots_in = self.flow.input("roots", "node long")
+        roots_in.insert([(ROOT,)])
+        self.sessions.append(roots_in)
+        return roots
 
     def keep(self) -> None:
         """Keep the answer, to be read at the end, and add what else a benchmark wants."""

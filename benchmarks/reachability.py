@@ -26,10 +26,7 @@ class Reached(Program):
 
     def define(self, edges: DiffFrame) -> DiffFrame:
         """Reachability."""
-        roots, roots_in = self.flow.input("roots", "node long")
-        roots_in.insert([(ROOT,)])
-        self.sessions.append(roots_in)
-        return graphs.reachability(edges, roots).withColumn("root", F.lit(ROOT).cast("long"))
+        return graphs.reachability(edges, self.root()).withColumn("root", F.lit(ROOT).cast("long"))
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
