@@ -15,7 +15,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,15 @@ class Answers:
 
 def rows_of(collection: Any) -> Counter[Any]:
     """All updates of a kept collection, consolidated: on the driver, as Spark takes its time."""
-    found = arrangement_of(collection).table()
+    with reading(collection):
+        found = arrangement_of(collection).table()
     return Counter(tuple(row.values()) for row in found.to_pylist())
+
+
+def reading(collection: Any) -> AbstractContextManager[Any]:
+    """Around a reading by hand: else a step, or the end, of another thread removes the files."""
+    own = isinstance(collection, DiffFrame)
+    return collection._collection.flow._reading() if own else nullcontext()
 
 
 def arrangement_of(collection: Any) -> Any:

@@ -229,7 +229,7 @@ def test_a_dataflow_that_is_closed_while_others_read(spark, tmp_path):
     def read():
         try:
             while True:
-                rows_of(flow["counts"])
+                flow["counts"].at()
         except ClosedError:
             pass
         except BaseException as error:
