@@ -17,7 +17,7 @@ from pyspark_diff.engine.lowering import Standing, lowered
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.operators.contract import BilinearKernel
+from pyspark_diff.operators.contract import BilinearKernel, Stage
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
 from pyspark_diff.operators.node import (
@@ -261,8 +261,17 @@ class Graph:
             return emitted.get(node, ())
         found = [f for source in node.inputs for f in self.feeds(source, emitted, seen)]
         if isinstance(node, Linear):
-            found = [feed.then(node.stage) for feed in found]
+            found = [feed.then(self._stages[node]) for feed in found]
         return tuple(found)
+
+    @cached_property
+    def _stages(self) -> Mapping[Node, Stage]:
+        """What linear operators do, for the columns that are read: one object each, by which what
+        it makes of few rows is found again."""
+        return {
+            node: node.stage.giving(self.wanted[node])
+            for node in self.nodes if isinstance(node, Linear)
+        }
 
 
 def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:

@@ -24,7 +24,8 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.few import FEW, sums_of_few
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.sums import starts_of, sum_by_code_and_time, sum_parts
+from pyspark_diff.kernels.order import ranked, starts_of
+from pyspark_diff.kernels.sums import sum_by_code_and_time, sum_parts
 from pyspark_diff.kernels.updates import (
     Int64,
     Ordering,
@@ -281,9 +282,9 @@ def codes_of(
         return key64, None
     if ordering is None:
         return group_records(key64, columns)
-    _, first, group = np.unique(
-        ranking.codes(columns, ordering, key64.size), return_index=True, return_inverse=True
-    )
+    found, group = ranked(ranking.codes(columns, ordering, key64.size))
+    first = np.empty(found.size, np.int64)
+    first[group[::-1]] = np.arange(group.size - 1, -1, -1)
     return group, first
 
 
@@ -318,7 +319,7 @@ class PairCodes:
         while sum(span.bit_length() for span in spans) > 62:
             # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
             wide = max(range(2), key=lambda i: spans[i])
-            self._bases[wide], parts[wide] = np.unique(parts[wide], return_inverse=True)
+            self._bases[wide], parts[wide] = ranked(parts[wide])
             spans[wide] = parts[wide].size
         self._bits = spans[1].bit_length()
         left, right = (

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.equality import rows_equal
+from pyspark_diff.kernels.order import order_of
 from pyspark_diff.kernels.updates import Int64
 
 
@@ -41,7 +42,7 @@ def group_records(key64: Int64, columns: Sequence[pa.Array]) -> tuple[Int64, Int
     ([1, 2, 0], [2, 0, 1])
     """
     rows = key64.size
-    order = np.argsort(key64, kind="stable")
+    order = order_of(key64)
     ordered = key64[order]
     same = np.zeros(rows, dtype=bool)
     twins = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.accumulators import Accumulator, tally
-from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of, span_of
-from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.sums import DENSE
+from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of
+from pyspark_diff.kernels.order import ranked
 from pyspark_diff.kernels.updates import Int64, Updates
 
 
@@ -51,33 +50,9 @@ def into_diff(
     time = updates.time
     if isinstance(time, np.ndarray):
         pairs = PairCodes(key, time)
-        code, group = _number(pairs.code, 0, pairs.span)
+        code, group = ranked(pairs.code)
         key, time = pairs.parts(code)
     else:
-        key, group = _number(*span_of(key))
+        key, group = ranked(key)
     vectors = tally(accumulators, columns, group, key.size, updates.scalars())
     return rows_of(updates, key, time, vectors, first)
-
-
-def _number(code: Int64, low: int, span: int) -> tuple[Int64, Int64]:
-    """The distinct codes in order, and for each row which one it is."""
-    if span >= DENSE * code.size:
-        found, group = np.unique(code, return_inverse=True)
-        return found, group
-    table = np.zeros(span + 1, dtype=np.int32)
-    group = np.empty(code.size, dtype=np.int64)
-    _place(code, low, table, group)
-    return np.flatnonzero(table) + low, group
-
-
-@kernel("int64[:], int64, int32[:], int64[:]")
-def _place(code, low, table, group):  # type: ignore[no-untyped-def]
-    for i in range(code.size):
-        table[code[i] - low] = 1
-    count = 0
-    for s in range(table.size):
-        if table[s]:
-            count += 1
-            table[s] = count
-    for i in range(code.size):
-        group[i] = table[code[i] - low] - 1

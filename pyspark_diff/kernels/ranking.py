@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.order import ranked
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64
 
@@ -145,7 +146,7 @@ def pack(parts: Sequence[Int64]) -> Int64:
         while sum(high.bit_length() for _, high in spans) > 62:
             # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
             wide = max(range(2), key=lambda i: spans[i][1])
-            distinct, rank = np.unique(pair[wide], return_inverse=True)
+            distinct, rank = ranked(pair[wide])
             pair[wide], spans[wide] = rank, (0, distinct.size - 1)
         left, right = (each - low for each, (low, _) in zip(pair, spans))
         code = (left << spans[1][1].bit_length()) | right
@@ -171,7 +172,7 @@ def _column(column: pa.Array, descending: bool, nulls_last: bool) -> Int64:
         return np.zeros(valid.size, np.int64)
     if found.max() == _MOST if nulls_last else found.min() == _LEAST:
         # No integer is left over for null; of ranks there is.
-        found = np.unique(found, return_inverse=True)[1]
+        found = ranked(found)[1]
     code = np.full(valid.size, found.max() + 1 if nulls_last else found.min() - 1)
     code[valid] = found
     return code

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.sums import DENSE, to_begins
+from pyspark_diff.kernels.order import DENSE, order_of, to_begins
 from pyspark_diff.kernels.updates import Int64
 
 
@@ -38,7 +38,7 @@ def in_time_order(times: Int64) -> Int64 | None:
     if high - low < DENSE * times.size:
         return _counted(times, low, high - low + 1)
     places = np.empty(times.size, np.int64)
-    places[np.argsort(times, kind="stable")] = np.arange(times.size)
+    places[order_of(times)] = np.arange(times.size)
     return places
 
 

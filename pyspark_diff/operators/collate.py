@@ -32,6 +32,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors, runni
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.lookup import accumulated_vectors, matching_rows
+from pyspark_diff.kernels.order import distinct, order_of
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.kernels.results import Sums as Vectors
 from pyspark_diff.kernels.top_k import Firsts
@@ -111,7 +112,7 @@ class States:
     def __init__(
         self, events: Int64, rows: Int64, column: Callable[[str, Int64], pa.Array], read: int
     ):
-        order = np.argsort(events, kind="stable")
+        order = order_of(events)
         self.events, self._rows = events[order], rows[order]
         self._column, self.read = column, read
 
@@ -124,7 +125,7 @@ class States:
         come = diffs > 0
         gone = events[~come]
         if gone.size:
-            gone = np.setdiff1d(gone, events[come])
+            gone = gone[~np.isin(gone, events[come])]
         every = np.concatenate((touched.begins, events[come], gone))
         found = np.concatenate((before, rows[come], np.full(gone.size, -1)))
         return cls(every, found, column, read)
@@ -292,14 +293,14 @@ class CollateKernel(ReplayKernel):
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
         keys, places = _keys(sides)
-        times = np.unique(np.concatenate([side.new.updates.times() for side in sides]))
+        times = distinct(np.concatenate([side.new.updates.times() for side in sides]))
         touched = [Touched(side, keys, place, times) for side, place in zip(sides, places)]
         parts = {
             number: self.parts[number].states(touched[self.parts[number].side], names)
             for number, names in self._names(wanted).items()
         }
         width = times.size + 1
-        events = np.unique(np.concatenate([part.events for part in parts.values()]))
+        events = distinct(np.concatenate([part.events for part in parts.values()]))
         states = {number: part.at(events) for number, part in parts.items()}
         every = np.stack(list(states.values()))
         later = np.flatnonzero(events % width)

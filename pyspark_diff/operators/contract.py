@@ -102,6 +102,10 @@ class Stage(ABC):
     def on_table(self, table: pa.Table) -> pa.Table:
         """The operator on Arrow update rows."""
 
+    def giving(self, wanted: frozenset[str]) -> Stage:
+        """The stage where only some columns of what it gives are read; it may give more."""
+        return self
+
 
 @dataclass(frozen=True)
 class DiffColumns:

@@ -5,7 +5,7 @@ Both are linear, and give what Spark would: see `pyspark_diff.expressions.compil
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Mapping, Sequence
 
 import pyarrow as pa
@@ -19,6 +19,10 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
+
+
+#: Of so few rows it costs no more to copy all columns than to choose some.
+_FEW = 1024
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,13 @@ class Filter(Stage):
     condition : ArrowExpression
     by_spark : BySpark
         The same for frames.
+    wanted : frozenset of str, optional
+        The columns of what is given that somebody reads; all if not given.
     """
 
     condition: ArrowExpression
     by_spark: BySpark = field(default=BySpark(), compare=False)
+    wanted: frozenset[str] | None = field(default=None, compare=False)
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -118,7 +125,16 @@ class Filter(Stage):
         )
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        return table.filter(column_of(self.condition, table))
+        true = column_of(self.condition, table)
+        if self.wanted is not None and table.num_rows > _FEW:
+            # To copy what nobody reads is most of the work on a wide table.
+            names = {*self.wanted, TIME, DIFF}
+            table = table.select([name for name in table.column_names if name in names])
+        return table.filter(true)
+
+    def giving(self, wanted: frozenset[str]) -> Filter:
+        """The same of which only some columns are read."""
+        return replace(self, wanted=wanted)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted ones and the condition are made of."""

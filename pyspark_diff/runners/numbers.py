@@ -19,13 +19,13 @@ import pyarrow as pa
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
 from pyspark_diff.kernels import sums
 from pyspark_diff.kernels.consolidate import consolidate_parts
-from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.key_index import AT, MOST, PAST
 from pyspark_diff.kernels.key_index import DIFF as DIFF_PART
 from pyspark_diff.kernels.key_index import TIME as TIME_PART
 from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
-from pyspark_diff.kernels.sums import to_begins
+from pyspark_diff.kernels.order import by_bits
 from pyspark_diff.kernels.updates import Int64, Updates, joined, one_or_all
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import DropNull, Negate, Pick
@@ -249,7 +249,7 @@ def _unpacked(packed, bounds, widths):  # type: ignore[no-untyped-def]
     """The rows in order, equal ones as one."""
     for i in range(1, packed.size):
         if packed[i] >> widths[3] < packed[i - 1] >> widths[3]:
-            packed = _sorted(packed, widths[3], widths.sum() - widths[3])
+            packed = by_bits(packed, widths[3], widths.sum() - widths[3])
             break
     found = np.empty((4, packed.size), np.int64)
     n = i = 0
@@ -266,30 +266,6 @@ def _unpacked(packed, bounds, widths):  # type: ignore[no-untyped-def]
             found[3, n] = total
             n += 1
     return found[:, :n]
-
-
-@jit
-def _sorted(rows, shift, bits):  # type: ignore[no-untyped-def]
-    """Numbers in the order of some of their bits, by a few bits after the other."""
-    wide = 4
-    while wide < 11 and 1 << wide < rows.size:
-        wide += 1
-    passes = (bits + wide - 1) // wide
-    wide = (bits + passes - 1) // passes
-    other = np.empty_like(rows)
-    counts = np.empty(1 << wide, np.int64)
-    for _ in range(passes):
-        counts[:] = 0
-        for i in range(rows.size):
-            counts[rows[i] >> shift & counts.size - 1] += 1
-        to_begins(counts)
-        for i in range(rows.size):
-            digit = rows[i] >> shift & counts.size - 1
-            other[counts[digit]] = rows[i]
-            counts[digit] += 1
-        rows, other = other, rows
-        shift += wide
-    return rows
 
 
 @kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64")

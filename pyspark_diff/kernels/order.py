@@ -1,0 +1,179 @@
+"""Rows in the order of a 64-bit number, which is mostly a hash.
+
+For numbers ``v`` and ``order = order_of(v)``::
+
+    v[order] ascends;   rows of one number stay as they are
+
+The upper bits of a number and its row make one integer. These are sorted by as many of these bits as
+tell so many rows apart, and few are in a wrong place then: 6 million hashes take 0.15 s, where a
+sort of rows by their numbers takes 0.8 s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.kernels.jit import jit, kernel
+from pyspark_diff.kernels.updates import Int64
+
+#: A table with a slot for each possible code beats sorting while it has at most this many slots a
+#: row (measured: 6 million keys out of 10 million in 0.06 s, where sorting takes 0.4 s).
+DENSE = 8
+#: Fewer rows are sorted as they are.
+_MANY = 1 << 12
+#: A row that would pass so many others is not moved: a sort of all rows is due then.
+_FAR = 64
+
+
+def order_of(values: Int64) -> Int64:
+    """The rows in the order of their numbers.
+
+    Parameters
+    ----------
+    values : ndarray of int64
+
+    Returns
+    -------
+    ndarray of int64
+
+    Examples
+    --------
+    >>> order_of(np.array([5, 3, 5, 3]))
+    array([1, 3, 0, 2])
+    """
+    if values.size < _MANY:
+        return np.argsort(values, kind="stable")
+    low, high = int(values.min()), int(values.max())
+    reach, bits = (high - low).bit_length(), (values.size - 1).bit_length()
+    rows = _ordered(values, low, reach, max(0, reach + bits - 63), bits)
+    return np.argsort(values, kind="stable") if rows is None else rows
+
+
+def distinct(values: Int64) -> Int64:
+    """The numbers, each once and in order.
+
+    Examples
+    --------
+    >>> distinct(np.array([5, 3, 5]))
+    array([3, 5])
+    """
+    if not values.size:
+        return values
+    low, high = int(values.min()), int(values.max())
+    if high - low < DENSE * values.size:
+        there = np.zeros(high - low + 1, np.bool_)
+        there[values - low] = True
+        return np.flatnonzero(there) + low
+    ordered = values[order_of(values)]
+    return ordered[starts_of(ordered)]
+
+
+def ranked(values: Int64) -> tuple[Int64, Int64]:
+    """The numbers, each once and in order, and for each row which one it has.
+
+    Examples
+    --------
+    >>> ranked(np.array([5, 3, 5]))
+    (array([3, 5]), array([1, 0, 1]))
+    """
+    if not values.size:
+        return values, values
+    low, high = int(values.min()), int(values.max())
+    rank = np.empty(values.size, np.int64)
+    if high - low < DENSE * values.size:
+        table = np.zeros(high - low + 1, np.int32)
+        _place(values, low, table, rank)
+        return np.flatnonzero(table) + low, rank
+    order = order_of(values)
+    ordered = values[order]
+    starts = starts_of(ordered)
+    rank[order] = np.repeat(np.arange(starts.size), np.diff(starts, append=order.size))
+    return ordered[starts], rank
+
+
+def starts_of(ordered: Int64) -> Int64:
+    """Index of the first of each run of equal numbers."""
+    if not ordered.size:
+        return np.empty(0, np.int64)
+    return np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+
+
+@kernel("int64[:]-, int64, int32[:], int64[:]")
+def _place(values, low, table, rank):  # type: ignore[no-untyped-def]
+    for i in range(values.size):
+        table[values[i] - low] = 1
+    count = 0
+    for s in range(table.size):
+        if table[s]:
+            count += 1
+            table[s] = count
+    for i in range(values.size):
+        rank[i] = table[values[i] - low] - 1
+
+
+@jit
+def to_begins(counts):  # type: ignore[no-untyped-def]
+    """How many rows each part has becomes where each part begins."""
+    total = 0
+    for p in range(counts.size):
+        count = counts[p]
+        counts[p] = total
+        total += count
+
+
+@kernel("int64[:]-, int64, int64, int64, int64")
+def _ordered(values, low, reach, shift, bits):  # type: ignore[no-untyped-def]
+    """The rows in order, or None where more than a few bits of many numbers have to be looked at.
+
+    In order of so many of the upper bits as there are rows few are in a wrong place.
+    """
+    packed = np.empty(values.size, np.int64)
+    for i in range(values.size):
+        upper = np.uint64(values[i] - low) >> np.uint64(shift)
+        packed[i] = np.int64(upper) << bits | i
+    told = min(reach - shift, bits + 1)
+    packed = by_bits(packed, bits + reach - shift - told, told)
+    mask = (np.int64(1) << bits) - 1
+    for i in range(1, packed.size):
+        row, j = packed[i], i
+        while j > 0 and packed[j - 1] >> bits >= row >> bits:
+            before = packed[j - 1]
+            if before >> bits == row >> bits and (
+                shift == 0 or values[before & mask] <= values[row & mask]
+            ):
+                break
+            if i - j >= _FAR:
+                return None
+            packed[j] = before
+            j -= 1
+        packed[j] = row
+    for i in range(packed.size):
+        packed[i] &= mask
+    return packed
+
+
+@jit
+def by_bits(numbers, shift, bits):  # type: ignore[no-untyped-def]
+    """Numbers in the order of some of their bits, by a few bits after the other.
+
+    Those of which these bits are equal stay as they are.
+    """
+    wide = 4
+    while wide < 11 and 1 << wide < numbers.size:
+        wide += 1
+    passes = max(1, (bits + wide - 1) // wide)
+    wide = (bits + passes - 1) // passes
+    other = np.empty_like(numbers)
+    counts = np.empty(1 << wide, np.int64)
+    for _ in range(passes):
+        counts[:] = 0
+        for i in range(numbers.size):
+            counts[numbers[i] >> shift & counts.size - 1] += 1
+        to_begins(counts)
+        for i in range(numbers.size):
+            digit = numbers[i] >> shift & counts.size - 1
+            other[counts[digit]] = numbers[i]
+            counts[digit] += 1
+        numbers, other = other, numbers
+        shift += wide
+    return numbers
