@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels import decimals
 
 #: One value for each row; a scalar stands for as many as there are rows.
 Value = Any
@@ -70,6 +71,8 @@ FUNCTIONS = frozenset({
     *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring"
 })
 
+#: Those of decimals that may be computed in 64 bits.
+_SUMS = frozenset({"+", "-", "*"})
 _WORDS = frozenset({"and", "or", "div", "div by"})
 #: Those of `_BINARY` that are written as functions.
 _CALLED = frozenset({"pmod", "like", "startswith", "endswith", "contains"})
@@ -179,8 +182,15 @@ class Apply:
         name, arguments = self.function, self.arguments
         if name in _BINARY:
             first = arguments[0].value(table, active)
-            inner = _within(active, pc.is_valid, first) if arguments[1].fails else None
-            return self._checked(_BINARY[name], active, first, arguments[1].value(table, inner))
+            inner = None
+            if arguments[1].fails and (active is not None or _null_count(first)):
+                inner = _within(active, pc.is_valid, first)
+            second = arguments[1].value(table, inner)
+            if name in _SUMS and pa.types.is_decimal128(self.kind) and active is None:
+                found = decimals.computed(name, first, second, self.kind)
+                if found is not None:
+                    return found
+            return self._checked(_BINARY[name], active, first, second)
         if name in ("and", "or"):
             first = arguments[0].value(table, active)
             inner = None
@@ -199,6 +209,9 @@ class Apply:
         if name == "cast":
             return pc.cast(arguments[0].value(table, active), self.kind)
         if name == "fit":
+            found = self._exact(table) if active is None else None
+            if found is not None:
+                return found
             return self._checked(self._fit, active, arguments[0].value(table, active))
         if name == "substring":
             value, first, end = arguments
@@ -228,6 +241,20 @@ class Apply:
                 "cast what it is computed from to a wider type, as in "
                 f"F.col({min(self.columns)!r}).cast({wider}"
             ) from error
+
+    def _exact(self, table: pa.Table) -> Value | None:
+        """A sum or product of decimals that fits as it is; None where that is not known."""
+        inner = self.arguments[0]
+        if not isinstance(inner, Apply) or inner.function not in _SUMS:
+            return None
+        sides = [one.arguments[0] for one in inner.arguments
+                 if isinstance(one, Apply) and one.function == "cast"]
+        if len(sides) < 2 or inner.kind.scale != self.kind.scale:
+            return None
+        first = sides[0].value(table)
+        if _null_count(first):
+            return None
+        return decimals.computed(inner.function, first, sides[1].value(table), self.kind)
 
     def _fit(self, value: Value) -> Value:
         """A decimal in a type of fewer digits, halves rounded away from zero."""
@@ -300,6 +327,11 @@ def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa
         return table.column(formula.name)
     value = formula.value(table)
     return pa.repeat(value, table.num_rows) if isinstance(value, pa.Scalar) else value
+
+
+def _null_count(value: Value) -> int:
+    """How many rows are null; of a scalar whether it is."""
+    return int(not value.is_valid) if isinstance(value, pa.Scalar) else int(value.null_count)
 
 
 def _within(active: Value | None, test: Callable[[Value], Value], value: Value) -> Value:
