@@ -25,6 +25,7 @@ from pyspark_diff.expressions.compiled import compiled
 from pyspark_diff.expressions.tree import tree_of
 from pyspark_diff.frame.row_wise import COMPILE
 from pyspark_diff.kernels.arrow_expression import column_of
+from pyspark_diff.operators import projection
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
@@ -512,6 +513,29 @@ def test_columns_that_nobody_wants(table, updates, frame):
                                              ).withColumn(DIFF, F.lit(0)))
     assert sorted(kept.columns) == sorted(few.column_names)
     assert kept.count() == where.stage.on_table(few).num_rows
+
+
+def test_a_filter_copies_what_is_read(spark, monkeypatch):
+    """The whole of a wide table is most of the work on it."""
+    given = []
+    on_table = projection.Filter.on_table
+
+    def watched(self, table):
+        found = on_table(self, table)
+        given.append((found.num_rows, found.column_names))
+        return found
+
+    monkeypatch.setattr(projection.Filter, "on_table", watched)
+    with Dataflow(spark, runner="local") as flow:
+        wide, session = flow.input("wide", "k long, a long, b long, c string")
+        found = wide.where("a > 1").where("b < 9").groupBy("k").agg(F.max("a").alias("a")).keep()
+        for rows in (2, 5000):
+            session.insert(pa.table({
+                "k": [0] * rows, "a": range(rows), "b": [0] * rows, "c": ["x"] * rows}))
+            flow.advance_to(flow.session("wide").time() + 1)
+        assert found.at().collect() == [(0, 4999)]
+    many = {frozenset(names) - {TIME, DIFF} for rows, names in given if rows > 2000}
+    assert many == {frozenset("kab"), frozenset("ka")}
 
 
 def test_names(spark, updates):

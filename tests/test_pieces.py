@@ -340,6 +340,18 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
         assert largest["rows"] <= 2 * PIECE
 
 
+def test_pairs_are_made_in_pieces_where_there_is_room_for_more(another, largest, monkeypatch):
+    monkeypatch.setattr(read, "PAIRS", PIECE)
+    flow, pairs, left_in, right_in = exploding(another, "local")
+    with flow:
+        sums = pairs.groupBy("x").agg(F.min("y").alias("y")).keep()
+        left_in.close()
+        right_in.close()
+        flow.step()
+        assert sums.at().count() == 400
+    assert largest["made"] > 100 and largest["rows"] <= 2 * PIECE
+
+
 @pytest.mark.parametrize("anti", [False, True])
 def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
     with Dataflow(small, runner="local", buckets=1) as flow:

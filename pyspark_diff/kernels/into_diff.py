@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_diff.kernels.accumulators import Accumulator, tally
 from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of
 from pyspark_diff.kernels.order import ranked
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Updates
 
 
 def into_diff(

@@ -4,9 +4,9 @@ For numbers ``v`` and ``order = order_of(v)``::
 
     v[order] ascends;   rows of one number stay as they are
 
-The upper bits of a number and its row make one integer. These are sorted by as many of these bits as
-tell so many rows apart, and few are in a wrong place then: 6 million hashes take 0.15 s, where a
-sort of rows by their numbers takes 0.8 s.
+The upper bits of a number and its row make one integer. These are sorted by as many of the bits as
+tell so many rows apart, and few are in a wrong place then: 6 million hashes take 0.06 to 0.2 s,
+where a sort of rows by their numbers takes 0.8 s.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.jit import inlined, kernel
 from pyspark_diff.kernels.order import DENSE, ranked, starts_of, to_begins
 from pyspark_diff.kernels.updates import Int64, PerRow, spread
 

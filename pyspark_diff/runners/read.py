@@ -54,6 +54,11 @@ from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
+#: So many pairs of a bucket are made at once, also where there is room for more: 10^8 pairs that
+#: are added up take a fourth of the time and of the memory that they take in pieces of 40 million,
+#: as memory that nobody has used yet costs more than what is done in it.
+PAIRS = 1 << 22
+
 
 @dataclass(frozen=True)
 class Read:
@@ -140,7 +145,7 @@ class Read:
         most = fitting(list(chain(*self._files(bucket))), self.most)
         if isinstance(self.kernel, BilinearKernel):
             width = sum(view.width(bucket) for view in self.views)
-            most = max(1, min(most, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
+            most = max(1, min(most, PAIRS, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
         return self if most == self.most else replace(self, most=most)
 
     def ranges(self, bucket: int) -> list[Keys]:

@@ -1,0 +1,115 @@
+"""Rows in the order of numbers, and decimals in 64 bits, against numpy and Arrow."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pyspark_diff.kernels import decimals, order
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+#: Numbers that lie together, apart, in few places, and where upper bits tell little.
+KINDS = {
+    "hashes": lambda choose, n: choose.integers(LEAST, MOST, n, endpoint=True),
+    "dense": lambda choose, n: choose.integers(-5, n, n),
+    "few": lambda choose, n: choose.integers(LEAST, MOST, 7, endpoint=True)[
+        choose.integers(0, 7, n)],
+    "one": lambda choose, n: np.full(n, LEAST),
+    "one far off": lambda choose, n: np.append(choose.integers(0, 10**9, n - 1), MOST),
+    "ends": lambda choose, n: choose.choice(np.array([LEAST, LEAST + 1, -1, 0, 1, MOST]), n),
+    "alike but for the lowest bits": lambda choose, n: (
+        choose.integers(0, 40, n) << 56) + choose.integers(0, 30, n),
+    "in order": lambda choose, n: np.sort(choose.integers(LEAST, MOST, n, endpoint=True)),
+    "backwards": lambda choose, n: np.arange(n)[::-1] * 3,
+}
+
+
+@given(st.sampled_from(sorted(KINDS)), st.sampled_from([1, 2, 4095, 4096, 5000, 70_000]),
+       st.integers(0, 2**32 - 1))
+@example("one far off", 5000, 0)
+@example("alike but for the lowest bits", 70_000, 1)
+@example("hashes", 70_000, 2)
+@example("ends", 5000, 3)
+def test_rows_are_in_order(kind, rows, seed):
+    values = KINDS[kind](np.random.default_rng(seed), rows).astype(np.int64)
+    before = values.copy()
+    assert (order.order_of(values) == np.argsort(values, kind="stable")).all()
+    found, rank = np.unique(values, return_inverse=True)
+    assert (order.distinct(values) == found).all()
+    ours, ranks = order.ranked(values)
+    assert (ours == found).all() and (ranks == rank).all() and ranks.dtype == np.int64
+    assert (values == before).all()
+
+
+def test_no_rows_are_in_order():
+    none = np.empty(0, np.int64)
+    assert not order.order_of(none).size and not order.distinct(none).size
+    assert not order.starts_of(none).size and not order.ranked(none)[1].size
+
+
+def test_rows_that_upper_bits_do_not_tell_are_left_to_a_sort(monkeypatch):
+    """A million rows that each pass a thousand others would take minutes."""
+    values = np.append(np.arange(100_000)[::-1], MOST)
+    asked = []
+    monkeypatch.setattr(order.np, "argsort", lambda *a, **k: asked.append(1) or _argsort(*a, **k))
+    assert (order.order_of(values) == _argsort(values, kind="stable")).all() and asked
+
+
+_argsort = np.argsort
+
+
+@st.composite
+def columns(draw, rows):
+    digits = draw(st.integers(1, 18))
+    scale = draw(st.integers(0, digits))
+    most = 10**digits - 1
+    few = draw(st.lists(st.integers(-most, most) | st.sampled_from([0, 1, -1, most, -most]),
+                        min_size=1, max_size=9))
+    unscaled = (few * rows)[:rows]
+    kind = pa.decimal128(digits, scale)
+    return pa.array([Decimal(n).scaleb(-scale) for n in unscaled], kind)
+
+
+ARROW = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
+
+
+@given(st.data(), st.sampled_from("+-*"), st.booleans())
+def test_decimals_are_arrows(data, name, shared):
+    first = data.draw(columns(300)).slice(7)
+    second = data.draw(columns(300)).slice(7)
+    expected = ARROW[name](first, second[0] if shared else second)
+    found = decimals.computed(name, first, second[0] if shared else second, expected.type)
+    if found is None:
+        # Digits of a sum that could leave 64 bits are left to Arrow.
+        assert name != "*" and max(
+            side.type.precision + expected.type.scale - side.type.scale
+            for side in (first, second)
+        ) > 18
+        return
+    found.validate(full=True)
+    assert found.equals(expected)
+
+
+@pytest.mark.parametrize("first", [
+    pa.array([Decimal(1)] * 10, pa.decimal128(3, 0)),  # few
+    pa.array([None, *[Decimal(1)] * 300], pa.decimal128(3, 0)),
+    pa.array([Decimal(10**20)] * 300, pa.decimal128(21, 0)),
+    pa.array([Decimal(1)] * 300, pa.decimal256(3, 0)),
+    pa.array([1] * 300),
+], ids=["few", "null", "large", "wide", "integers"])
+def test_what_does_not_fit_is_left_to_arrow(first):
+    assert decimals.computed("*", first, first, pa.decimal128(38, 0)) is None
+    assert decimals.computed("+", first, first, pa.decimal128(38, 0)) is None
+
+
+def test_values_decide_and_not_the_type():
+    wide = pa.array([Decimal(10**17)] * 300, pa.decimal128(30, 0))
+    found = decimals.computed("*", wide, wide, pa.decimal128(38, 0))
+    assert found[5].as_py() == 10**34
