@@ -71,13 +71,14 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_aggregates": 5, "test_background": 3, "test_bad_input": 3, "test_blueprint": 2,
-    "test_catch_up": 2, "test_columns": 2, "test_combined_aggregates": 4, "test_commit": 2,
-    "test_commits": 3, "test_computed": 2, "test_data_source": 6, "test_discard": 2,
-    "test_graphs": 2, "test_graphx": 2, "test_growth": 2, "test_handles": 2, "test_indexed_loop": 2,
-    "test_iterate": 2, "test_joins": 6, "test_many_rows": 2, "test_nothing": 2, "test_parquet": 3,
-    "test_pieces": 3, "test_sinks": 2, "test_skew": 5, "test_sources": 4, "test_step": 2,
-    "test_storage": 2, "test_tables": 3, "test_types": 6,
+    "test_aggregates": 8, "test_background": 4, "test_bad_input": 5, "test_blueprint": 3,
+    "test_catch_up": 4, "test_columns": 4, "test_combined_aggregates": 6, "test_commit": 3,
+    "test_commits": 3, "test_computed": 3, "test_constants": 2, "test_data_source": 10,
+    "test_discard": 4, "test_graphs": 3, "test_graphx": 4, "test_growth": 3, "test_handles": 3,
+    "test_indexed_loop": 3, "test_iterate": 3, "test_joins": 9, "test_many_rows": 3,
+    "test_nothing": 4, "test_parquet": 5, "test_pieces": 4, "test_plain_columns": 2,
+    "test_sinks": 3, "test_skew": 5, "test_sources": 6, "test_step": 3, "test_storage": 3,
+    "test_tables": 5, "test_types": 9,
 }
 
 
