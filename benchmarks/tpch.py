@@ -155,18 +155,36 @@ def plain_seconds(spark: SparkSession, numbers: list[int], stream: Stream) -> li
             frame.unpersist()
 
 
+def stream_of(numbers: list[int], scale: float, options: argparse.Namespace) -> Stream:
+    """What some queries read, at a scale factor."""
+    columns = run.columns_of(numbers, generated(scale, options.cache))
+    for name, key in ORDER.items():
+        if name in columns:
+            columns[name] = list(dict.fromkeys([key, *columns[name]]))
+    return Stream(scale, columns, options.deletes, options.cache)
+
+
+def changed_at(
+    spark: SparkSession, numbers: list[int], scale: float, options: argparse.Namespace
+) -> float:
+    """Milliseconds of a changed order at another scale factor."""
+    stream = stream_of(numbers, scale, options)
+    with Dataflow(spark) as flow:
+        answers = Answers(spark, flow, numbers, stream)
+        answers.take(stream.rounds, stream.rounds)
+        return statistics.median(answers.change()) * 1e3
+
+
 def run_queries(
     spark: SparkSession, numbers: list[int], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Some queries in one dataflow, in all rows, and in plain Spark."""
-    columns = run.columns_of(numbers, generated(options.scale, options.cache))
-    for name, key in ORDER.items():
-        if name in columns:
-            columns[name] = list(dict.fromkeys([key, *columns[name]]))
-    stream = Stream(options.scale, columns, options.deletes, options.cache)
+    stream = stream_of(numbers, options.scale, options)
     plain = plain_seconds(spark, numbers, stream)
     rows = []
-    for physical in (min(one or stream.rounds, stream.rounds) for one in options.physical):
+    for physical in dict.fromkeys(
+        min(one or stream.rounds, stream.rounds) for one in options.physical
+    ):
         for apart in (False, True):
             whole = physical == stream.rounds
             row = one_row(
@@ -198,6 +216,8 @@ def main() -> None:
     parser.add_argument("--deletes", action="store_true", help="orders go, and come back")
     parser.add_argument("--together", action="store_true",
                         help="also all these queries in one dataflow")
+    parser.add_argument("--smaller", type=float, default=0.1, metavar="SCALE",
+                        help="changed orders also at this scale factor; 0 for none")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a row")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where tables are kept")
     parser.add_argument("--json", default="benchmarks/results/tpch.json")
@@ -212,11 +232,26 @@ def main() -> None:
         print(f"queries {group}, to warm up", flush=True)
         run_queries(spark, group, warm)
         print(f"queries {group}", flush=True)
-        results.append(run_queries(spark, group, options))
+        found = run_queries(spark, group, options)
+        changed = found["rows"][0].get("changed_order_ms")
+        if options.smaller and changed:
+            found["changed_order_over_smaller"] = round(
+                changed / changed_at(spark, group, options.smaller, options), 2)
+        results.append(found)
         save(options.json, {"scale": options.scale, "runs": results})
     print(table([summary(result) for result in results]))
+    if options.together:
+        *alone, together = ([row["seconds"] for row in result["rows"]] for result in results)
+        for name, took, *parts in zip(map(named, results[0]["rows"]), together, *alone):
+            if all(isinstance(part, float) for part in (took, *parts)):
+                print(f"{name}: together {took / sum(parts):.2f} of the sum, {sum(parts):.1f} s")
     if not all(row.get("right", True) for result in results for row in result["rows"]):
         raise SystemExit("an answer differs from DuckDB's")
+
+
+def named(row: dict[str, Any]) -> str:
+    """What a row took, and how."""
+    return f"{row['physical']:,} {row['times']}"
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
@@ -226,8 +261,9 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "plain s": round(sum(result["plain_seconds"]), 2),
     }
     for row in result["rows"]:
-        found[f"{row['physical']:,} {row['times']}"] = row["seconds"]
+        found[named(row)] = row["seconds"]
     return {**found, "changed order ms": result["rows"][0].get("changed_order_ms"),
+            "over that at the smaller scale": result.get("changed_order_over_smaller"),
             "plain / changed order": result["plain_over_changed_order"]}
 
 
