@@ -8,6 +8,7 @@ Histories insert and delete edges, roots and nodes without edges. No oracle is i
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -137,10 +138,99 @@ def voted(now: Standing) -> Any:
     return labels.items()
 
 
+def numbers(now: Standing) -> Any:
+    graph = now.directed()
+    return {(n, graph.in_degree(n), graph.out_degree(n), graph.degree(n)) for n in graph}
+
+
+def with_parents(now: Standing) -> Any:
+    away = dict(hops(now))
+    before = {
+        node: min((src for src, dst, _ in now.edges if dst == node and away.get(src) == n - 1),
+                  default=None)
+        for node, n in away.items()
+    }
+    return {(node, n, before[node] if n else None) for node, n in away.items()}
+
+
+def lengths(now: Standing) -> Any:
+    """Distances with thirds as weights, added up from the root on."""
+    graph = now.directed()
+    graph.add_nodes_from(now.roots)
+    for *_, edge in graph.edges(data=True):
+        edge["third"] = edge["weight"] / 3
+    if not now.roots:
+        return {}.items()
+    found = nx.multi_source_dijkstra_path_length(graph, set(now.roots), weight="third")
+    return {(node, float(n)) for node, n in found.items()}
+
+
+def clustered_both_ways(now: Standing) -> Any:
+    graph, ways = now.simple(), {(a, b) for a, b, _ in now.edges if a != b}
+    found = set()
+    for node in graph:
+        near = set(graph[node])
+        edges = sum(a in near and b in near for a, b in ways)
+        pairs = len(near) * (len(near) - 1)
+        found.add((node, len(near), edges, edges / pairs if pairs else 0.0))
+    return found
+
+
+def voted_both_ways(now: Standing) -> Any:
+    ways = {(a, b) for a, b, _ in now.edges if a != b}
+    labels = {node: node for node in now.nodes}
+    for _ in range(4):
+        before = dict(labels)
+        for node in labels:
+            votes = Counter(before[b if a == node else a] for a, b in ways if node in (a, b))
+            if votes:
+                labels[node] = min(votes, key=lambda label: (-votes[label], label))
+    return labels.items()
+
+
+def surfers(now: Standing, personal: Any = None, rounds: int = 3, reset: float = 0.15) -> Any:
+    """Parts of 2**-52, each share rounded down."""
+    whole, degree = 2**52, Counter(src for src, _, _ in now.edges.elements())
+    starts = now.nodes if personal is None else now.nodes & personal
+    rank = dict.fromkeys(now.nodes, 0)
+    rank.update(dict.fromkeys(starts, whole // max(1, len(starts))))
+    for _ in range(rounds):
+        lost = sum(n for node, n in rank.items() if not degree[node])
+        found = dict.fromkeys(now.nodes, 0)
+        for node in starts:
+            found[node] += math.floor((whole * reset + lost * (1 - reset)) / len(starts))
+        for src, dst, _ in now.edges.elements():
+            found[dst] += math.floor(rank[src] * (1 - reset) / degree[src])
+        rank = found
+    return {(node, n / whole) for node, n in rank.items()}
+
+
 Program = Callable[[Any], DiffFrame]
 ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
     "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
     "bfs": (lambda g: graphs.bfs(g.edges, g.roots), hops),
+    "bfs_with_parents": (lambda g: graphs.bfs(g.edges, g.roots, parents=True), with_parents),
+    "degrees": (lambda g: graphs.degrees(g.edges, g.alone), numbers),
+    "shortest_paths_of_doubles": (
+        lambda g: graphs.shortest_paths(
+            g.edges.withColumn("weight", F.col("weight") / F.lit(3.0)), g.roots),
+        lengths,
+    ),
+    "local_clustering_directed": (
+        lambda g: graphs.local_clustering(g.edges, g.alone, directed=True), clustered_both_ways
+    ),
+    "label_propagation_directed": (
+        lambda g: graphs.label_propagation(g.edges, g.alone, rounds=4, directed=True),
+        voted_both_ways,
+    ),
+    "pagerank_of_one": (
+        lambda g: graphs.pagerank(g.edges, g.alone, rounds=3, reset_probability=0.15), surfers
+    ),
+    "pagerank_personal": (
+        lambda g: graphs.pagerank(
+            g.edges, g.alone, rounds=3, reset_probability=0.15, personal=g.roots),
+        lambda now: surfers(now, now.roots),
+    ),
     "shortest_paths": (lambda g: graphs.shortest_paths(g.edges, g.roots), distances),
     "shortest_paths_per_source": (
         lambda g: graphs.shortest_paths(g.edges, g.roots, per_source=True), each_distance
@@ -485,3 +575,60 @@ def test_bad_input_is_refused(spark, case):
     make, message = BAD[case]
     with pytest.raises(SchemaError, match=message):
         make(edges, of_rows(spark, "node long", (1,)))
+
+
+def test_ranks_that_add_up_to_one_are_networkxs(spark):
+    choice = random.Random(5)
+    rows = [(choice.randrange(30), choice.randrange(30)) for _ in range(70)]
+    graph = nx.MultiDiGraph(rows)
+    for personal in (None, [1, 2, 77]):
+        found = dict(collected(graphs.pagerank(
+            of_rows(spark, "src long, dst long", *rows), rounds=80, reset_probability=0.2,
+            personal=personal,
+        )))
+        rank = dict.fromkeys(graph, 1 / len(graph))
+        starts = {n: 1 for n in graph} if personal is None else {1: 1, 2: 1}
+        for _ in range(200):
+            lost = sum(rank[n] for n in graph if not graph.out_degree(n))
+            rank = {
+                n: (0.2 + 0.8 * lost) * starts.get(n, 0) / len(starts)
+                + 0.8 * sum(rank[m] / graph.out_degree(m) for m, _ in graph.in_edges(n))
+                for n in graph
+            }
+        assert found == pytest.approx(rank, abs=1e-7) and sum(found.values()) <= 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_nodes_may_be_listed(spark, within):
+    rows = [("a", "b"), ("b", "c")]
+    if not within:
+        edges = of_rows(spark, "src string, dst string", *rows)
+        assert collected(graphs.bfs(edges, ["b"])) == [("b", 0), ("c", 1)]
+        assert collected(graphs.reachability(edges, {"c"})) == [("c",)]
+        assert collected(graphs.connected_components(edges, ("z",)))[-1] == ("z", "z")
+        return
+    with Dataflow(spark) as flow:
+        edges, session = flow.input("edges", "src string, dst string")
+        found = graphs.bfs(edges, ["b"]).keep()
+        session.insert(rows)
+        flow.advance_to(1)
+        assert collected(found, 0) == [("b", 0), ("c", 1)]
+        session.remove(rows[1:])
+        flow.advance_to(2)
+        assert collected(found, 1) == [("b", 0)]
+
+
+def test_what_is_no_list_of_nodes_is_told(spark):
+    edges = of_rows(spark, "src long, dst long", (1, 2))
+    with pytest.raises(SchemaError, match="the roots must have ids of the type.*bigint.*'x'"):
+        graphs.bfs(edges, ["x"])
+    days = spark.sql("select 1 src, 2 dst, date'2024-01-01' time, 1 diff")
+    with pytest.raises(SchemaError, match="times of this graph are of type date"):
+        graphs.bfs(DiffFrame(days), [1])
+    for wrong in (0, 1, True, "x", 1.5):
+        with pytest.raises(SchemaError, match="above 0 and below 1"):
+            graphs.pagerank(edges, reset_probability=wrong)
+    with pytest.raises(SchemaError, match="needs reset_probability"):
+        graphs.pagerank(edges, personal=[1])
+    with pytest.raises(SchemaError, match="number of rounds"):
+        graphs.pagerank(edges, reset_probability=0.1, rounds=None)

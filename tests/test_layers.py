@@ -67,9 +67,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
     ),
     "graphs": frozenset(
-        "bfs clustering connected_components edges k_core label_propagation neighbours pagerank "
-        "propagation reachability shortest_paths strongly_connected_components transitive_closure "
-        "triangles".split()
+        "bfs clustering connected_components degrees edges k_core label_propagation neighbours "
+        "pagerank propagation reachability shortest_paths strongly_connected_components "
+        "transitive_closure triangles".split()
     ),
     "sources": frozenset(
         "delta files iceberg inbox logs snapshots streams tables versioned".split()

@@ -14,6 +14,7 @@ Edges are a collection with columns ``src`` and ``dst``, or anything with ``vert
 from pyspark_diff.graphs.bfs import bfs
 from pyspark_diff.graphs.clustering import local_clustering
 from pyspark_diff.graphs.connected_components import connected_components
+from pyspark_diff.graphs.degrees import degrees
 from pyspark_diff.graphs.edges import edges_of, nodes_of
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
@@ -27,6 +28,7 @@ from pyspark_diff.graphs.triangles import triangles
 __all__ = [
     "bfs",
     "connected_components",
+    "degrees",
     "edges_of",
     "k_core",
     "k_core_nodes",

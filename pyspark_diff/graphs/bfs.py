@@ -10,15 +10,19 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import edges_of, ids_of
 
 
-def bfs(edges: Any, roots: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:
+def bfs(
+    edges: Any, roots: Any, *, parents: bool = False, src: str = "src", dst: str = "dst"
+) -> DiffFrame:
     """The number of edges from the nearest root to each node that can be reached.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Directed. Parallel edges and self-loops make no difference.
-    roots : DiffFrame or DataFrame
+    roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
+    parents : bool
+        Also tell the way: which node comes before each.
     src, dst : str
         The columns of an edge's ends.
 
@@ -26,7 +30,9 @@ def bfs(edges: Any, roots: Any, *, src: str = "src", dst: str = "dst") -> DiffFr
     -------
     DiffFrame
         ``node``, each once, and ``distance`` (long). A root has distance 0, whether it has edges
-        or not; nodes that cannot be reached have no row.
+        or not; nodes that cannot be reached have no row. With `parents` also ``parent``, of the
+        type of ``node``: of the nodes with an edge to it that are one edge nearer to a root the
+        least, and null for a root. From parent to parent that is a shortest way back.
 
     Raises
     ------
@@ -64,4 +70,19 @@ def bfs(edges: Any, roots: Any, *, src: str = "src", dst: str = "dst") -> DiffFr
         longer = moved.select("other", (F.col("distance") + 1).alias("distance"))
         return start.union(longer).top_k(1, "distance", per="node")
 
-    return start.iterate(further, name="bfs")
+    reached = start.iterate(further, name="bfs")
+    return _with_parents(reached, arcs) if parents else reached
+
+
+def _with_parents(reached: DiffFrame, arcs: DiffFrame) -> DiffFrame:
+    """The node before each."""
+    nearer = reached.join(arcs, "node").select(
+        F.col("other").alias("node"), (F.col("distance") + 1).alias("distance"),
+        F.col("node").alias("parent"),
+    )
+    first = nearer.join(reached, ["node", "distance"]).groupBy("node", "distance").agg(
+        F.min("parent").alias("parent")
+    )
+    kind = reached.schema["node"].dataType
+    roots = reached.where("distance = 0").withColumn("parent", F.lit(None).cast(kind))
+    return roots.union(first)

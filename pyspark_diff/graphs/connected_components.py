@@ -20,7 +20,7 @@ def connected_components(
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Taken as undirected. Parallel edges and self-loops make no difference, but the end of a
         self-loop is a node.
-    nodes : DiffFrame or DataFrame, optional
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     src, dst : str

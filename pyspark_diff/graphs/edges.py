@@ -13,15 +13,19 @@ beginning. All parts of one graph must have times of one
 type, as for every other operator of two collections.
 
 A graph's nodes are the ends of its edges, its vertices, and the nodes that are given beside it.
+Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
+frame of them.
 Their ids are of any type that has an order. A null is no node: filter such edges out before.
 """
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Collection, Sequence
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
@@ -87,7 +91,7 @@ def nodes_of(
     Parameters
     ----------
     graph : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-    nodes : DiffFrame or DataFrame, optional
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` or ``id``.
     src, dst : str
         The columns of the two ends.
@@ -130,6 +134,8 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     SchemaError
         If there is no such column, or its type is not that of the edges' ends.
     """
+    if isinstance(nodes, (list, tuple, set, frozenset)):
+        nodes = _listed(nodes, edges, what)
     spark, there = edges._collection.spark, getattr(nodes, "columns", ())
     name = next((name for name in _IDS if meant_by(name, there, spark)), _IDS[0])
     advice = "rename the one with the ids to 'node'"
@@ -141,6 +147,28 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
             f"{theirs.simpleString()}; {name!r} is {ours.simpleString()}: cast one"
         )
     return found
+
+
+def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
+    """A static frame of ids that are given one by one."""
+    kind, time = edges.schema["src"].dataType, edges._node.time_type.kind
+    if edges._collection.flow is None and not isinstance(time, T.IntegralType):
+        raise SchemaError(
+            f"{what} are given as a list, which is there from time 0 on, and times of this graph "
+            f"are of type {time.simpleString()}: give a frame with the columns 'node', 'time' and "
+            "'diff'"
+        )
+    schema = T.StructType([T.StructField("node", kind)])
+    try:
+        found = edges._collection.spark.createDataFrame([(one,) for one in ids], schema)
+    except (PySparkException, TypeError, ValueError) as error:
+        raise SchemaError(
+            f"{what} must have ids of the type of the edges' ends, which is "
+            f"{kind.simpleString()}: {error}"
+        ) from error
+    if edges._collection.flow is not None:
+        return found
+    return found.withColumns({"time": F.lit(0).cast(time), "diff": F.lit(1)})
 
 
 def at_least_one(value: Any, name: str) -> int:

@@ -17,6 +17,16 @@ def both_ways(edges: DiffFrame) -> DiffFrame:
     return edges.union(edges.select("dst", "src")).toDF("node", "other")
 
 
+def one_way_each(edges: DiffFrame) -> DiffFrame:
+    """The two ends of an edge in order, as often as there are ways between them: one or two.
+
+    Parallel edges are one way, and self-loops none.
+    """
+    once = edges.where(F.col("src") != F.col("dst")).distinct()
+    up = once.where(F.col("src") < F.col("dst"))
+    return up.union(once.where(F.col("src") > F.col("dst")).select("dst", "src"))
+
+
 def simple(edges: DiffFrame) -> DiffFrame:
     """The undirected simple graph: each pair of neighbours once, with ``src < dst``.
 

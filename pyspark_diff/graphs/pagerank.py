@@ -1,4 +1,7 @@
-"""PageRank in whole numbers: surfers who follow links, exact at every time."""
+"""PageRank in whole numbers: surfers who follow links, exact at every time.
+
+Ranks that add up to one are counted so as well, in parts of 2**-52.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.graphs.edges import at_least_one, graph_of
+from pyspark_diff.graphs.edges import at_least_one, graph_of, ids_of
 
 #: Surfers that start anew at each node in every round.
 RESET = 1_000_000
 #: Surfers at each node in the beginning, when the number of rounds is given: as many as there are
 #: at each on average when no surfer gets lost.
 START = 6 * RESET
+#: All surfers where ranks add up to one: so many are counted exactly by doubles, too.
+ALL = 1 << 52
 
 
 def pagerank(
@@ -21,6 +27,8 @@ def pagerank(
     nodes: Any = None,
     *,
     rounds: int | None = 20,
+    reset_probability: float | None = None,
+    personal: Any = None,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -39,24 +47,30 @@ def pagerank(
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Directed. Parallel edges count as often as they are there, and self-loops count.
-    nodes : DiffFrame or DataFrame, optional
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     rounds : int, optional
         So many rounds, from ``rank = 6,000,000`` for each node. With None, rounds until nothing
         changes, from ``rank = 1,000,000``.
+    reset_probability : float, optional
+        Above 0 and below 1. Ranks are doubles that add up to one then: see below.
+    personal : DiffFrame, DataFrame or sequence of ids, optional
+        With `reset_probability`: where surfers start, and start anew. All nodes if not given; of
+        those given the ones that are nodes of the graph count.
     src, dst : str
         The columns of an edge's ends.
 
     Returns
     -------
     DiffFrame
-        ``node``, each once, and ``rank`` (long).
+        ``node``, each once, and ``rank`` (long; double with `reset_probability`).
 
     Raises
     ------
     SchemaError
-        If a column is missing, types differ, or ``rounds`` is not a positive whole number.
+        If a column is missing, types differ, ``rounds`` is not a positive whole number,
+        ``reset_probability`` is no probability, or ``personal`` is given without it.
 
     Notes
     -----
@@ -68,10 +82,22 @@ def pagerank(
     6,000,000 they may go round in circles: on two nodes with edges to each other remainders can
     swap places for ever.) It takes about 85 rounds until less than one surfer moves.
 
+    With a reset probability r, and n nodes at which surfers start, ``rank = 1 / n`` at first, and
+    in each round::
+
+        rank(v) := (r + (1 - r) * lost) / n + (1 - r) * sum over edges (u, v) of rank(u) / d(u)
+        lost    := sum of rank(u) over the nodes u without an edge from them
+
+    where the first part is only for nodes at which surfers start. That is what GraphX, networkx and
+    Graphalytics compute. Ranks are counted in parts of 2**-52 and each share is rounded down to
+    one, so that sums are exact: in a graph of m edges and as many nodes a rank is too small by at
+    most some ``m * rounds * 2**-52``, and the same whatever came and went before.
+
     A change of one edge changes the ranks of all nodes that its end reaches, so with many rounds it
     costs about as much as all of them.
     Source: Page, Brin, Motwani, Winograd, "The PageRank citation ranking: bringing order to the
-    web", Stanford InfoLab 1999; differential-dataflow ``examples/pagerank.rs``.
+    web", Stanford InfoLab 1999; differential-dataflow ``examples/pagerank.rs``; with a reset
+    probability Iosup and others, "LDBC Graphalytics", VLDB 9(13), 2016.
 
     Examples
     --------
@@ -85,6 +111,14 @@ def pagerank(
     """
     limit = None if rounds is None else at_least_one(rounds, "rounds")
     found, every = graph_of(edges, nodes, src=src, dst=dst)
+    if reset_probability is not None:
+        return _adding_up_to_one(
+            found, every, limit, _probability(reset_probability),
+            every if personal is None
+            else ids_of(personal, found, "personal").distinct().semijoin(every, "node"),
+        )
+    if personal is not None:
+        raise SchemaError("personal=... needs reset_probability=...: how often surfers start anew")
     arcs = found.toDF("node", "other")
     degrees = found.select("src").count().toDF("node", "degree")
     # Surfers that move are counted by the multiplicity of the node they are at.
@@ -101,3 +135,45 @@ def pagerank(
     if limit is None:
         return start.iterate(round_of, name="pagerank")
     return start.iterate(round_of, max_iterations=limit, on_limit="return", name="pagerank")
+
+
+def _adding_up_to_one(
+    edges: DiffFrame, every: DiffFrame, limit: int | None, reset: float, starts: DiffFrame
+) -> DiffFrame:
+    """The ranks with a reset probability."""
+    if limit is None:
+        raise SchemaError("with reset_probability=... the number of rounds has to be given")
+    arcs = edges.toDF("node", "other")
+    degrees = edges.select("src").count().toDF("node", "degree")
+    ends = every.antijoin(degrees, "node")
+    number = starts.agg(F.count("*").alias("n"))
+    # One row that each of these nodes is joined with.
+    begun = starts.crossJoin(number.hint("broadcast"))
+    none = every.withColumn("share", F.lit(0).cast("long"))
+    first = begun.select("node", F.expr(f"{ALL} div n").alias("share"))
+    share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
+
+    def summed(shares: DiffFrame) -> DiffFrame:
+        return shares.union(none).groupBy("node").agg(F.sum("share").alias("rank"))
+
+    def round_of(ranks: DiffFrame) -> DiffFrame:
+        leaving = ranks.join(degrees, "node").select("node", share.alias("share"))
+        arriving = leaving.join(arcs, "node").select("other", "share").toDF("node", "share")
+        lost = ranks.semijoin(ends, "node").agg(F.sum("rank").alias("lost"), empty=True)
+        anew = F.floor((F.lit(ALL * reset) + F.coalesce("lost", F.lit(0)) * F.lit(1 - reset))
+                       / F.col("n"))
+        given = begun.crossJoin(lost.hint("broadcast")).select("node", anew.alias("share"))
+        return summed(arriving.union(given))
+
+    ranks = summed(first).iterate(
+        round_of, max_iterations=limit, on_limit="return", name="pagerank"
+    )
+    return ranks.withColumn("rank", F.col("rank") / F.lit(float(ALL)))
+
+
+def _probability(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise SchemaError(
+            f"reset_probability must be a number above 0 and below 1, such as 0.15, not {value!r}"
+        )
+    return float(value)

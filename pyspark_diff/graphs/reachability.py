@@ -17,7 +17,7 @@ def reachability(
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Directed. Parallel edges and self-loops make no difference.
-    roots : DiffFrame or DataFrame
+    roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     src, dst : str
         The columns of an edge's ends.

@@ -29,11 +29,13 @@ def shortest_paths(
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Directed. Of parallel edges the lightest counts; self-loops make no difference.
-    sources : DiffFrame or DataFrame
+    sources : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
-        The column of weights: whole numbers, none of them negative or null. With a cycle of
-        negative weight there is no shortest way, and the step fails with a `StalledError`.
+        The column of weights: whole numbers, float or double, none of them negative or null. With
+        a cycle of negative weight there is no shortest way, and the step fails with a
+        `StalledError`. Doubles are added from the source on, edge by edge, so that a distance is
+        the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
     src, dst : str
@@ -42,14 +44,14 @@ def shortest_paths(
     Returns
     -------
     DiffFrame
-        ``node`` and ``distance`` (long), each node once; with ``per_source`` in front of them
-        ``source``, each pair once. A source has distance 0 from itself, whether it has edges or
-        not; nodes that cannot be reached have no row.
+        ``node`` and ``distance`` (long, or double), each node once; with ``per_source`` in front
+        of them ``source``, each pair once. A source has distance 0 from itself, whether it has
+        edges or not; nodes that cannot be reached have no row.
 
     Raises
     ------
     SchemaError
-        If a column is missing, types differ, or weights are not whole numbers.
+        If a column is missing, types differ, or weights are not such numbers.
 
     Notes
     -----
@@ -71,12 +73,12 @@ def shortest_paths(
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
     found = edges_of(edges, weight, src=src, dst=dst, beside=sources)
-    arcs = _with_long_weight(found.toDF("node", "other", "weight"), weight)
+    arcs = _widened(found.toDF("node", "other", "weight"), weight)
     start = ids_of(sources, found, "the sources").distinct()
     if per_source:
         start = start.withColumn("source", F.col("node")).select("source", "node")
     key = start.columns
-    start = start.withColumn("distance", F.lit(0).cast("long"))
+    start = start.withColumn("distance", F.lit(0).cast(arcs.schema["weight"].dataType))
 
     def further(near: DiffFrame) -> DiffFrame:
         moved = near.join(arcs, "node")
@@ -87,13 +89,15 @@ def shortest_paths(
     return start.iterate(further, name="shortest_paths")
 
 
-def _with_long_weight(arcs: DiffFrame, name: str) -> DiffFrame:
+def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
+    """The edges with weights that are long or double."""
     kind = arcs.schema["weight"].dataType
-    if not isinstance(kind, _WHOLE):
-        raise SchemaError(
-            f"weights must be whole numbers, so that sums are exact; {name!r} is "
-            f"{kind.simpleString()}: scale and cast it to long"
-        )
-    if isinstance(kind, T.LongType):
+    if isinstance(kind, (T.LongType, T.DoubleType)):
         return arcs
-    return arcs.withColumn("weight", F.col("weight").cast("long"))
+    if not isinstance(kind, (*_WHOLE, T.FloatType)):
+        raise SchemaError(
+            f"weights must be whole numbers, float or double; {name!r} is {kind.simpleString()}: "
+            "cast it to long, or to double"
+        )
+    to = "double" if isinstance(kind, T.FloatType) else "long"
+    return arcs.withColumn("weight", F.col("weight").cast(to))

@@ -21,7 +21,7 @@ def strongly_connected_components(
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
         Directed. Parallel edges and self-loops make no difference, but the end of a self-loop is a
         node.
-    nodes : DiffFrame or DataFrame, optional
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     src, dst : str

@@ -1,0 +1,62 @@
+"""Degrees: how many edges lead to a node, and from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import graph_of
+
+
+def degrees(edges: Any, nodes: Any = None, *, src: str = "src", dst: str = "dst") -> DiffFrame:
+    """The number of edges that lead to each node, and from it.
+
+    Parameters
+    ----------
+    edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
+        Directed. Parallel edges count as often as they are there; a self-loop leads to its node
+        and from it.
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
+        Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
+        of ``edges`` count without being named.
+    src, dst : str
+        The columns of an edge's ends.
+
+    Returns
+    -------
+    DiffFrame
+        ``node``, each once, and ``in_degree``, ``out_degree`` and ``degree``, their sum (long).
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, or types differ.
+
+    Notes
+    -----
+    A change of one edge costs what its two ends cost, however many edges they have.
+    Source: ``inDegrees``, ``outDegrees`` and ``degrees`` of GraphFrames.
+
+    Examples
+    --------
+    >>> from pyspark_diff.graphs import degrees
+    >>> edges = spark.createDataFrame([(1, 2), (1, 3), (3, 3)], "src long, dst long")
+    >>> sorted(tuple(row) for row in degrees(edges).at(0).collect())
+    [(1, 0, 2, 2), (2, 1, 0, 1), (3, 2, 1, 3)]
+    """
+    found, every = graph_of(edges, nodes, src=src, dst=dst)
+    # A record for each thing that counts, so that sums are all there is to keep.
+    parts = _counting(every, 0, 0).concat(
+        _counting(found.select("dst"), 1, 0), _counting(found.select("src"), 0, 1)
+    )
+    sums = parts.groupBy("node").agg(
+        F.sum("in_degree").alias("in_degree"), F.sum("out_degree").alias("out_degree")
+    )
+    return sums.withColumn("degree", F.col("in_degree") + F.col("out_degree"))
+
+
+def _counting(nodes: DiffFrame, arriving: int, leaving: int) -> DiffFrame:
+    named = nodes.toDF("node").withColumn("in_degree", F.lit(arriving))
+    return named.withColumn("out_degree", F.lit(leaving))
