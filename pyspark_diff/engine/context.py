@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Callable, Iterable, Mapping, Sequence
+from weakref import proxy
 
 import pyarrow as pa
 
@@ -92,7 +93,10 @@ class StepContext:
         return self.growth.graph
 
     def __post_init__(self) -> None:
-        self.spark_runner.around = lambda: self.live.job(self._label)
+        # It must not hold itself: all that it has read and made would stay until Python looks for
+        # cycles, and to look for them would be work of each step.
+        this = proxy(self)
+        self.spark_runner.around = lambda: this.live.job(this._label)
         self.local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
@@ -108,8 +112,8 @@ class StepContext:
         self.jobs = self.live.step
         self.directories: list[str] = []
         self.evaluation = Evaluation(
-            self.graph, self.settings, self.spark_runner, self.local, self._directory,
-            self.written,
+            self.graph, self.settings, self.spark_runner, self.local,
+            lambda name: this._directory(name), self.written,
         )
         #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
         self.touched: list[Node] | None = None
