@@ -33,7 +33,7 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from pyspark_diff.kernels.jit import interruptible
+from pyspark_diff.kernels.jit import interrupted, interruptible
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
@@ -271,6 +271,7 @@ class SteppingMethods(Parts):
                     "give the step a token of its own"
                 )
 
+    @interruptible()
     def _step(
         self, on_iteration: Watch | None, stop: Stop | None = None, token: str | None = None
     ) -> bool:
@@ -331,7 +332,7 @@ class SteppingMethods(Parts):
                     self._store.check_own(error)
                 if isinstance(error, (StorageError, MemoryError)):
                     raise
-                if not explain or watch is not None and watch.raised:
+                if not explain or watch is not None and watch.raised or interrupted(error):
                     raise
                 raise self._blame(stop).error(
                     error, arrivals, bool(self._state.rewinds)
@@ -343,7 +344,6 @@ class SteppingMethods(Parts):
             self._live.end(self._frontier)
             self._tidy()
 
-    @interruptible()
     def _commit(
         self,
         growth: Growth,
@@ -426,7 +426,6 @@ class SteppingMethods(Parts):
         self._state = after if after is old else self._lasting(after)
         return found
 
-    @interruptible()
     def _deliver(self) -> None:
         """Give consumers what they have not been given, each in order; none waits for another."""
         failed: dict[Node, Exception] = {}
