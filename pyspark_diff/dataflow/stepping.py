@@ -453,15 +453,19 @@ class SteppingMethods(Parts):
         if self._store is not None:
             self._state = self._store.committed(self._state)
         self._inputs.drop(self._state)
-        begun, old = self._begun, set(self._superseded)
+        begun, old, beside = self._begun, set(self._superseded), None
         if begun is not None and self._state.epoch == begun.state.epoch:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(begun.directories)
         elif begun is not None:
-            old |= begun.superseded | set(begun.written)
+            # Most steps merge nothing, and need all that there was before.
+            superseded = begun.before.paths(begun.touched, self._state)
+            if not superseded and not old:
+                beside = begun.before
+            old |= superseded | set(begun.written)
         if old:
             touched = None if begun is None or self._superseded else begun.touched
-            gone = old - self._state.paths(touched) - self._outputs.pinned
+            gone = old - self._state.paths(touched, beside) - self._outputs.pinned
             if self._store is not None:
                 # Older commits need what they name; when none does, a vacuum takes it away. What
                 # was written and is not in the state was in none.

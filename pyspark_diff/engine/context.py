@@ -117,8 +117,8 @@ class StepContext:
         )
         #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
         self.touched: list[Node] | None = None
-        #: Files that stood before, and those of them that nobody needs then go.
-        self.superseded: set[str] = set()
+        #: The state that it began with, with what is to be processed again.
+        self.before = self.state
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
@@ -140,7 +140,6 @@ class StepContext:
         others = len(self.parts) < len(self.graph.connected)
         if others:
             self.touched = [node for part in self.parts for node in part.nodes]
-        self.superseded = before.paths(self.touched)
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
             self.unshown = taken_back(before)
