@@ -121,9 +121,9 @@ def run(
 
     def follow(updates: pa.Table) -> None:
         degree, count, _, diff = (column.to_numpy() for column in updates.columns)
-        changes = np.bincount(degree, count * diff)
-        for key in changes.nonzero()[0].tolist():
-            found[key] = found.get(key, 0) + int(changes[key])
+        change = np.unique(degree, return_inverse=True)
+        for key, value in zip(change[0], np.bincount(change[1], count * diff)):
+            found[int(key)] = found.get(int(key), 0) + int(value)
 
     with Memory() as memory, Dataflow(spark) as flow:
         collection, session = flow.input("edges", "src long, dst long")
