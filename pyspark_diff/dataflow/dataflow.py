@@ -21,6 +21,7 @@ from pyspark_diff.dataflow.whole_history import whole_history
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import ConcurrentWriteError, StorageError
+from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.operators.node import Node
 from pyspark_diff.times import Antichain, meet_all
 
@@ -145,6 +146,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
         with self._lock:
             return self._outputs.hold(node, self._arrangement(node), time)
 
+    @interruptible()
     def _run_whole(self, node: Node) -> None:
         """Run the whole history of inputs that are given as frames, and keep ``node``."""
         self._keep(node)

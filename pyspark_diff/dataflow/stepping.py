@@ -33,7 +33,7 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from pyspark_diff.kernels.jit import interruptible
+from pyspark_diff.kernels.jit import interrupted, interruptible
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
@@ -271,6 +271,7 @@ class SteppingMethods(Parts):
                     "give the step a token of its own"
                 )
 
+    @interruptible()
     def _step(
         self, on_iteration: Watch | None, stop: Stop | None = None, token: str | None = None
     ) -> bool:
@@ -331,7 +332,7 @@ class SteppingMethods(Parts):
                     self._store.check_own(error)
                 if isinstance(error, (StorageError, MemoryError)):
                     raise
-                if not explain or watch is not None and watch.raised:
+                if not explain or watch is not None and watch.raised or interrupted(error):
                     raise
                 raise self._blame(stop).error(
                     error, arrivals, bool(self._state.rewinds)
@@ -343,7 +344,6 @@ class SteppingMethods(Parts):
             self._live.end(self._frontier)
             self._tidy()
 
-    @interruptible()
     def _commit(
         self,
         growth: Growth,
@@ -426,7 +426,6 @@ class SteppingMethods(Parts):
         self._state = after if after is old else self._lasting(after)
         return found
 
-    @interruptible()
     def _deliver(self) -> None:
         """Give consumers what they have not been given, each in order; none waits for another."""
         failed: dict[Node, Exception] = {}
@@ -454,15 +453,19 @@ class SteppingMethods(Parts):
         if self._store is not None:
             self._state = self._store.committed(self._state)
         self._inputs.drop(self._state)
-        begun, old = self._begun, set(self._superseded)
+        begun, old, beside = self._begun, set(self._superseded), None
         if begun is not None and self._state.epoch == begun.state.epoch:
             # Whole directories: buckets that were done before another one failed left files too.
             storage.remove_directories(begun.directories)
         elif begun is not None:
-            old |= begun.superseded | set(begun.written)
+            # Most steps merge nothing, and need all that there was before.
+            superseded = begun.before.paths(begun.touched, self._state)
+            if not superseded and not old:
+                beside = begun.before
+            old |= superseded | set(begun.written)
         if old:
             touched = None if begun is None or self._superseded else begun.touched
-            gone = old - self._state.paths(touched) - self._outputs.pinned
+            gone = old - self._state.paths(touched, beside) - self._outputs.pinned
             if self._store is not None:
                 # Older commits need what they name; when none does, a vacuum takes it away. What
                 # was written and is not in the state was in none.

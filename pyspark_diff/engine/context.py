@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Callable, Iterable, Mapping, Sequence
+from weakref import proxy
 
 import pyarrow as pa
 
@@ -92,7 +93,10 @@ class StepContext:
         return self.growth.graph
 
     def __post_init__(self) -> None:
-        self.spark_runner.around = lambda: self.live.job(self._label)
+        # It must not hold itself: all that it has read and made would stay until Python looks for
+        # cycles, and to look for them would be work of each step.
+        this = proxy(self)
+        self.spark_runner.around = lambda: this.live.job(this._label)
         self.local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
@@ -108,13 +112,13 @@ class StepContext:
         self.jobs = self.live.step
         self.directories: list[str] = []
         self.evaluation = Evaluation(
-            self.graph, self.settings, self.spark_runner, self.local, self._directory,
-            self.written,
+            self.graph, self.settings, self.spark_runner, self.local,
+            lambda name: this._directory(name), self.written,
         )
         #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
         self.touched: list[Node] | None = None
-        #: Files that stood before, and those of them that nobody needs then go.
-        self.superseded: set[str] = set()
+        #: The state that it began with, with what is to be processed again.
+        self.before = self.state
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
         #: Of inputs of changes by key: times and numbers of those that are of all keys.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
@@ -136,7 +140,6 @@ class StepContext:
         others = len(self.parts) < len(self.graph.connected)
         if others:
             self.touched = [node for part in self.parts for node in part.nodes]
-        self.superseded = before.paths(self.touched)
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
             self.unshown = taken_back(before)

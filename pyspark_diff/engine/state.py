@@ -189,22 +189,37 @@ class State:
     given_to: Mapping[str, Given] = field(default_factory=dict)
     lagging: Mapping[Node, Antichain] | None = None
 
-    def paths(self, nodes: Iterable[Node] | None = None) -> set[str]:
-        """Files that the state needs, or that some nodes need."""
+    def paths(
+        self, nodes: Iterable[Node] | None = None, beside: State | None = None
+    ) -> set[str]:
+        """Files that the state needs, or that some nodes need; beside another state without those
+        of batches of the same nodes that both have."""
 
         def of(held: Mapping[Node, _Held]) -> Iterable[_Held]:
             return held.values() if nodes is None else [held[n] for n in nodes if n in held]
 
-        # To bring a trace forward changes no file of it.
-        traces = self.traces.held if isinstance(self.traces, Traces) else self.traces
         found: set[str] = set()
-        for trace in of(traces):
-            found.update(*[batch.paths for batch in trace.batches])
+        if beside is None:
+            for trace in of(self._traces):
+                found.update(*[batch.paths for batch in trace.batches])
+        else:
+            others = beside._traces
+            for node in self._traces if nodes is None else nodes:
+                held, other = self._traces.get(node), others.get(node)
+                known = () if other is None else set(map(id, other.batches))
+                for batch in () if held is None else held.batches:
+                    if id(batch) not in known:
+                        found.update(batch.paths)
         for feeds in of(self.pending):
             found.update(path for feed in feeds for path in feed.source.paths)
         for arrivals in (*of(self.waiting), *of(self.recent)):
             found.update(path for arrival in arrivals for path in arrival.source.paths)
         return found
+
+    @property
+    def _traces(self) -> Mapping[Node, Trace]:
+        """To bring a trace forward changes no file of it."""
+        return self.traces.held if isinstance(self.traces, Traces) else self.traces
 
     @property
     def handed_over(self) -> bool:

@@ -323,5 +323,5 @@ class Step:
         if not context.compaction.needed(node, context.frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        brought = replace(trace, since=since)
+        brought = Trace(trace.lower, trace.upper, since, trace.batches)
         return brought, context.compaction.fences(node, context.frontiers)

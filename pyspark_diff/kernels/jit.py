@@ -291,5 +291,8 @@ def interruptible() -> Iterator[None]:
         raise
     finally:
         # Cut short here, `_take` stays, and goes on handing signals to what was there before.
-        if replaced is not None and signal.getsignal(signal.SIGINT) is _take:
-            signal.signal(signal.SIGINT, replaced)
+        if replaced is not None:
+            # What it was is asked in one go: Python takes microseconds for the name of a handler.
+            last = signal.signal(signal.SIGINT, replaced)
+            if last is not _take:
+                signal.signal(signal.SIGINT, last)

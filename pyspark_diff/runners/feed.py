@@ -203,4 +203,5 @@ class Feed:
 
     def then(self, stage: Stage) -> "Feed":
         """The feed with one more linear operator."""
-        return replace(self, chain=self.chain + (stage,))
+        # Not `replace`, which takes three times as long, in each step for each operator.
+        return Feed(self.source, (*self.chain, stage), self.lower, self.upper, self.until)

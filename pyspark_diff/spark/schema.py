@@ -378,7 +378,7 @@ class TimeType:
                 f"{self.kind.simpleString()}; cast it"
             )
 
-    @property
+    @cached_property  # asked for in each step, several times
     def arrow(self) -> pa.DataType:
         """Arrow type of the time column."""
         return arrow_type(self.kind)
