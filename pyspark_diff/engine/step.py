@@ -323,5 +323,5 @@ class Step:
         if not context.compaction.needed(node, context.frontiers, upper):
             return Trace(trace.lower, trace.upper, trace.upper), ()
         since = context.compaction.since(node, trace, context.frontiers, upper)
-        brought = Trace(trace.lower, trace.upper, since, trace.batches)
+        brought = replace(trace, since=since)
         return brought, context.compaction.fences(node, context.frontiers)

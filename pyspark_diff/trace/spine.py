@@ -100,7 +100,7 @@ class Trace:
         batches = self.batches
         if files:
             batches += (Batch(Description(self.upper, upper, since), files),)
-        return Trace(self.lower, upper, since, batches)
+        return replace(self, upper=upper, since=since, batches=batches)
 
     def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
         """The trace with some of the updates of an interval that it does not cover yet.
