@@ -898,15 +898,18 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
     library = Library()
     gc.unfreeze()  # other tests may have left something
     monkeypatch.setattr(memory, "_malloc", lambda: library)
-    for name in memory._SET_UP:
+    for name in (*memory._SET_UP, memory._ARROW):
         monkeypatch.delenv(name, raising=False)
+    pool = pa.default_memory_pool().backend_name
     kept = {**dict(memory._USUAL), **dict(memory._KEPT)}
     with pytest.raises(ZeroDivisionError):
         with memory.large_work():
             with memory.large_work():
                 assert library.settings == kept and gc.get_freeze_count()
             assert library.settings == kept and gc.get_freeze_count() and not library.trimmed
+            assert pa.default_memory_pool().backend_name == "system"
             1 / 0
+    assert pa.default_memory_pool().backend_name == pool
     assert library.settings == dict(memory._USUAL)
     assert library.trimmed == 1 and not gc.get_freeze_count()
     # What the user has chosen stays.
@@ -915,7 +918,7 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
     library.settings.clear()
     try:
         with memory.large_work():
-            assert not library.settings
+            assert not library.settings and pa.default_memory_pool().backend_name == pool
         assert gc.get_freeze_count()
     finally:
         gc.unfreeze()
@@ -1251,6 +1254,42 @@ def test_what_leaves_64_bits_is_seen(a, b):
     """Compiled, where a sum or product of signed numbers is taken never to wrap."""
     found = [not -2**63 <= made < 2**63 for made in (a + b, a * b)]
     assert _leaves(a, b) == (*found, abs(a - b) < 256)
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from([-(2**63), 1, 1, 2, 2**63 - 1]),
+                            st.sampled_from("abcdef"), st.integers(0, 9)), min_size=2),
+    diff=st.sampled_from([1, -3, 2**60]), mask=st.sampled_from([-1, 1]), ordered=st.booleans(),
+)
+def test_values_behind_hashes_are_consolidated_as_they_are(rows, diff, mask, ordered):
+    """As if they were numbered first, also where many have one key and two values one hash."""
+    rows = (sorted(rows) if ordered else rows) * 2
+    layout = Layout((pa.int64(),), value=Layout((pa.string(), pa.int64()), mask))
+    key, text, number = zip(*rows)
+    updates = layout.encode(
+        [pa.array(key, pa.int64()), pa.array(text), pa.array(number, pa.int64())], 4, diff)
+    with patch.object(consolidation, "FEW", 0):
+        with patch.object(consolidation, "_consolidate_hashed", lambda updates: None):
+            try:
+                expected = consolidate(updates)
+            except DiffOverflowError:
+                with pytest.raises(DiffOverflowError):
+                    consolidate(updates)
+                return
+        direct = consolidation._consolidate_hashed(updates)
+        found = consolidate(updates)
+    different = len(set(zip(text, number)))
+    collide = different > len(set(updates.val64.tolist()))
+    assert direct is not None or collide or diff * len(rows) >= 2**63
+    for ours, theirs in (found, expected), (direct or found, expected):
+        assert np.array_equal(ours.updates.key64, theirs.updates.key64)
+        assert np.array_equal(ours.updates.diffs(), theirs.updates.diffs())
+        assert ours.updates.time == theirs.updates.time == 4
+        assert np.array_equal(ours.starts, theirs.starts)
+        assert np.array_equal(ours.key_starts, theirs.key_starts)
+        if not collide:
+            assert layout.decode(ours.updates) == layout.decode(theirs.updates)
 
 
 @settings(max_examples=300)

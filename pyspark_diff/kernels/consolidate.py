@@ -24,7 +24,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.few import FEW, sums_of_few
 from pyspark_diff.kernels.grouping import group_records
-from pyspark_diff.kernels.order import ranked, starts_of
+from pyspark_diff.kernels.order import order_of_pairs, ranked, starts_of
 from pyspark_diff.kernels.sums import sum_by_code_and_time, sum_parts
 from pyspark_diff.kernels.updates import (
     Int64,
@@ -33,6 +33,7 @@ from pyspark_diff.kernels.updates import (
     Updates,
     concat,
     empty,
+    one_or_all,
     taken,
 )
 
@@ -158,28 +159,40 @@ def consolidate(updates: Updates) -> Grouped:
         found = _consolidate_few(updates)
         if found is not None:
             return found
+    if len(updates) > FEW and updates.columns is None and updates.values and (
+        updates.ordering is None
+    ):
+        found = _consolidate_hashed(updates)
+        if found is not None:
+            return found
     key, key_first = codes_of(updates.key64, updates.columns, None)
     if isinstance(updates.diff, DiffVectors):
         return _consolidate_vectors(updates, updates.diff, key, key_first)
     if updates.val64 is None:
         code, time, diff = sum_by_code_and_time(*span_of(key), updates.time, updates.diff)
-        rows = rows_of(updates, code, time, diff, key_first).placed(updates.coordinate)
+        rows = rows_of(updates, code, time, _narrowed(diff), key_first).placed(updates.coordinate)
         alone = not isinstance(time, np.ndarray)
         return Grouped(rows, np.arange(code.size) if alone else starts_of(code))
     value, value_first = codes_of(updates.val64, updates.values, updates.ordering)
     pairs = PairCodes(key, value)
     code, time, diff = sum_by_code_and_time(pairs.code, 0, pairs.span, updates.time, updates.diff)
     key, value = pairs.parts(code)
-    rows = rows_of(updates, key, time, diff, key_first)
+    diffs = _narrowed(diff)
+    rows = rows_of(updates, key, time, diffs, key_first)
     val64, values = value, None
     if value_first is not None and updates.values is not None:
         index = pa.array(value_first[value])
         val64 = updates.val64[value_first[value]]
         values = tuple(column.take(index) for column in updates.values)
     rows = Updates(
-        rows.key64, rows.columns, time, diff, val64, values, updates.ordering, updates.coordinate
+        rows.key64, rows.columns, time, diffs, val64, values, updates.ordering, updates.coordinate
     )
     return Grouped(rows, starts_of(code), starts_of(key))
+
+
+def _narrowed(diff: Int64) -> PerRow:
+    """Diffs of many rows as the one that all have: it is not moved, nor written for each."""
+    return one_or_all(diff) if diff.size >= sums.PARTITIONED else diff
 
 
 def _single(updates: Updates) -> Grouped:
@@ -223,6 +236,36 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
         None if value is None else values, None, updates.ordering, updates.coordinate,
     )
     return Grouped(rows, starts, None if value is None else key_starts)
+
+
+def _consolidate_hashed(updates: Updates) -> Grouped | None:
+    """As `consolidate`, of keys that are numbers with values behind hashes, all with one time and
+    one diff: rows are put in order as they are, nothing is numbered. None where it takes more."""
+    key, value, diff = updates.key64, updates.val64, updates.diff
+    if value is None or isinstance(updates.time, np.ndarray) or not isinstance(diff, int):
+        return None
+    if not diff or abs(diff) * key.size >= 2**63:
+        return None
+    order = order_of_pairs(key, value)
+    key, value = key[order], value[order]
+    new = np.ones(key.size, np.bool_)
+    np.not_equal(key[1:], key[:-1], out=new[1:])
+    key_starts = np.flatnonzero(new)
+    new[1:] |= value[1:] != value[:-1]
+    again = np.flatnonzero(~new)
+    diffs: PerRow = diff
+    if again.size:
+        if not rows_equal(updates.values or (), order[again - 1], order[again]).all():
+            return None  # two values with one hash
+        starts = np.flatnonzero(new)
+        diffs = one_or_all(np.diff(starts, append=key.size) * diff)
+        key_starts = np.searchsorted(starts, key_starts)
+        key, value, order = key[starts], value[starts], order[starts]
+    rows = Updates(
+        key, None, updates.time, diffs, value, taken(updates.values, order), None,
+        updates.coordinate,
+    )
+    return Grouped(rows, np.arange(key.size), key_starts)
 
 
 def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:

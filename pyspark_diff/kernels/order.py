@@ -49,6 +49,22 @@ def order_of(values: Int64) -> Int64:
     return np.argsort(values, kind="stable") if rows is None else rows
 
 
+def order_of_pairs(keys: Int64, values: Int64) -> Int64:
+    """The rows in the order of their keys, and those of a key in that of their values.
+
+    Rows of one key and one value come in any order.
+
+    Examples
+    --------
+    >>> order_of_pairs(np.array([5, 3, 5]), np.array([9, 0, 8]))
+    array([1, 2, 0])
+    """
+    ascend = bool((keys[1:] >= keys[:-1]).all())
+    order = np.arange(keys.size) if ascend else order_of(keys)
+    _order_within(order, keys, values)
+    return order
+
+
 def distinct(values: Int64) -> Int64:
     """The numbers, each once and in order.
 
@@ -96,6 +112,27 @@ def starts_of(ordered: Int64) -> Int64:
     if not ordered.size:
         return np.empty(0, np.int64)
     return np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+
+
+@kernel("int64[:], int64[:]-, int64[:]-")
+def _order_within(order, keys, values):  # type: ignore[no-untyped-def]
+    """Put the rows of each key in the order of their values."""
+    start = 0
+    while start < order.size:
+        stop = start + 1
+        while stop < order.size and keys[order[stop]] == keys[order[start]]:
+            stop += 1
+        if stop - start > 16:
+            rows = order[start:stop].copy()
+            order[start:stop] = rows[np.argsort(values[rows])]
+        else:
+            for i in range(start + 1, stop):
+                row, j = order[i], i
+                while j > start and values[order[j - 1]] > values[row]:
+                    order[j] = order[j - 1]
+                    j -= 1
+                order[j] = row
+        start = stop
 
 
 @kernel("int64[:]-, int64, int32[:], int64[:]")

@@ -41,6 +41,7 @@ from pyspark_diff.kernels.updates import (
     bounds_of,
     concat,
     joined,
+    one_or_all,
     spread,
     sum_of,
 )
@@ -54,6 +55,9 @@ from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 #: process reads them: of numbers a megabyte. To write and map files of so many was a seventh of a
 #: step of 10,000 changes.
 IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
+
+#: From so many rows on it is looked whether they all have one time, or one diff.
+MANY = 1 << 12
 
 #: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
 #: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
@@ -513,6 +517,12 @@ class Split:
         if self.ceiling is not None:
             check_ceiling(time, self.ceiling)
         columns = [table.column(name) for name in self.names]
+        if columns and table.num_rows >= MANY:
+            # One value for all rows is neither sorted, nor moved, nor written with each of them.
+            if found is not None and found[0] == found[1] and self._holds(found[0]):
+                time = found[0]
+            if isinstance(diff, np.ndarray):
+                diff = one_or_all(diff)
         if not columns and not isinstance(time, np.ndarray):
             time = np.full(table.num_rows, time, dtype=np.int64)
         updates = self.layout.encode(columns, time, diff)
@@ -529,3 +539,9 @@ class Split:
             return updates
         columns = [joined([table.column(name)]) for name in self.diff_columns.columns]
         return into_diff(updates, columns, self.diff_columns.accumulators)
+
+    def _holds(self, time: int) -> bool:
+        """Whether a time is of the interval."""
+        return (self.lower is None or time >= self.lower) and (
+            self.upper is None or time < self.upper
+        )
