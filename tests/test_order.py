@@ -46,6 +46,8 @@ def test_rows_are_in_order(kind, rows, seed):
     ours, ranks = order.ranked(values)
     assert (ours == found).all() and (ranks == rank).all() and ranks.dtype == np.int64
     assert (values == before).all()
+    assert (order.order_of(values[::-1]) == np.argsort(values[::-1], kind="stable")).all()
+    assert (order.ranked(values[::2])[1] == np.unique(values[::2], return_inverse=True)[1]).all()
 
 
 def test_no_rows_are_in_order():

@@ -45,7 +45,8 @@ def order_of(values: Int64) -> Int64:
         return np.argsort(values, kind="stable")
     low, high = int(values.min()), int(values.max())
     reach, bits = (high - low).bit_length(), (values.size - 1).bit_length()
-    rows = _ordered(values, low, reach, max(0, reach + bits - 63), bits)
+    shift = max(0, reach + bits - 63)
+    rows = _ordered(np.ascontiguousarray(values), low, reach, shift, bits)
     return np.argsort(values, kind="stable") if rows is None else rows
 
 
@@ -98,7 +99,7 @@ def ranked(values: Int64) -> tuple[Int64, Int64]:
     rank = np.empty(values.size, np.int64)
     if high - low < DENSE * values.size:
         table = np.zeros(high - low + 1, np.int32)
-        _place(values, low, table, rank)
+        _place(np.ascontiguousarray(values), low, table, rank)
         return np.flatnonzero(table) + low, rank
     order = order_of(values)
     ordered = values[order]
