@@ -352,6 +352,28 @@ def test_pairs_are_made_in_pieces_where_there_is_room_for_more(another, largest,
     assert largest["made"] > 100 and largest["rows"] <= 2 * PIECE
 
 
+def test_pieces_of_any_size_have_the_same_columns(another):
+    """Small pieces and large ones behind a filter are put together by tasks."""
+    another.conf.set("spark.pyspark_diff.pieceRows", "10000")
+    few = [(k, k % 5, 1) for k in range(10, 400)]
+    with Dataflow(another, runner="spark", buckets=2) as flow:
+        left, left_in = flow.input("left", "k int, x int, y int")
+        right, right_in = flow.input("right", "k int, z int")
+        names, names_in = flow.input("names", "x int, w int")
+        pairs = left.join(right, "k").where("(y + z) % 2 = 0")
+        found = pairs.join(names, "x").select("w").count().keep()
+        left_in.insert([*few, *[(i % 2, i % 5, i) for i in range(500)]])
+        right_in.insert([*[(k, 3) for k, _, _ in few], *[(i % 2, i) for i in range(300)]])
+        names_in.insert([(x, -x) for x in range(5)])
+        for session in left_in, right_in, names_in:
+            session.close()
+        flow.step()
+        # Numbers of one rest by 2 meet, and their sum is even.
+        assert sorted(map(tuple, found.at().collect())) == [
+            (-x, 100 * 150 + 78) for x in (4, 3, 2, 1, 0)
+        ]
+
+
 @pytest.mark.parametrize("anti", [False, True])
 def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
     with Dataflow(small, runner="local", buckets=1) as flow:

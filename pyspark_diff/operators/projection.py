@@ -21,10 +21,6 @@ from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
 
-#: Of so few rows it costs no more to copy all columns than to choose some.
-_FEW = 1024
-
-
 @dataclass(frozen=True)
 class BySpark:
     """The same operator as a function of Spark frames, for rows that are in one.
@@ -126,8 +122,9 @@ class Filter(Stage):
 
     def on_table(self, table: pa.Table) -> pa.Table:
         true = column_of(self.condition, table)
-        if self.wanted is not None and table.num_rows > _FEW:
-            # To copy what nobody reads is most of the work on a wide table.
+        if self.wanted is not None:
+            # To copy what nobody reads is most of the work on a wide table. Small ones give the
+            # same columns, as they are put behind large ones.
             names = {*self.wanted, TIME, DIFF}
             table = table.select([name for name in table.column_names if name in names])
         return table.filter(true)
