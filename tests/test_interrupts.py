@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyspark_diff import Dataflow
 from pyspark_diff.kernels.jit import interrupted, interruptible
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners import local, threads
 from pyspark_diff.runners.work import Merge
+from pyspark_diff.sinks import Sink
 from pyspark_diff.trace import small_batches
 
 ROOT = Path(__file__).parent.parent
@@ -193,3 +195,47 @@ def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monke
     with pytest.raises(KeyboardInterrupt):
         local.LocalRunner(None).merge(Merge(files, str(tmp_path / "merged"), None, 1000))
     small_batches.removed_where(lambda directory: directory.startswith(str(tmp_path)))
+
+
+class _Failing(Sink):
+    """A sink, and a consumer, of which compiled code meets what it is told to."""
+
+    meets: BaseException | None = None
+
+    def write(self, epoch):
+        self(epoch)
+
+    def __call__(self, *_):
+        if self.meets is not None:
+            raise SystemError("returned a result with an exception set") from self.meets
+
+
+@pytest.mark.parametrize("of", ["consumer", "owed", "sink"])
+def test_an_interrupt_in_compiled_code_of_who_is_given_changes_is_one(spark, tmp_path, of):
+    other, failing = _Failing(), _Failing()
+
+    def program(flow):
+        rows, _ = flow.input("rows", "k int")
+        for called, one in ("other", other), ("failing", failing):
+            if of == "sink":
+                rows.sink(called, one)
+            else:
+                rows.inspect(one)
+
+    other.meets = MemoryError()
+    failing.meets = MemoryError() if of == "owed" else KeyboardInterrupt()
+    flow = Dataflow.open(tmp_path / "store", program, spark=spark, runner="local")
+    flow.session("rows").insert([(1,)])
+    flow.session("rows").advance_to(1)
+    with pytest.raises(SystemError if of == "owed" else KeyboardInterrupt):
+        flow.step()
+    if of == "owed":
+        flow._storage.close()  # as if it had been killed
+        failing.meets = KeyboardInterrupt()
+        flow = Dataflow.open(tmp_path / "store", program, spark=spark, runner="local")
+        with pytest.raises(KeyboardInterrupt):
+            flow.step()
+    other.meets = failing.meets = None
+    flow.step()
+    assert flow._state.handed_over
+    flow.close()

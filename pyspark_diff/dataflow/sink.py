@@ -24,6 +24,7 @@ from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Given, State
 from pyspark_diff.errors import SchemaError, SinkError
+from pyspark_diff.kernels.jit import interrupted
 from pyspark_diff.operators.node import Arranged, Input, Node
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.arrangement import Arrangement
@@ -200,6 +201,8 @@ class Sinks:
             try:
                 self._give(name, output, given, store, arrangement(output.node))
             except Exception as error:
+                if interrupted(error):
+                    raise
                 failed[name] = error
         for name, cause in failed.items():
             epoch = state.given_to[name].epoch

@@ -7,7 +7,6 @@ The one assignment of the state is the commit; what is left to do behind it foll
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Mapping, Sequence
@@ -281,8 +280,11 @@ class SteppingMethods(Parts):
             # Before the next commit, so that this one does not owe it too. One that fails is
             # tried again after it, and is told then.
             self._owes = False
-            with suppress(Exception):
+            try:
                 self._deliver()
+            except Exception as error:
+                if interrupted(error):
+                    raise
         # They are given all steps in order, so this comes before anything else.
         self._give()
         growth = self._build()
@@ -434,6 +436,8 @@ class SteppingMethods(Parts):
                 try:
                     delivery.give(self.time_name, self.diff_name)
                 except Exception as error:
+                    if interrupted(error):
+                        raise
                     failed[delivery.node] = error
         for first in failed.values():
             raise first
