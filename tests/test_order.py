@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_diff.kernels import decimals, order
+from pyspark_diff.kernels.arrow_expression import Apply, Constant, Field
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -109,6 +110,35 @@ def test_decimals_are_arrows(data, name, shared):
 def test_what_does_not_fit_is_left_to_arrow(first):
     assert decimals.computed("*", first, first, pa.decimal128(38, 0)) is None
     assert decimals.computed("+", first, first, pa.decimal128(38, 0)) is None
+
+
+@pytest.mark.parametrize("digits", [1, 15, 30])
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("branch", [False, True])
+def test_decimals_of_many_digits_are_computed_once(monkeypatch, digits, nulls, branch):
+    """Also where the result is not known to fit, at each level of a formula."""
+    seen = []
+    value = Field.value
+    monkeypatch.setattr(Field, "value", lambda self, *rest: seen.append(self) or value(self, *rest))
+    kind, levels = pa.decimal128(38, 0), 8
+    formula = field = Field("a", kind)
+    for _ in range(levels):
+        sides = tuple(Apply("cast", (one,), pa.decimal256(38, 0)) for one in (formula, field))
+        formula = Apply("fit", (Apply("+", sides, pa.decimal256(39, 0)),), kind)
+    numbers = [Decimal(n * 10**(digits - 1)) for n in range(300)]
+    if nulls:
+        numbers[3] = None
+    asked = 0
+    if branch:
+        some = Apply(">", (field, Constant(Decimal(0), kind)), pa.bool_())
+        formula = Apply("case", (some, formula, Constant(Decimal(0), kind)), kind)
+        asked = 1
+    found = formula.value(pa.table({"a": pa.array(numbers, kind)}))
+    wanted = [None if n is None else n * (levels + 1) for n in numbers]
+    if branch and nulls:
+        wanted[3] = Decimal(0)
+    assert found.to_pylist() == wanted
+    assert len(seen) == levels + 1 + asked
 
 
 def test_values_decide_and_not_the_type():

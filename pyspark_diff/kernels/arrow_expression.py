@@ -181,16 +181,7 @@ class Apply:
         """
         name, arguments = self.function, self.arguments
         if name in _BINARY:
-            first = arguments[0].value(table, active)
-            inner = None
-            if arguments[1].fails and (active is not None or _null_count(first)):
-                inner = _within(active, pc.is_valid, first)
-            second = arguments[1].value(table, inner)
-            if name in _SUMS and pa.types.is_decimal128(self.kind) and active is None:
-                found = decimals.computed(name, first, second, self.kind)
-                if found is not None:
-                    return found
-            return self._checked(_BINARY[name], active, first, second)
+            return self._of_two(table, active, *arguments, self.kind)
         if name in ("and", "or"):
             first = arguments[0].value(table, active)
             inner = None
@@ -209,10 +200,8 @@ class Apply:
         if name == "cast":
             return pc.cast(arguments[0].value(table, active), self.kind)
         if name == "fit":
-            found = self._exact(table) if active is None else None
-            if found is not None:
-                return found
-            return self._checked(self._fit, active, arguments[0].value(table, active))
+            value = self._to_fit(table, active)
+            return value if value.type == self.kind else self._checked(self._fit, active, value)
         if name == "substring":
             value, first, end = arguments
             assert isinstance(first, Constant) and isinstance(end, Constant)
@@ -242,19 +231,38 @@ class Apply:
                 f"F.col({min(self.columns)!r}).cast({wider}"
             ) from error
 
-    def _exact(self, table: pa.Table) -> Value | None:
-        """A sum or product of decimals that fits as it is; None where that is not known."""
-        inner = self.arguments[0]
-        if not isinstance(inner, Apply) or inner.function not in _SUMS:
-            return None
-        sides = [one.arguments[0] for one in inner.arguments
-                 if isinstance(one, Apply) and one.function == "cast"]
-        if len(sides) < 2 or inner.kind.scale != self.kind.scale:
-            return None
-        first = sides[0].value(table)
-        if _null_count(first):
-            return None
-        return decimals.computed(inner.function, first, sides[1].value(table), self.kind)
+    def _of_two(
+        self, table: pa.Table, active: Value | None, one: ArrowExpression, other: ArrowExpression,
+        kind: pa.DataType,
+    ) -> Value:
+        """What is made of two arguments; in another type where it is known to have room there.
+
+        They are given as they are before they are cast to the types of this function's arguments.
+        """
+        first = one.value(table, active)
+        inner = None
+        if other.fails and (active is not None or _null_count(first)):
+            inner = _within(active, pc.is_valid, first)
+        second = other.value(table, inner)
+        if self.function in _SUMS and pa.types.is_decimal128(kind):
+            found = decimals.computed(self.function, first, second, kind)
+            if found is not None:
+                return found
+        if one is not self.arguments[0]:
+            first, second = (
+                pc.cast(side, formula.kind) for side, formula in zip((first, second), self.arguments)
+            )
+        return self._checked(_BINARY[self.function], active, first, second)
+
+    def _to_fit(self, table: pa.Table, active: Value | None) -> Value:
+        """What is to fit: of its own type already where that is known to have room."""
+        (inner,) = self.arguments
+        if isinstance(inner, Apply) and inner.function in _SUMS:
+            sides = [one.arguments[0] for one in inner.arguments
+                     if isinstance(one, Apply) and one.function == "cast"]
+            if len(sides) == 2 and inner.kind.scale == self.kind.scale:
+                return inner._of_two(table, active, *sides, self.kind)
+        return inner.value(table, active)
 
     def _fit(self, value: Value) -> Value:
         """A decimal in a type of fewer digits, halves rounded away from zero."""
