@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.jit import kernel
@@ -36,7 +37,7 @@ def computed(name: str, first: Any, second: Any, kind: pa.DataType) -> pa.Array 
     Returns
     -------
     pyarrow.Array or None
-        None where this is not the way: for few rows, nulls, other types, and large values.
+        None where this is not the way: for few rows, other types, and large values.
 
     Examples
     --------
@@ -46,10 +47,9 @@ def computed(name: str, first: Any, second: Any, kind: pa.DataType) -> pa.Array 
     """
     sides = [_array(first), _array(second)]
     rows = max(map(len, sides))
-    if rows < _FEW or any(
-        not pa.types.is_decimal128(side.type) or side.null_count for side in sides
-    ):
+    if rows < _FEW or not all(pa.types.is_decimal128(side.type) for side in sides):
         return None
+    # What stands in the places of nulls is computed too, and nobody looks at it.
     words = [buffers.decimal_words(side) for side in sides]
     found = np.empty((rows, 2), np.int64)
     if name == "*":
@@ -60,7 +60,21 @@ def computed(name: str, first: Any, second: Any, kind: pa.DataType) -> pa.Array 
             return None
         factors = [10**up for up in ups]
         fits = _sum(*words, *factors, -1 if name == "-" else 1, found)
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(found)]) if fits else None
+    if not fits:
+        return None
+    return pa.Array.from_buffers(kind, rows, [_valid(sides, rows), pa.py_buffer(found)])
+
+
+def _valid(sides: list[pa.Array], rows: int) -> pa.Buffer | None:
+    """A bit for each row, whether no side is null there; None where none is anywhere."""
+    if not any(side.null_count for side in sides):
+        return None
+    every = pa.repeat(True, rows)
+    for side in sides:
+        # Of one value, whether it is, stands for all.
+        valid = pc.is_valid(side)
+        every = pc.and_(every, valid[0] if len(side) == 1 else valid)
+    return every.buffers()[1]
 
 
 def _array(value: Any) -> pa.Array:
