@@ -931,6 +931,44 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
         gc.enable()
 
 
+@pytest.mark.parametrize("call", ["mallopt", "set_memory_pool", "freeze"])
+def test_large_work_that_is_interrupted_as_it_begins_leaves_the_process_as_it_was(
+    monkeypatch, call
+):
+    """Python looks for a signal behind each call."""
+    import gc
+    from types import SimpleNamespace
+
+    from pyspark_diff.kernels import memory
+
+    settings = {}
+    library = SimpleNamespace(mallopt=lambda *one: settings.update([one]) or 1,
+                              malloc_trim=lambda pad: None)
+    gc.unfreeze()
+    monkeypatch.setattr(memory, "_malloc", lambda: library)
+    for name in (*memory._SET_UP, memory._ARROW):
+        monkeypatch.delenv(name, raising=False)
+    owner = {"mallopt": library, "set_memory_pool": pa, "freeze": gc}[call]
+    done, pool = getattr(owner, call), pa.default_memory_pool().backend_name
+
+    told = iter([KeyboardInterrupt()])
+
+    def interrupted(*arguments):
+        done(*arguments)
+        for once in told:
+            raise once
+
+    monkeypatch.setattr(owner, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with memory.large_work():
+            pass
+    for _ in range(2):
+        assert settings == dict(memory._USUAL) and not gc.get_freeze_count()
+        assert pa.default_memory_pool().backend_name == pool
+        with memory.large_work():
+            assert gc.get_freeze_count() and pa.default_memory_pool().backend_name == "system"
+
+
 def test_idle_workers_give_memory_back(monkeypatch):
     """Once no task has come for a while, and not if they have little."""
     from time import sleep

@@ -84,20 +84,21 @@ class _Large:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._depth = 0
+        self._under_way: set[object] = set()
+        #: What is left to be put back, before it has been changed: an interrupt may come anywhere.
         self._undo: list[Callable[[], object]] = []
 
-    def begin(self) -> None:
+    def begin(self, work: object) -> None:
         with self._lock:
-            self._depth += 1
-            if self._depth > 1:
+            self._under_way.add(work)
+            if len(self._under_way) > 1:
                 return
             library = _malloc()
             # Whoever has set up malloc by the environment knows why.
             if library is not None and not any(map(os.environ.get, _SET_UP)):
+                self._undo.append(functools.partial(_give_back, library))
                 for one in _KEPT:
                     library.mallopt(*one)
-                self._undo.append(functools.partial(_give_back, library))
                 if not os.environ.get(_ARROW):
                     # Not before: its threads have malloc settle how many heaps there may be.
                     import pyarrow as pa
@@ -107,14 +108,15 @@ class _Large:
                     pa.set_memory_pool(pa.system_memory_pool())
             # What was frozen by the user himself would be thawed with the rest.
             if gc.isenabled() and not gc.get_freeze_count():
-                gc.freeze()
                 self._undo.append(gc.unfreeze)
+                gc.freeze()
 
-    def end(self) -> None:
+    def end(self, work: object) -> None:
         with self._lock:
-            self._depth -= 1
-            while not self._depth and self._undo:
-                self._undo.pop()()
+            self._under_way.discard(work)
+            while not self._under_way and self._undo:
+                self._undo[-1]()
+                self._undo.pop()
 
 
 _large = _Large()
@@ -138,11 +140,12 @@ def large_work() -> Iterator[None]:
     >>> gc.get_freeze_count()
     0
     """
-    _large.begin()
+    work = object()
     try:
+        _large.begin(work)
         yield
     finally:
-        _large.end()
+        _large.end(work)
 
 
 def _give_back(library: ctypes.CDLL) -> None:
