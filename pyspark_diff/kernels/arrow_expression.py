@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, reduce
-from typing import Any, Callable, ClassVar, Union
+from typing import Any, Callable, ClassVar, Sequence, Union
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -181,7 +181,7 @@ class Apply:
         """
         name, arguments = self.function, self.arguments
         if name in _BINARY:
-            return self._of_two(table, active, *arguments, self.kind)
+            return self._of_two(table, active, arguments, self.kind)
         if name in ("and", "or"):
             first = arguments[0].value(table, active)
             inner = None
@@ -232,13 +232,14 @@ class Apply:
             ) from error
 
     def _of_two(
-        self, table: pa.Table, active: Value | None, one: ArrowExpression, other: ArrowExpression,
+        self, table: pa.Table, active: Value | None, sides: Sequence[ArrowExpression],
         kind: pa.DataType,
     ) -> Value:
         """What is made of two arguments; in another type where it is known to have room there.
 
-        They are given as they are before they are cast to the types of this function's arguments.
+        These are ``sides``, which may be what they are before they are cast to their own types.
         """
+        one, other = sides
         first = one.value(table, active)
         inner = None
         if other.fails and (active is not None or _null_count(first)):
@@ -250,7 +251,7 @@ class Apply:
                 return found
         if one is not self.arguments[0]:
             first, second = (
-                pc.cast(side, formula.kind) for side, formula in zip((first, second), self.arguments)
+                pc.cast(value, cast.kind) for value, cast in zip((first, second), self.arguments)
             )
         return self._checked(_BINARY[self.function], active, first, second)
 
@@ -261,7 +262,7 @@ class Apply:
             sides = [one.arguments[0] for one in inner.arguments
                      if isinstance(one, Apply) and one.function == "cast"]
             if len(sides) == 2 and inner.kind.scale == self.kind.scale:
-                return inner._of_two(table, active, *sides, self.kind)
+                return inner._of_two(table, active, sides, self.kind)
         return inner.value(table, active)
 
     def _fit(self, value: Value) -> Value:
