@@ -110,7 +110,7 @@ def pagerank(
     3 6833333
     """
     limit = None if rounds is None else at_least_one(rounds, "rounds")
-    found, every = graph_of(edges, nodes, src=src, dst=dst)
+    found, every = graph_of(edges, nodes, src=src, dst=dst, beside=personal)
     if reset_probability is not None:
         return _adding_up_to_one(
             found, every, limit, _probability(reset_probability),
