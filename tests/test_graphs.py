@@ -544,6 +544,22 @@ def test_nodes_beside_vertices(spark):
     assert collected(graphs.nodes_of(graph, more)) == [(1,), (5,), (7,)]
 
 
+def test_ids_of_vertices_are_in_id(spark):
+    """Whatever else is there, and there may be no vertices."""
+    edges = of_rows(spark, "src long, dst long", (1, 1))
+    for name, kind in (("node", "long"), ("Node", "string")):
+        vertices = of_rows(spark, f"{name} {kind}, id long", (50 if kind == "long" else "x", 5))
+        graph = SimpleNamespace(vertices=vertices, edges=edges)
+        assert collected(graphs.nodes_of(graph)) == [(1,), (5,)]
+    graph.vertices = of_rows(spark, "node long", (5,))
+    assert collected(graphs.nodes_of(graph)) == [(1,), (5,)]
+    assert collected(graphs.nodes_of(SimpleNamespace(edges=edges))) == [(1,)]
+    graph.vertices = None
+    assert collected(graphs.degrees(graph)) == [(1, 1, 1, 2)]
+    both = of_rows(spark, "id long, node long", (50, 5))
+    assert collected(graphs.nodes_of(edges, both)) == [(1,), (5,)]
+
+
 BAD = {
     "no such column": (lambda e, n: graphs.bfs(e, n, src="from"), "no column 'from'.*src=.*"),
     "no weight": (lambda e, n: graphs.shortest_paths(e, n, weight="w"), "no column 'w'.*src, dst"),

@@ -4,8 +4,8 @@ A graph is one of
 
 * a `DiffFrame` with a row for each edge,
 * a Spark frame with a row for each edge,
-* anything with ``vertices`` and ``edges`` that are one of these, such as a `GraphFrame`; vertices
-  have a column ``id``.
+* anything with ``edges`` that are one of these, such as a `GraphFrame`, and with ``vertices``, if it
+  has any, in whose column ``id`` (or ``node``) the nodes are.
 
 A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static:
 beside a collection it is there at all times, and where all is static, from time 0 on. Collections
@@ -19,7 +19,7 @@ before.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -121,19 +121,21 @@ def graph_of(
 ) -> tuple[DiffFrame, DiffFrame]:
     """`edges_of` and `nodes_of` of a graph, which is read once for both."""
     plain = isinstance(graph, (DiffFrame, DataFrame))
-    vertices = None if plain else graph.vertices
+    vertices = None if plain else getattr(graph, "vertices", None)
     parts = map(_changing, (nodes, vertices, beside))
     changing = next((part for part in parts if part is not None), None)
     edges = edges_of(graph, src=src, dst=dst, beside=changing)
     found = ends(edges)
     if vertices is not None:
-        found = found.union(ids_of(vertices, edges, "the vertices"))
+        found = found.union(ids_of(vertices, edges, "the vertices", _IDS[::-1]))
     if nodes is not None:
         found = found.union(ids_of(nodes, edges, "nodes"))
     return edges, found.distinct()
 
 
-def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
+def ids_of(
+    nodes: Any, edges: DiffFrame, what: str, names: Sequence[str] = _IDS
+) -> DiffFrame:
     """Nodes that a user gave, as a collection with the column ``node``.
 
     Raises
@@ -144,7 +146,7 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     if isinstance(nodes, (list, tuple, set, frozenset)):
         nodes = _listed(nodes, edges, what)
     spark, there = edges._collection.spark, getattr(nodes, "columns", ())
-    name = next((name for name in _IDS if meant_by(name, there, spark)), _IDS[0])
+    name = next((name for name in names if meant_by(name, there, spark)), _IDS[0])
     advice = "rename the one with the ids to 'node'"
     found = _columns(nodes, {"node": name}, what, advice, edges)
     ours, theirs = found.schema["node"].dataType, edges.schema["src"].dataType
