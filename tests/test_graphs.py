@@ -11,13 +11,14 @@ import datetime as dt
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Callable, Iterable
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
@@ -664,6 +665,20 @@ def test_static_parts_are_there_at_all_times(spark, kind, first, then):
         assert collected(graphs.nodes_of(graph, roots), then) == [(1,), (2,), (3,), (7,)]
         ranks = graphs.pagerank(graph, rounds=1, reset_probability=0.5, personal=roots)
         assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5)]
+
+
+def test_nodes_and_numbers_may_come_from_numpy(spark):
+    edges = of_rows(spark, "src long, dst long", (1, 2), (2, 3))
+    for roots in (
+        np.array([2, 2]), [np.int64(2)], pd.Series([2]), range(2, 3), {2: "x"}.keys(), deque([2])
+    ):
+        assert collected(graphs.bfs(edges, roots)) == [(2, 0), (3, 1)]
+    for wrong in ("2", b"2", 2, iter([2])):
+        with pytest.raises(SchemaError, match="Spark frame or a list of ids, not a "):
+            graphs.bfs(edges, wrong)
+    plain = graphs.pagerank(edges, rounds=2, reset_probability=0.5)
+    typed = graphs.pagerank(edges, rounds=np.int64(2), reset_probability=np.float32(0.5))
+    assert collected(plain) == collected(typed)
 
 
 def test_static_edges_beside_nodes_of_a_dataflow(spark):

@@ -19,8 +19,12 @@ before.
 
 from __future__ import annotations
 
+from collections.abc import Set
+from numbers import Integral
 from typing import Any, Iterable, Mapping, Sequence
 
+import numpy as np
+import pandas as pd
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -34,6 +38,8 @@ from pyspark_diff.spark.schema import meant_by
 
 #: Columns that a set of nodes may have its ids in; the first that is there counts.
 _IDS = ("node", "id")
+#: What holds ids one by one; text does, too, and is none.
+_LISTS = (Sequence, Set, np.ndarray, pd.Series)
 
 
 def edges_of(
@@ -143,7 +149,7 @@ def ids_of(
     SchemaError
         If there is no such column, or its type is not that of the edges' ends.
     """
-    if isinstance(nodes, (list, tuple, set, frozenset)):
+    if isinstance(nodes, _LISTS) and not isinstance(nodes, (str, bytes)):
         nodes = _listed(nodes, edges, what)
     spark, there = edges._collection.spark, getattr(nodes, "columns", ())
     name = next((name for name in names if meant_by(name, there, spark)), _IDS[0])
@@ -161,7 +167,7 @@ def ids_of(
 def _listed(ids: Iterable[Any], edges: DiffFrame, what: str) -> DataFrame:
     """A static frame of ids that are given one by one."""
     kind = edges.schema["src"].dataType
-    rows = [(one,) for one in ids]
+    rows = [(one.item() if isinstance(one, np.generic) else one,) for one in ids]
     try:
         return edges._collection.spark.createDataFrame(
             rows, T.StructType([T.StructField("node", kind)])
@@ -181,9 +187,9 @@ def at_least_one(value: Any, name: str) -> int:
     SchemaError
         If it is anything else.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise SchemaError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
+    return int(value)
 
 
 def _columns(
@@ -191,9 +197,10 @@ def _columns(
 ) -> DiffFrame:
     """Some columns of a `DiffFrame` or of a Spark frame as a collection, under new names."""
     if not isinstance(table, (DiffFrame, DataFrame)):
+        kinds = " or a Spark frame" if "src" in names else ", a Spark frame or a list of ids"
         raise SchemaError(
-            f"{what} must be a DiffFrame or a Spark frame, not a {type(table).__name__}; make one "
-            "with spark.createDataFrame(...)"
+            f"{what} must be a DiffFrame{kinds}, not a {type(table).__name__}; make one with "
+            "spark.createDataFrame(...)"
         )
     spark = table.sparkSession
     missing = [name for name in names.values() if not meant_by(name, table.columns, spark)]

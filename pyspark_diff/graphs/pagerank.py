@@ -5,6 +5,7 @@ Ranks that add up to one are counted so as well, in parts of 2**-52.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -172,7 +173,7 @@ def _adding_up_to_one(
 
 
 def _probability(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
         raise SchemaError(
             f"reset_probability must be a number above 0 and below 1, such as 0.15, not {value!r}"
         )
