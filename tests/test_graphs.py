@@ -667,6 +667,31 @@ def test_static_parts_are_there_at_all_times(spark, kind, first, then):
         assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5)]
 
 
+@pytest.mark.parametrize("kind", ["double", "float", "long", "int"])
+def test_edges_without_a_weight_are_none(spark, kind):
+    real = kind in ("double", "float")
+    rows = [(1, 2, None), (2, 3, 1), (1, 3, 5), (1, 4, math.inf if real else 2**31 - 1)]
+    if real:
+        rows = [(*ends, None if n is None else float(n)) for *ends, n in rows]
+        rows += [(1, 3, math.nan), (3, 2, math.nan)]
+    edges = spark.createDataFrame(
+        [(*row, at, diff) for row in rows for at, diff in ((0, 1), (2, -1))]
+        + [(1, 2, rows[1][2], 1, 1)],
+        f"src long, dst long, weight {kind}, time int, diff int",
+    )
+    found = graphs.shortest_paths(edges, [1])
+    assert collected(found) == [(1, 0), (3, 5), (4, rows[3][2])]
+    assert collected(found, 1) == [(1, 0), (2, 1), (3, 2), (4, rows[3][2])]
+    assert collected(found, 2) == [(1, 0), (2, 1)]
+
+
+def test_weights_may_be_times(spark):
+    """The name of a column that static frames do not have is free for another one."""
+    edges = spark.createDataFrame([(1, 2, 3)], "src long, dst long, time long")
+    for roots in ([1], of_rows(spark, "node long", (1,))):
+        assert collected(graphs.shortest_paths(edges, roots, weight="time")) == [(1, 0), (2, 3)]
+
+
 def test_nodes_and_numbers_may_come_from_numpy(spark):
     edges = of_rows(spark, "src long, dst long", (1, 2), (2, 3))
     for roots in (
