@@ -12,6 +12,19 @@ def ends(edges: DiffFrame) -> DiffFrame:
     return edges.select("src").union(edges.select("dst")).toDF("node")
 
 
+def occurrences(nodes: DiffFrame, **among: DiffFrame) -> DiffFrame:
+    """How often each node is among some: ``node``, and a column (long) for each of these.
+
+    A record for each thing that counts, so that sums are all there is to keep.
+    """
+    def counting(found: DiffFrame, name: str | None) -> DiffFrame:
+        counts = {each: F.lit(int(each == name)) for each in among}
+        return found.toDF("node").withColumns(counts)
+
+    parts = counting(nodes, None).concat(*(counting(some, name) for name, some in among.items()))
+    return parts.groupBy("node").agg(*(F.sum(name).alias(name) for name in among))
+
+
 def both_ways(edges: DiffFrame) -> DiffFrame:
     """Each edge and its reverse, as a node and its neighbour: ``node`` and ``other``."""
     return edges.union(edges.select("dst", "src")).toDF("node", "other")
