@@ -207,6 +207,12 @@ def surfers(now: Standing, personal: Any = None, rounds: int = 3, reset: float =
     return {(node, n / whole) for node, n in rank.items()}
 
 
+def undirected(now: Standing) -> Standing:
+    """Each edge and its reverse; a self-loop once."""
+    back = Counter({(b, a, weight): n for (a, b, weight), n in now.edges.items() if a != b})
+    return Standing(now.edges + back, now.roots, now.alone)
+
+
 Program = Callable[[Any], DiffFrame]
 ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
     "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
@@ -232,6 +238,23 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
         lambda g: graphs.pagerank(
             g.edges, g.alone, rounds=3, reset_probability=0.15, personal=g.roots),
         lambda now: surfers(now, now.roots),
+    ),
+    "bfs_undirected": (
+        lambda g: graphs.bfs(g.edges, g.roots, parents=True, directed=False),
+        lambda now: with_parents(undirected(now)),
+    ),
+    "reachability_undirected": (
+        lambda g: graphs.reachability(g.edges, g.roots, directed=False),
+        lambda now: reached(undirected(now)),
+    ),
+    "shortest_paths_undirected": (
+        lambda g: graphs.shortest_paths(g.edges, g.roots, directed=False),
+        lambda now: distances(undirected(now)),
+    ),
+    "pagerank_undirected": (
+        lambda g: graphs.pagerank(
+            g.edges, g.alone, rounds=3, reset_probability=0.15, directed=False),
+        lambda now: surfers(undirected(now)),
     ),
     "shortest_paths": (lambda g: graphs.shortest_paths(g.edges, g.roots), distances),
     "shortest_paths_per_source": (

@@ -30,6 +30,12 @@ def both_ways(edges: DiffFrame) -> DiffFrame:
     return edges.union(edges.select("dst", "src")).toDF("node", "other")
 
 
+def undirected(edges: DiffFrame) -> DiffFrame:
+    """Each edge and its reverse, of the same columns; a self-loop is its own reverse."""
+    turned = edges.where(F.col("src") != F.col("dst"))
+    return edges.union(turned.select("dst", "src", *edges.columns[2:]).toDF(*edges.columns))
+
+
 def one_way_each(edges: DiffFrame) -> DiffFrame:
     """The two ends of an edge in order, as often as there are ways between them: one or two.
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import at_least_one, graph_of, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 #: Surfers that start anew at each node in every round.
 RESET = 1_000_000
@@ -30,6 +31,7 @@ def pagerank(
     rounds: int | None = 20,
     reset_probability: float | None = None,
     personal: Any = None,
+    directed: bool = True,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -47,7 +49,7 @@ def pagerank(
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Parallel edges count as often as they are there, and self-loops count.
+        Parallel edges count as often as they are there, and self-loops count.
     nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
@@ -59,6 +61,8 @@ def pagerank(
     personal : DiffFrame, DataFrame or sequence of ids, optional
         With `reset_probability`: where surfers start, and start anew. All nodes if not given; of
         those given the ones that are nodes of the graph count.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -112,6 +116,8 @@ def pagerank(
     """
     limit = None if rounds is None else at_least_one(rounds, "rounds")
     found, every = graph_of(edges, nodes, src=src, dst=dst, beside=personal)
+    if not directed:
+        found = undirected(found)
     if reset_probability is not None:
         return _adding_up_to_one(
             found, every, limit, _probability(reset_probability),

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import edges_with, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -20,6 +21,7 @@ def shortest_paths(
     *,
     weight: str = "weight",
     per_source: bool = False,
+    directed: bool = True,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -28,7 +30,7 @@ def shortest_paths(
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Of parallel edges the lightest counts; self-loops make no difference.
+        Of parallel edges the lightest counts; self-loops make no difference.
     sources : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
@@ -38,6 +40,8 @@ def shortest_paths(
         the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -73,7 +77,8 @@ def shortest_paths(
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
     found = edges_with(edges, {"weight": weight}, src, dst, beside=sources)
-    arcs = _widened(found.toDF("node", "other", "weight"), weight)
+    ways = found if directed else undirected(found)
+    arcs = _widened(ways.toDF("node", "other", "weight"), weight)
     start = ids_of(sources, found, "the sources").distinct()
     if per_source:
         start = start.withColumn("source", F.col("node")).select("source", "node")
