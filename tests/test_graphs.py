@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Callable, Iterable
 
@@ -288,6 +288,76 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
 }
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+# The forms of Graphalytics, of one graph of vertices and edges, with a row for each vertex.
+
+#: Where its searches start.
+SOURCE = 0
+
+
+def of_everyone(found: DiffFrame, graph: Any, none: float) -> DiffFrame:
+    """Distances, also to vertices that cannot be reached."""
+    every = graphs.nodes_of(graph).join(found, "node", "left")
+    return every.withColumn("distance", F.coalesce("distance", F.lit(none)))
+
+
+def distances_of_everyone(now: Standing, third: bool) -> Any:
+    there = replace(now, roots=frozenset({SOURCE}))
+    found: dict[int, Any] = dict(lengths(there) if third else hops(there))
+    return {(node, found.get(node, math.inf if third else 2**63 - 1)) for node in now.nodes}
+
+
+def probabilities(now: Standing) -> Any:
+    rank = dict.fromkeys(now.nodes, 1 / len(now.nodes))
+    degree = Counter(src for src, _, _ in now.edges)
+    for _ in range(4):
+        lost = sum(n for node, n in rank.items() if not degree[node])
+        found = dict.fromkeys(rank, (0.15 + 0.85 * lost) / len(rank))
+        for src, dst, _ in now.edges:
+            found[dst] += 0.85 * rank[src] / degree[src]
+        rank = found
+    return {(node, round(n, 9)) for node, n in rank.items()}
+
+
+def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Standing], Any]]:
+    programs: dict[str, Program] = {
+        "BFS": lambda g: of_everyone(
+            graphs.bfs(g, [SOURCE], directed=directed), g, 2**63 - 1),
+        "SSSP": lambda g: of_everyone(
+            graphs.shortest_paths(g, [SOURCE], weight="third", directed=directed), g, math.inf),
+        "WCC": graphs.connected_components,
+        "CDLP": lambda g: graphs.label_propagation(g, rounds=4, directed=directed),
+        "LCC": lambda g: graphs.local_clustering(g, directed=directed).select(
+            "node", "coefficient"),
+        "PR": lambda g: graphs.pagerank(
+            g, rounds=4, reset_probability=0.15, directed=directed
+        ).withColumn("rank", F.round("rank", 9)),
+    }
+    # Where edges have no direction each is two: its definitions come to the same then.
+    definitions: dict[str, Callable[[Standing], Any]] = {
+        "BFS": lambda now: distances_of_everyone(now, False),
+        "SSSP": lambda now: distances_of_everyone(now, True),
+        "WCC": lambda now: smallest_of(nx.connected_components(now.simple())),
+        "CDLP": voted_both_ways,
+        "LCC": lambda now: {(node, share) for node, *_, share in clustered_both_ways(now)},
+        "PR": probabilities,
+    }
+
+    def program(given: Any) -> DiffFrame:
+        named = given.alone.select(F.lit("x").alias("node"), F.col("node").alias("id"))
+        weighted = given.edges.withColumn("third", F.col("weight") / F.lit(3.0))
+        return programs[algorithm](SimpleNamespace(vertices=named, edges=weighted))
+
+    define = definitions[algorithm]
+    return program, define if directed else lambda now: define(undirected(now))
+
+
+GRAPHALYTICS = {
+    (algorithm, directed): graphalytics(algorithm, directed)
+    for algorithm in ("BFS", "SSSP", "WCC", "CDLP", "LCC", "PR") for directed in (True, False)
+}
+PROGRAMS: dict[Any, Any] = {**ALGORITHMS, **GRAPHALYTICS}
 #: Those with a hundred rounds at every time are shown the beginning of a history.
 LONG = {"pagerank_to_rest"}
 #: Those whose answer is too large where a chain has ten thousand nodes.
@@ -342,6 +412,22 @@ def of_shapes() -> History:
     ]
 
 
+def simple_at_random(directed: bool) -> History:
+    """Edges and vertices come late and go late; there are no parallel edges and no self-loops."""
+    choice = random.Random(17)
+    every = itertools.permutations if directed else itertools.combinations
+    pairs, history = sorted(every(IDS[1:9], 2)), []
+    edges = {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 12)}
+    for _ in range(4):
+        alone = frozenset({SOURCE, choice.choice(IDS)})
+        there = Counter((*pair, weight) for pair, weight in edges.items())
+        history.append(Standing(there, alone=alone))
+        for pair in choice.sample(sorted(edges), 3):
+            del edges[pair]
+        edges |= {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 3)}
+    return history
+
+
 def updates_of(history: History, part: str) -> list[tuple[Any, ...]]:
     """Update rows that make one collection of a history."""
     found, before = [], Counter[tuple[int, ...]]()
@@ -363,8 +449,8 @@ def given_whole(spark: Any, history: History) -> SimpleNamespace:
     })
 
 
-def check_whole(spark: Any, name: str, history: History) -> None:
-    program, oracle = ALGORITHMS[name]
+def check_whole(spark: Any, name: Any, history: History) -> None:
+    program, oracle = PROGRAMS[name]
     history = history[:2] if name in LONG else history
     result = program(given_whole(spark, history))
     updates = [tuple(row) for row in result.to_df().collect()]
@@ -389,9 +475,9 @@ def test_shapes(spark, name):
     check_whole(spark, name, of_shapes())
 
 
-def check_steps(spark: Any, name: str, history: History, ends: Iterable[int]) -> None:
+def check_steps(spark: Any, name: Any, history: History, ends: Iterable[int]) -> None:
     """Steps that end at some times, one after another."""
-    program, oracle = ALGORITHMS[name]
+    program, oracle = PROGRAMS[name]
     found: Counter[tuple[Any, ...]] = Counter()
 
     def follow(updates: pa.Table) -> None:
@@ -421,6 +507,31 @@ def test_step_by_step(spark, name):
     check_steps(spark, name, at_random(7), (1, 2) if name in LONG else (1, 2, 3, 5, 6))
 
 
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("algorithm", ["BFS", "SSSP", "WCC", "CDLP", "LCC", "PR"])
+def test_graphalytics(spark, algorithm, directed):
+    history = simple_at_random(directed)
+    check_whole(spark, (algorithm, directed), history)
+    check_steps(spark, (algorithm, directed), history, (1, 2, 4))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"shortest_paths_of_doubles"}))
+def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
+    """With names as GraphFrames has them, and attributes."""
+    program, oracle = ALGORITHMS[name]
+    history = at_random(3)[: 1 if name in LONG else None]
+    given = given_whole(spark, history)
+    attribute = F.lit("x").alias("node")
+    graph = SimpleNamespace(
+        vertices=given.alone.select(attribute, F.col("node").alias("id")),
+        edges=given.edges.withColumn("relation", F.lit("follows")),
+    )
+    roots = given.roots.select(F.lit(1).alias("age"), F.col("node").alias("id"))
+    found = program(SimpleNamespace(edges=graph, roots=roots, alone=None))
+    at = len(history) - 1
+    assert collected(found, at) == sorted(map(tuple, oracle(history[at])), key=order)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NOT_LINEAR))
 def test_long_circle_that_breaks(spark, name):
@@ -446,8 +557,13 @@ def of_rows(spark: Any, columns: str, *rows: tuple[Any, ...]) -> DiffFrame:
     ))
 
 
+def order(row: tuple[Any, ...]) -> Any:
+    """Nulls first, as in SQL."""
+    return [(value is not None, value) for value in row]
+
+
 def collected(result: DiffFrame, at: Any = 0) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in result.at(at).collect())
+    return sorted((tuple(row) for row in result.at(at).collect()), key=order)
 
 
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint", "date", "decimal(3,0)"])

@@ -4,8 +4,8 @@ A graph is one of
 
 * a `DiffFrame` with a row for each edge,
 * a Spark frame with a row for each edge,
-* anything with ``edges`` that are one of these, such as a `GraphFrame`, and with ``vertices``, if it
-  has any, in whose column ``id`` (or ``node``) the nodes are.
+* anything with ``edges`` that are one of these, such as a `GraphFrame`, and with ``vertices``, if
+  it has any, in whose column ``id`` (or ``node``) the nodes are.
 
 A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static:
 beside a collection it is there at all times, and where all is static, from time 0 on. Collections
@@ -15,6 +15,17 @@ A graph's nodes are the ends of its edges, its vertices, and the nodes that are 
 Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
 frame of them. Their ids are of any type that has an order. A null is no node: filter such edges out
 before.
+
+Results have ids in a column ``node`` and no attributes of nodes; a join brings these back:
+
+>>> from types import SimpleNamespace
+>>> from pyspark_diff.graphs import degrees
+>>> people = spark.createDataFrame([(1, "Ann"), (2, "Bob")], "id long, name string")
+>>> follows = spark.createDataFrame([(2, 1)], "src long, dst long")
+>>> graph = SimpleNamespace(vertices=people, edges=follows)
+>>> found = degrees(graph).withColumnRenamed("node", "id").join(people, "id")
+>>> sorted(found.select("name", "in_degree").at(0).collect())
+[Row(name='Ann', in_degree=1), Row(name='Bob', in_degree=0)]
 """
 
 from __future__ import annotations
