@@ -179,8 +179,9 @@ def _adding_up_to_one(
 
 
 def _probability(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
+    if not 0 < found < 1:
         raise SchemaError(
             f"reset_probability must be a number above 0 and below 1, such as 0.15, not {value!r}"
         )
-    return float(value)
+    return found
