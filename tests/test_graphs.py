@@ -7,16 +7,18 @@ Histories insert and delete edges, roots and nodes without edges. No oracle is i
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
 import random
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Callable, Iterable
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
@@ -205,6 +207,12 @@ def surfers(now: Standing, personal: Any = None, rounds: int = 3, reset: float =
     return {(node, n / whole) for node, n in rank.items()}
 
 
+def undirected(now: Standing) -> Standing:
+    """Each edge and its reverse; a self-loop once."""
+    back = Counter({(b, a, weight): n for (a, b, weight), n in now.edges.items() if a != b})
+    return Standing(now.edges + back, now.roots, now.alone)
+
+
 Program = Callable[[Any], DiffFrame]
 ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
     "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
@@ -230,6 +238,23 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
         lambda g: graphs.pagerank(
             g.edges, g.alone, rounds=3, reset_probability=0.15, personal=g.roots),
         lambda now: surfers(now, now.roots),
+    ),
+    "bfs_undirected": (
+        lambda g: graphs.bfs(g.edges, g.roots, parents=True, directed=False),
+        lambda now: with_parents(undirected(now)),
+    ),
+    "reachability_undirected": (
+        lambda g: graphs.reachability(g.edges, g.roots, directed=False),
+        lambda now: reached(undirected(now)),
+    ),
+    "shortest_paths_undirected": (
+        lambda g: graphs.shortest_paths(g.edges, g.roots, directed=False),
+        lambda now: distances(undirected(now)),
+    ),
+    "pagerank_undirected": (
+        lambda g: graphs.pagerank(
+            g.edges, g.alone, rounds=3, reset_probability=0.15, directed=False),
+        lambda now: surfers(undirected(now)),
     ),
     "shortest_paths": (lambda g: graphs.shortest_paths(g.edges, g.roots), distances),
     "shortest_paths_per_source": (
@@ -263,6 +288,76 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
 }
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+# The forms of Graphalytics, of one graph of vertices and edges, with a row for each vertex.
+
+#: Where its searches start.
+SOURCE = 0
+
+
+def of_everyone(found: DiffFrame, graph: Any, none: float) -> DiffFrame:
+    """Distances, also to vertices that cannot be reached."""
+    every = graphs.nodes_of(graph).join(found, "node", "left")
+    return every.withColumn("distance", F.coalesce("distance", F.lit(none)))
+
+
+def distances_of_everyone(now: Standing, third: bool) -> Any:
+    there = replace(now, roots=frozenset({SOURCE}))
+    found: dict[int, Any] = dict(lengths(there) if third else hops(there))
+    return {(node, found.get(node, math.inf if third else 2**63 - 1)) for node in now.nodes}
+
+
+def probabilities(now: Standing) -> Any:
+    rank = dict.fromkeys(now.nodes, 1 / len(now.nodes))
+    degree = Counter(src for src, _, _ in now.edges)
+    for _ in range(4):
+        lost = sum(n for node, n in rank.items() if not degree[node])
+        found = dict.fromkeys(rank, (0.15 + 0.85 * lost) / len(rank))
+        for src, dst, _ in now.edges:
+            found[dst] += 0.85 * rank[src] / degree[src]
+        rank = found
+    return {(node, round(n, 9)) for node, n in rank.items()}
+
+
+def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Standing], Any]]:
+    programs: dict[str, Program] = {
+        "BFS": lambda g: of_everyone(
+            graphs.bfs(g, [SOURCE], directed=directed), g, 2**63 - 1),
+        "SSSP": lambda g: of_everyone(
+            graphs.shortest_paths(g, [SOURCE], weight="third", directed=directed), g, math.inf),
+        "WCC": graphs.connected_components,
+        "CDLP": lambda g: graphs.label_propagation(g, rounds=4, directed=directed),
+        "LCC": lambda g: graphs.local_clustering(g, directed=directed).select(
+            "node", "coefficient"),
+        "PR": lambda g: graphs.pagerank(
+            g, rounds=4, reset_probability=0.15, directed=directed
+        ).withColumn("rank", F.round("rank", 9)),
+    }
+    # Where edges have no direction each is two: its definitions come to the same then.
+    definitions: dict[str, Callable[[Standing], Any]] = {
+        "BFS": lambda now: distances_of_everyone(now, False),
+        "SSSP": lambda now: distances_of_everyone(now, True),
+        "WCC": lambda now: smallest_of(nx.connected_components(now.simple())),
+        "CDLP": voted_both_ways,
+        "LCC": lambda now: {(node, share) for node, *_, share in clustered_both_ways(now)},
+        "PR": probabilities,
+    }
+
+    def program(given: Any) -> DiffFrame:
+        named = given.alone.select(F.lit("x").alias("node"), F.col("node").alias("id"))
+        weighted = given.edges.withColumn("third", F.col("weight") / F.lit(3.0))
+        return programs[algorithm](SimpleNamespace(vertices=named, edges=weighted))
+
+    define = definitions[algorithm]
+    return program, define if directed else lambda now: define(undirected(now))
+
+
+GRAPHALYTICS = {
+    (algorithm, directed): graphalytics(algorithm, directed)
+    for algorithm in ("BFS", "SSSP", "WCC", "CDLP", "LCC", "PR") for directed in (True, False)
+}
+PROGRAMS: dict[Any, Any] = {**ALGORITHMS, **GRAPHALYTICS}
 #: Those with a hundred rounds at every time are shown the beginning of a history.
 LONG = {"pagerank_to_rest"}
 #: Those whose answer is too large where a chain has ten thousand nodes.
@@ -317,6 +412,22 @@ def of_shapes() -> History:
     ]
 
 
+def simple_at_random(directed: bool) -> History:
+    """Edges and vertices come late and go late; there are no parallel edges and no self-loops."""
+    choice = random.Random(17)
+    every = itertools.permutations if directed else itertools.combinations
+    pairs, history = sorted(every(IDS[1:9], 2)), []
+    edges = {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 12)}
+    for _ in range(4):
+        alone = frozenset({SOURCE, choice.choice(IDS)})
+        there = Counter((*pair, weight) for pair, weight in edges.items())
+        history.append(Standing(there, alone=alone))
+        for pair in choice.sample(sorted(edges), 3):
+            del edges[pair]
+        edges |= {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 3)}
+    return history
+
+
 def updates_of(history: History, part: str) -> list[tuple[Any, ...]]:
     """Update rows that make one collection of a history."""
     found, before = [], Counter[tuple[int, ...]]()
@@ -338,8 +449,8 @@ def given_whole(spark: Any, history: History) -> SimpleNamespace:
     })
 
 
-def check_whole(spark: Any, name: str, history: History) -> None:
-    program, oracle = ALGORITHMS[name]
+def check_whole(spark: Any, name: Any, history: History) -> None:
+    program, oracle = PROGRAMS[name]
     history = history[:2] if name in LONG else history
     result = program(given_whole(spark, history))
     updates = [tuple(row) for row in result.to_df().collect()]
@@ -364,9 +475,9 @@ def test_shapes(spark, name):
     check_whole(spark, name, of_shapes())
 
 
-def check_steps(spark: Any, name: str, history: History, ends: Iterable[int]) -> None:
+def check_steps(spark: Any, name: Any, history: History, ends: Iterable[int]) -> None:
     """Steps that end at some times, one after another."""
-    program, oracle = ALGORITHMS[name]
+    program, oracle = PROGRAMS[name]
     found: Counter[tuple[Any, ...]] = Counter()
 
     def follow(updates: pa.Table) -> None:
@@ -396,6 +507,31 @@ def test_step_by_step(spark, name):
     check_steps(spark, name, at_random(7), (1, 2) if name in LONG else (1, 2, 3, 5, 6))
 
 
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("algorithm", ["BFS", "SSSP", "WCC", "CDLP", "LCC", "PR"])
+def test_graphalytics(spark, algorithm, directed):
+    history = simple_at_random(directed)
+    check_whole(spark, (algorithm, directed), history)
+    check_steps(spark, (algorithm, directed), history, (1, 2, 4))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"shortest_paths_of_doubles"}))
+def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
+    """With names as GraphFrames has them, and attributes."""
+    program, oracle = ALGORITHMS[name]
+    history = at_random(3)[: 1 if name in LONG else None]
+    given = given_whole(spark, history)
+    attribute = F.lit("x").alias("node")
+    graph = SimpleNamespace(
+        vertices=given.alone.select(attribute, F.col("node").alias("id")),
+        edges=given.edges.withColumn("relation", F.lit("follows")),
+    )
+    roots = given.roots.select(F.lit(1).alias("age"), F.col("node").alias("id"))
+    found = program(SimpleNamespace(edges=graph, roots=roots, alone=None))
+    at = len(history) - 1
+    assert collected(found, at) == sorted(map(tuple, oracle(history[at])), key=order)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NOT_LINEAR))
 def test_long_circle_that_breaks(spark, name):
@@ -421,8 +557,13 @@ def of_rows(spark: Any, columns: str, *rows: tuple[Any, ...]) -> DiffFrame:
     ))
 
 
-def collected(result: DiffFrame, at: int = 0) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in result.at(at).collect())
+def order(row: tuple[Any, ...]) -> Any:
+    """Nulls first, as in SQL."""
+    return [(value is not None, value) for value in row]
+
+
+def collected(result: DiffFrame, at: Any = 0) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in result.at(at).collect()), key=order)
 
 
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint", "date", "decimal(3,0)"])
@@ -543,6 +684,22 @@ def test_nodes_beside_vertices(spark):
     assert collected(graphs.nodes_of(graph, more)) == [(1,), (5,), (7,)]
 
 
+def test_ids_of_vertices_are_in_id(spark):
+    """Whatever else is there, and there may be no vertices."""
+    edges = of_rows(spark, "src long, dst long", (1, 1))
+    for name, kind in (("node", "long"), ("Node", "string")):
+        vertices = of_rows(spark, f"{name} {kind}, id long", (50 if kind == "long" else "x", 5))
+        graph = SimpleNamespace(vertices=vertices, edges=edges)
+        assert collected(graphs.nodes_of(graph)) == [(1,), (5,)]
+    graph.vertices = of_rows(spark, "node long", (5,))
+    assert collected(graphs.nodes_of(graph)) == [(1,), (5,)]
+    assert collected(graphs.nodes_of(SimpleNamespace(edges=edges))) == [(1,)]
+    graph.vertices = None
+    assert collected(graphs.degrees(graph)) == [(1, 1, 1, 2)]
+    both = of_rows(spark, "id long, node long", (50, 5))
+    assert collected(graphs.nodes_of(edges, both)) == [(1,), (5,)]
+
+
 BAD = {
     "no such column": (lambda e, n: graphs.bfs(e, n, src="from"), "no column 'from'.*src=.*"),
     "no weight": (lambda e, n: graphs.shortest_paths(e, n, weight="w"), "no column 'w'.*src, dst"),
@@ -618,13 +775,93 @@ def test_nodes_may_be_listed(spark, within):
         assert collected(found, 1) == [("b", 0)]
 
 
+#: Types of times, each with one before an edge is gone, and one after.
+TIMES = [
+    ("bigint", -9, 3), ("smallint", 0, 3), ("date", dt.date(1950, 1, 1), dt.date(2024, 1, 1)),
+    ("timestamp", dt.datetime(1950, 1, 1), dt.datetime(2024, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("kind, first, then", TIMES, ids=[kind for kind, *_ in TIMES])
+def test_static_parts_are_there_at_all_times(spark, kind, first, then):
+    """Whatever the type of times, and however early."""
+    def changing(columns, *rows):
+        return spark.createDataFrame(rows, f"{columns}, time {kind}, diff int")
+
+    edges = changing("src int, dst int", (1, 2, first, 1), (2, 3, first, 1), (2, 3, then, -1))
+    nodes = changing("node int", (2, first, 1), (7, then, 1))
+    fixed = spark.createDataFrame([(1, 2), (2, 3)], "src int, dst int")
+    one = spark.createDataFrame([(1,)], "id int")
+    for roots in (one, [1]):
+        found = graphs.bfs(edges, roots)
+        assert collected(found, first) == [(1, 0), (2, 1), (3, 2)]
+        assert collected(found, then) == [(1, 0), (2, 1)]
+    for roots in (nodes, DiffFrame(nodes)):
+        found = graphs.reachability(fixed, roots)
+        assert collected(found, first) == [(2,), (3,)]
+        assert collected(found, then) == [(2,), (3,), (7,)]
+        graph = SimpleNamespace(vertices=one, edges=fixed)
+        assert collected(graphs.nodes_of(graph, roots), then) == [(1,), (2,), (3,), (7,)]
+        ranks = graphs.pagerank(graph, rounds=1, reset_probability=0.5, personal=roots)
+        assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5)]
+
+
+@pytest.mark.parametrize("kind", ["double", "float", "long", "int"])
+def test_edges_without_a_weight_are_none(spark, kind):
+    real = kind in ("double", "float")
+    rows = [(1, 2, None), (2, 3, 1), (1, 3, 5), (1, 4, math.inf if real else 2**31 - 1)]
+    if real:
+        rows = [(*ends, None if n is None else float(n)) for *ends, n in rows]
+        rows += [(1, 3, math.nan), (3, 2, math.nan)]
+    edges = spark.createDataFrame(
+        [(*row, at, diff) for row in rows for at, diff in ((0, 1), (2, -1))]
+        + [(1, 2, rows[1][2], 1, 1)],
+        f"src long, dst long, weight {kind}, time int, diff int",
+    )
+    found = graphs.shortest_paths(edges, [1])
+    assert collected(found) == [(1, 0), (3, 5), (4, rows[3][2])]
+    assert collected(found, 1) == [(1, 0), (2, 1), (3, 2), (4, rows[3][2])]
+    assert collected(found, 2) == [(1, 0), (2, 1)]
+
+
+def test_weights_may_be_times(spark):
+    """The name of a column that static frames do not have is free for another one."""
+    edges = spark.createDataFrame([(1, 2, 3)], "src long, dst long, time long")
+    for roots in ([1], of_rows(spark, "node long", (1,))):
+        assert collected(graphs.shortest_paths(edges, roots, weight="time")) == [(1, 0), (2, 3)]
+
+
+def test_nodes_and_numbers_may_come_from_numpy(spark):
+    edges = of_rows(spark, "src long, dst long", (1, 2), (2, 3))
+    for roots in (
+        np.array([2, 2]), [np.int64(2)], pd.Series([2]), range(2, 3), {2: "x"}.keys(), deque([2])
+    ):
+        assert collected(graphs.bfs(edges, roots)) == [(2, 0), (3, 1)]
+    for wrong in ("2", b"2", 2, iter([2])):
+        with pytest.raises(SchemaError, match="Spark frame or a list of ids, not a "):
+            graphs.bfs(edges, wrong)
+    plain = graphs.pagerank(edges, rounds=2, reset_probability=0.5)
+    typed = graphs.pagerank(edges, rounds=np.int64(2), reset_probability=np.float32(0.5))
+    assert collected(plain) == collected(typed)
+
+
+def test_static_edges_beside_nodes_of_a_dataflow(spark):
+    edges = spark.createDataFrame([(1, 2), (2, 3)], "src long, dst long")
+    with Dataflow(spark) as flow:
+        nodes, session = flow.input("nodes", "node long")
+        ranks = graphs.pagerank(edges, rounds=1, reset_probability=0.5, personal=nodes).keep()
+        session.insert([(2,)])
+        flow.advance_to(1)
+        assert collected(ranks) == [(1, 0.0), (2, 0.5), (3, 0.5)]
+        history = spark.createDataFrame([(1, 0, 1)], "node long, time long, diff long")
+        with pytest.raises(SchemaError, match="plain table beside a collection.*time, diff"):
+            graphs.degrees(nodes.toDF("src").withColumn("dst", F.col("src")), history)
+
+
 def test_what_is_no_list_of_nodes_is_told(spark):
     edges = of_rows(spark, "src long, dst long", (1, 2))
     with pytest.raises(SchemaError, match="the roots must have ids of the type.*bigint.*'x'"):
         graphs.bfs(edges, ["x"])
-    days = spark.sql("select 1 src, 2 dst, date'2024-01-01' time, 1 diff")
-    with pytest.raises(SchemaError, match="times of this graph are of type date"):
-        graphs.bfs(DiffFrame(days), [1])
     for wrong in (0, 1, True, "x", 1.5):
         with pytest.raises(SchemaError, match="above 0 and below 1"):
             graphs.pagerank(edges, reset_probability=wrong)

@@ -8,21 +8,30 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import edges_of, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 
 def bfs(
-    edges: Any, roots: Any, *, parents: bool = False, src: str = "src", dst: str = "dst"
+    edges: Any,
+    roots: Any,
+    *,
+    parents: bool = False,
+    directed: bool = True,
+    src: str = "src",
+    dst: str = "dst",
 ) -> DiffFrame:
     """The number of edges from the nearest root to each node that can be reached.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Parallel edges and self-loops make no difference.
+        Parallel edges and self-loops make no difference.
     roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     parents : bool
         Also tell the way: which node comes before each.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -60,7 +69,7 @@ def bfs(
     3 1 5 1
     """
     found = edges_of(edges, src=src, dst=dst, beside=roots)
-    arcs = found.toDF("node", "other")
+    arcs = (found if directed else undirected(found)).toDF("node", "other")
     start = ids_of(roots, found, "the roots").distinct().withColumn(
         "distance", F.lit(0).cast("long")
     )

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import graph_of
-from pyspark_diff.graphs.neighbours import ends, one_way_each, simple
+from pyspark_diff.graphs.neighbours import ends, occurrences, one_way_each, simple
 from pyspark_diff.graphs.triangles import triangles_of
 
 
@@ -79,17 +79,11 @@ def local_clustering(
         )
     else:
         corners = found.select("a").union(found.select("b")).union(found.select("c")).toDF("node")
-    # A record for each thing that counts, so that sums are all there is to keep.
-    parts = _counting(every, 0, 0).concat(
-        _counting(ends(pairs), 1, 0), _counting(corners, 0, 1)
-    )
-    sums = parts.groupBy("node").agg(
-        F.sum("degree").alias("degree"), F.sum("triangles").alias("triangles")
-    )
+    closed = "edges" if directed else "triangles"
+    sums = occurrences(every, degree=ends(pairs), **{closed: corners})
     degree = F.col("degree")
-    closed = F.col("triangles") * (1 if directed else 2) / (degree * (degree - 1))
-    made = sums.withColumn("coefficient", F.when(degree > 1, closed).otherwise(0.0))
-    return made.withColumnRenamed("triangles", "edges") if directed else made
+    share = F.col(closed) * (1 if directed else 2) / (degree * (degree - 1))
+    return sums.withColumn("coefficient", F.when(degree > 1, share).otherwise(0.0))
 
 
 def _across(
@@ -97,7 +91,3 @@ def _across(
 ) -> DiffFrame:
     """A corner of each triangle, as often as there are edges between the two others."""
     return triangles.join(ways.toDF(first, second), [first, second]).select(corner).toDF("node")
-
-
-def _counting(nodes: DiffFrame, degree: int, found: int) -> DiffFrame:
-    return nodes.withColumn("degree", F.lit(degree)).withColumn("triangles", F.lit(found))

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import graph_of
+from pyspark_diff.graphs.neighbours import occurrences
 
 
 def degrees(edges: Any, nodes: Any = None, *, src: str = "src", dst: str = "dst") -> DiffFrame:
@@ -47,16 +48,5 @@ def degrees(edges: Any, nodes: Any = None, *, src: str = "src", dst: str = "dst"
     [(1, 0, 2, 2), (2, 1, 0, 1), (3, 2, 1, 3)]
     """
     found, every = graph_of(edges, nodes, src=src, dst=dst)
-    # A record for each thing that counts, so that sums are all there is to keep.
-    parts = _counting(every, 0, 0).concat(
-        _counting(found.select("dst"), 1, 0), _counting(found.select("src"), 0, 1)
-    )
-    sums = parts.groupBy("node").agg(
-        F.sum("in_degree").alias("in_degree"), F.sum("out_degree").alias("out_degree")
-    )
+    sums = occurrences(every, in_degree=found.select("dst"), out_degree=found.select("src"))
     return sums.withColumn("degree", F.col("in_degree") + F.col("out_degree"))
-
-
-def _counting(nodes: DiffFrame, arriving: int, leaving: int) -> DiffFrame:
-    named = nodes.toDF("node").withColumn("in_degree", F.lit(arriving))
-    return named.withColumn("out_degree", F.lit(leaving))

@@ -4,24 +4,38 @@ A graph is one of
 
 * a `DiffFrame` with a row for each edge,
 * a Spark frame with a row for each edge,
-* anything with ``vertices`` and ``edges`` that are one of these, such as a `GraphFrame`; vertices
-  have a column ``id``.
+* anything with ``edges`` that are one of these, such as a `GraphFrame`, and with ``vertices``, if
+  it has any, in whose column ``id`` (or ``node``) the nodes are.
 
-A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static
-and becomes a collection that is there from time 0 on, or beside a collection of a dataflow from the
-beginning. All parts of one graph must have times of one
-type, as for every other operator of two collections.
+A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static:
+beside a collection it is there at all times, and where all is static, from time 0 on. Collections
+of one graph must have times of one type, as for every other operator of two collections.
 
 A graph's nodes are the ends of its edges, its vertices, and the nodes that are given beside it.
 Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
-frame of them.
-Their ids are of any type that has an order. A null is no node: filter such edges out before.
+frame of them. Their ids are of any type that has an order. A null is no node: filter such edges out
+before.
+
+Results have ids in a column ``node`` and no attributes of nodes; a join brings these back:
+
+>>> from types import SimpleNamespace
+>>> from pyspark_diff.graphs import degrees
+>>> people = spark.createDataFrame([(1, "Ann"), (2, "Bob")], "id long, name string")
+>>> follows = spark.createDataFrame([(2, 1)], "src long, dst long")
+>>> graph = SimpleNamespace(vertices=people, edges=follows)
+>>> found = degrees(graph).withColumnRenamed("node", "id").join(people, "id")
+>>> sorted(found.select("name", "in_degree").at(0).collect())
+[Row(name='Ann', in_degree=1), Row(name='Bob', in_degree=0)]
 """
 
 from __future__ import annotations
 
-from typing import Any, Collection, Sequence
+from collections.abc import Set
+from numbers import Integral
+from typing import Any, Iterable, Mapping, Sequence
 
+import numpy as np
+import pandas as pd
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -35,6 +49,8 @@ from pyspark_diff.spark.schema import meant_by
 
 #: Columns that a set of nodes may have its ids in; the first that is there counts.
 _IDS = ("node", "id")
+#: What holds ids one by one; text does, too, and is none.
+_LISTS = (Sequence, Set, np.ndarray, pd.Series)
 
 
 def edges_of(
@@ -49,9 +65,8 @@ def edges_of(
         Columns to keep beside the two ends; all others are dropped.
     src, dst : str
         The columns of the two ends.
-    beside : DiffFrame, optional
-        What the edges are to be used with. Beside a collection of a dataflow a Spark frame is a
-        constant.
+    beside : DiffFrame or DataFrame, optional
+        What the edges are to be used with. Beside a collection a static frame is a constant.
 
     Raises
     ------
@@ -65,6 +80,13 @@ def edges_of(
     >>> edges_of(roads, src="start", dst="end").at(0).collect()
     [Row(src='a', dst='b')]
     """
+    return edges_with(graph, {name: name for name in more}, src, dst, beside)
+
+
+def edges_with(
+    graph: Any, more: Mapping[str, str], src: str, dst: str, beside: Any = None
+) -> DiffFrame:
+    """`edges_of`, with further columns of any name, each under a new one."""
     table = graph if isinstance(graph, (DiffFrame, DataFrame)) else getattr(graph, "edges", None)
     if table is None:
         raise SchemaError(
@@ -72,8 +94,7 @@ def edges_of(
             f"is a {type(graph).__name__}"
         )
     advice = "say which columns are the ends with src=... and dst=..., or rename"
-    found = _columns(table, [src, dst, *more], "the edges", advice, beside)
-    edges = found.toDF("src", "dst", *more)
+    edges = _columns(table, {"src": src, "dst": dst, **more}, "the edges", advice, beside)
     first, second = (edges.schema[name].dataType for name in ("src", "dst"))
     if first != second:
         raise SchemaError(
@@ -113,20 +134,25 @@ def nodes_of(
 
 
 def graph_of(
-    graph: Any, nodes: Any = None, *, src: str, dst: str
+    graph: Any, nodes: Any = None, *, src: str, dst: str, beside: Any = None
 ) -> tuple[DiffFrame, DiffFrame]:
     """`edges_of` and `nodes_of` of a graph, which is read once for both."""
     plain = isinstance(graph, (DiffFrame, DataFrame))
-    beside = nodes if plain or isinstance(nodes, DiffFrame) else getattr(graph, "vertices", None)
-    edges = edges_of(graph, src=src, dst=dst, beside=beside)
+    vertices = None if plain else getattr(graph, "vertices", None)
+    parts = map(_changing, (nodes, vertices, beside))
+    changing = next((part for part in parts if part is not None), None)
+    edges = edges_of(graph, src=src, dst=dst, beside=changing)
     found = ends(edges)
-    for given, what in ((None if plain else graph.vertices, "the vertices"), (nodes, "nodes")):
-        if given is not None:
-            found = found.union(ids_of(given, edges, what))
+    if vertices is not None:
+        found = found.union(ids_of(vertices, edges, "the vertices", _IDS[::-1]))
+    if nodes is not None:
+        found = found.union(ids_of(nodes, edges, "nodes"))
     return edges, found.distinct()
 
 
-def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
+def ids_of(
+    nodes: Any, edges: DiffFrame, what: str, names: Sequence[str] = _IDS
+) -> DiffFrame:
     """Nodes that a user gave, as a collection with the column ``node``.
 
     Raises
@@ -134,12 +160,12 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     SchemaError
         If there is no such column, or its type is not that of the edges' ends.
     """
-    if isinstance(nodes, (list, tuple, set, frozenset)):
+    if isinstance(nodes, _LISTS) and not isinstance(nodes, (str, bytes)):
         nodes = _listed(nodes, edges, what)
     spark, there = edges._collection.spark, getattr(nodes, "columns", ())
-    name = next((name for name in _IDS if meant_by(name, there, spark)), _IDS[0])
+    name = next((name for name in names if meant_by(name, there, spark)), _IDS[0])
     advice = "rename the one with the ids to 'node'"
-    found = _columns(nodes, [name], what, advice, edges).toDF("node")
+    found = _columns(nodes, {"node": name}, what, advice, edges)
     ours, theirs = found.schema["node"].dataType, edges.schema["src"].dataType
     if ours != theirs:
         raise SchemaError(
@@ -149,26 +175,19 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
     return found
 
 
-def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
+def _listed(ids: Iterable[Any], edges: DiffFrame, what: str) -> DataFrame:
     """A static frame of ids that are given one by one."""
-    kind, time = edges.schema["src"].dataType, edges._node.time_type.kind
-    if edges._collection.flow is None and not isinstance(time, T.IntegralType):
-        raise SchemaError(
-            f"{what} are given as a list, which is there from time 0 on, and times of this graph "
-            f"are of type {time.simpleString()}: give a frame with the columns 'node', 'time' and "
-            "'diff'"
-        )
-    schema = T.StructType([T.StructField("node", kind)])
+    kind = edges.schema["src"].dataType
+    rows = [(one.item() if isinstance(one, np.generic) else one,) for one in ids]
     try:
-        found = edges._collection.spark.createDataFrame([(one,) for one in ids], schema)
+        return edges._collection.spark.createDataFrame(
+            rows, T.StructType([T.StructField("node", kind)])
+        )
     except (PySparkException, TypeError, ValueError) as error:
         raise SchemaError(
             f"{what} must have ids of the type of the edges' ends, which is "
             f"{kind.simpleString()}: {error}"
         ) from error
-    if edges._collection.flow is not None:
-        return found
-    return found.withColumns({"time": F.lit(0).cast(time), "diff": F.lit(1)})
 
 
 def at_least_one(value: Any, name: str) -> int:
@@ -179,33 +198,47 @@ def at_least_one(value: Any, name: str) -> int:
     SchemaError
         If it is anything else.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise SchemaError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
+    return int(value)
 
 
 def _columns(
-    table: Any, names: Sequence[str], what: str, advice: str, beside: Any
+    table: Any, names: Mapping[str, str], what: str, advice: str, beside: Any
 ) -> DiffFrame:
-    """Some columns of a `DiffFrame` or of a Spark frame, as a collection."""
+    """Some columns of a `DiffFrame` or of a Spark frame as a collection, under new names."""
     if not isinstance(table, (DiffFrame, DataFrame)):
+        kinds = " or a Spark frame" if "src" in names else ", a Spark frame or a list of ids"
         raise SchemaError(
-            f"{what} must be a DiffFrame or a Spark frame, not a {type(table).__name__}; make one "
-            "with spark.createDataFrame(...)"
+            f"{what} must be a DiffFrame{kinds}, not a {type(table).__name__}; make one with "
+            "spark.createDataFrame(...)"
         )
     spark = table.sparkSession
-    missing = [name for name in names if not meant_by(name, table.columns, spark)]
+    missing = [name for name in names.values() if not meant_by(name, table.columns, spark)]
     if missing:
         raise SchemaError(
             f"{what}: there is no column {', '.join(map(repr, missing))}; the columns are "
             f"{', '.join(table.columns)}. If it has another name, {advice}"
         )
     if isinstance(table, DiffFrame):
-        return table.select(*names)
-    if isinstance(beside, DiffFrame) and beside._collection.flow is not None:
-        return beside._lifted(table).select(*names)
-    wanted = [column(name) for name in names]
-    if all(meant_by(name, table.columns, spark) for name in ("time", "diff")):
+        return table.select(*names.values()).toDF(*names)
+    wanted = [column(name).alias(new) for new, name in names.items()]
+    held = _changing(beside)
+    if _has(table, "time", "diff") and (held is None or held._collection.flow is None):
         return DiffFrame(table.select(*wanted, "time", "diff"))
     static = table.select(*wanted)
-    return DiffFrame(static.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+    if held is None:
+        return DiffFrame(static.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+    times = held._collection.time_name, held._collection.diff_name
+    return held._lifted(table if _has(table, *times) else static)  # which refuses updates
+
+
+def _changing(table: Any) -> DiffFrame | None:
+    """The collection that a table is, unless it is static."""
+    if isinstance(table, DataFrame) and _has(table, "time", "diff"):
+        return DiffFrame(table)
+    return table if isinstance(table, DiffFrame) else None
+
+
+def _has(table: DataFrame, *names: str) -> bool:
+    return all(meant_by(name, table.columns, table.sparkSession) for name in names)

@@ -12,9 +12,28 @@ def ends(edges: DiffFrame) -> DiffFrame:
     return edges.select("src").union(edges.select("dst")).toDF("node")
 
 
+def occurrences(nodes: DiffFrame, **among: DiffFrame) -> DiffFrame:
+    """How often each node is among some: ``node``, and a column (long) for each of these.
+
+    A record for each thing that counts, so that sums are all there is to keep.
+    """
+    def counting(found: DiffFrame, name: str | None) -> DiffFrame:
+        counts = {each: F.lit(int(each == name)) for each in among}
+        return found.toDF("node").withColumns(counts)
+
+    parts = counting(nodes, None).concat(*(counting(some, name) for name, some in among.items()))
+    return parts.groupBy("node").agg(*(F.sum(name).alias(name) for name in among))
+
+
 def both_ways(edges: DiffFrame) -> DiffFrame:
     """Each edge and its reverse, as a node and its neighbour: ``node`` and ``other``."""
     return edges.union(edges.select("dst", "src")).toDF("node", "other")
+
+
+def undirected(edges: DiffFrame) -> DiffFrame:
+    """Each edge and its reverse, of the same columns; a self-loop is its own reverse."""
+    turned = edges.where(F.col("src") != F.col("dst"))
+    return edges.union(turned.select("dst", "src", *edges.columns[2:]).toDF(*edges.columns))
 
 
 def one_way_each(edges: DiffFrame) -> DiffFrame:

@@ -5,6 +5,7 @@ Ranks that add up to one are counted so as well, in parts of 2**-52.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import at_least_one, graph_of, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 #: Surfers that start anew at each node in every round.
 RESET = 1_000_000
@@ -29,6 +31,7 @@ def pagerank(
     rounds: int | None = 20,
     reset_probability: float | None = None,
     personal: Any = None,
+    directed: bool = True,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -46,7 +49,7 @@ def pagerank(
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Parallel edges count as often as they are there, and self-loops count.
+        Parallel edges count as often as they are there, and self-loops count.
     nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
@@ -58,6 +61,8 @@ def pagerank(
     personal : DiffFrame, DataFrame or sequence of ids, optional
         With `reset_probability`: where surfers start, and start anew. All nodes if not given; of
         those given the ones that are nodes of the graph count.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -110,7 +115,9 @@ def pagerank(
     3 6833333
     """
     limit = None if rounds is None else at_least_one(rounds, "rounds")
-    found, every = graph_of(edges, nodes, src=src, dst=dst)
+    found, every = graph_of(edges, nodes, src=src, dst=dst, beside=personal)
+    if not directed:
+        found = undirected(found)
     if reset_probability is not None:
         return _adding_up_to_one(
             found, every, limit, _probability(reset_probability),
@@ -172,8 +179,9 @@ def _adding_up_to_one(
 
 
 def _probability(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
+    if not 0 < found < 1:
         raise SchemaError(
             f"reset_probability must be a number above 0 and below 1, such as 0.15, not {value!r}"
         )
-    return float(value)
+    return found

@@ -6,19 +6,22 @@ from typing import Any
 
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import edges_of, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 
 def reachability(
-    edges: Any, roots: Any, *, src: str = "src", dst: str = "dst"
+    edges: Any, roots: Any, *, directed: bool = True, src: str = "src", dst: str = "dst"
 ) -> DiffFrame:
     """The nodes that can be reached from some roots along edges.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Parallel edges and self-loops make no difference.
+        Parallel edges and self-loops make no difference.
     roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -49,7 +52,7 @@ def reachability(
     [[1, 2, 3], [1]]
     """
     found = edges_of(edges, src=src, dst=dst, beside=roots)
-    arcs = found.toDF("node", "other")
+    arcs = (found if directed else undirected(found)).toDF("node", "other")
     start = ids_of(roots, found, "the roots").distinct()
 
     def further(reached: DiffFrame) -> DiffFrame:

@@ -9,7 +9,8 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.graphs.edges import edges_of, ids_of
+from pyspark_diff.graphs.edges import edges_with, ids_of
+from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -20,6 +21,7 @@ def shortest_paths(
     *,
     weight: str = "weight",
     per_source: bool = False,
+    directed: bool = True,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -28,16 +30,18 @@ def shortest_paths(
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Of parallel edges the lightest counts; self-loops make no difference.
+        Of parallel edges the lightest counts; self-loops make no difference.
     sources : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
-        The column of weights: whole numbers, float or double, none of them negative or null. With
-        a cycle of negative weight there is no shortest way, and the step fails with a
+        The column of weights: whole numbers, float or double. An edge whose weight is null or NaN
+        is none. With a cycle of negative weight there is no shortest way, and the step fails with a
         `StalledError`. Doubles are added from the source on, edge by edge, so that a distance is
         the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
+    directed : bool
+        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     src, dst : str
         The columns of an edge's ends.
 
@@ -72,8 +76,9 @@ def shortest_paths(
     >>> sorted(tuple(row) for row in found.where("source = 'a'").collect())
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
-    found = edges_of(edges, weight, src=src, dst=dst, beside=sources)
-    arcs = _widened(found.toDF("node", "other", "weight"), weight)
+    found = edges_with(edges, {"weight": weight}, src, dst, beside=sources)
+    ways = found if directed else undirected(found)
+    arcs = _widened(ways.toDF("node", "other", "weight"), weight)
     start = ids_of(sources, found, "the sources").distinct()
     if per_source:
         start = start.withColumn("source", F.col("node")).select("source", "node")
@@ -90,14 +95,15 @@ def shortest_paths(
 
 
 def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
-    """The edges with weights that are long or double."""
+    """The edges that have a weight, as long or double."""
     kind = arcs.schema["weight"].dataType
-    if isinstance(kind, (T.LongType, T.DoubleType)):
-        return arcs
-    if not isinstance(kind, (*_WHOLE, T.FloatType)):
+    if not isinstance(kind, (*_WHOLE, T.FloatType, T.DoubleType)):
         raise SchemaError(
             f"weights must be whole numbers, float or double; {name!r} is {kind.simpleString()}: "
             "cast it to long, or to double"
         )
-    to = "double" if isinstance(kind, T.FloatType) else "long"
-    return arcs.withColumn("weight", F.col("weight").cast(to))
+    weight = F.col("weight")
+    if isinstance(kind, _WHOLE):
+        return arcs.where(weight.isNotNull()).withColumn("weight", weight.cast("long"))
+    there = weight.isNotNull() & ~F.isnan(weight)
+    return arcs.where(there).withColumn("weight", weight.cast("double"))
