@@ -409,7 +409,7 @@ class Fault:
 
 
 @pytest.mark.parametrize("error, keyed, lasting, stride", [
-    (KeyboardInterrupt, False, True, 11),
+    (KeyboardInterrupt, False, True, 17),
     *(pytest.param(error, keyed, lasting, 3, marks=pytest.mark.slow)
       for error in (KeyboardInterrupt, OSError) for keyed in (False, True)
       for lasting in (False, True)),

@@ -49,12 +49,14 @@ def test_rows_are_in_order(kind, rows, seed):
     assert (values == before).all()
     assert (order.order_of(values[::-1]) == np.argsort(values[::-1], kind="stable")).all()
     assert (order.ranked(values[::2])[1] == np.unique(values[::2], return_inverse=True)[1]).all()
+    assert (order.among(values, values[1::3]) == np.isin(values, values[1::3])).all()
 
 
 def test_no_rows_are_in_order():
     none = np.empty(0, np.int64)
     assert not order.order_of(none).size and not order.distinct(none).size
     assert not order.starts_of(none).size and not order.ranked(none)[1].size
+    assert not order.among(none, none).size and not order.among(np.arange(3), none).any()
 
 
 def test_rows_that_upper_bits_do_not_tell_are_left_to_a_sort(monkeypatch):

@@ -108,6 +108,21 @@ def ranked(values: Int64) -> tuple[Int64, Int64]:
     return ordered[starts], rank
 
 
+def among(values: Int64, others: Int64) -> np.ndarray:
+    """Of each number whether it is one of the others.
+
+    Examples
+    --------
+    >>> among(np.array([5, 3, 5]), np.array([9, 5]))
+    array([ True, False,  True])
+    """
+    if not others.size:
+        return np.zeros(values.size, np.bool_)
+    there = distinct(others)
+    place = np.searchsorted(there, values)
+    return there[np.minimum(place, there.size - 1)] == values
+
+
 def starts_of(ordered: Int64) -> Int64:
     """Index of the first of each run of equal numbers."""
     if not ordered.size:

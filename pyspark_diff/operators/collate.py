@@ -32,7 +32,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors, runni
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.lookup import accumulated_vectors, matching_rows
-from pyspark_diff.kernels.order import distinct, order_of
+from pyspark_diff.kernels.order import among, distinct, order_of
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.kernels.results import Sums as Vectors
 from pyspark_diff.kernels.top_k import Firsts
@@ -125,7 +125,7 @@ class States:
         come = diffs > 0
         gone = events[~come]
         if gone.size:
-            gone = gone[~np.isin(gone, events[come])]
+            gone = gone[~among(gone, events[come])]
         every = np.concatenate((touched.begins, events[come], gone))
         found = np.concatenate((before, rows[come], np.full(gone.size, -1)))
         return cls(every, found, column, read)
