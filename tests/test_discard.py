@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -21,6 +23,7 @@ from pyspark_diff import (
     NonDeterministicError,
     SchemaError,
     StaleWarning,
+    StepError,
 )
 from pyspark_diff.engine import rewind
 from pyspark_diff.engine.context import StepContext
@@ -96,6 +99,25 @@ def keyed_behind(a, b):
     """What is ahead, and what lags, meet again behind."""
     ahead = a.select("k").distinct()
     return reduced(a, b).join(ahead, "k").groupBy("made").count()
+
+
+def ending(driver, row):
+    if row.k == 5:
+        assert os.getpid() != driver
+        os._exit(7)
+    return [tuple(row)]
+
+
+def test_what_ends_a_process_of_python_is_not_tried_in_the_driver(spark):
+    with Dataflow(spark, buckets=2, runner="spark") as flow:
+        a, a_in = flow.input("a", "k int")
+        kept = a.flat_map(partial(ending, os.getpid()), "k int").count().keep()
+        a_in.insert([(k,) for k in range(7)])
+        with pytest.raises(StepError, match="7 updates or frames .which of them was not looked"):
+            flow.advance_to(1)
+        a_in.discard(F.col("k") == 5)
+        flow.advance_to(1)
+        assert kept.at().count() == 6
 
 
 #: Program, poison, the error, and whether the input has a key.

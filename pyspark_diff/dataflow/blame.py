@@ -36,6 +36,9 @@ TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
 #: So many updates are named.
 NAMED = 3
 
+#: What Spark says where a task's process ended: a trial on the driver might end this one.
+ENDED = ("exited unexpectedly", "ExecutorLostFailure", "executor loss", "OutOfMemoryError")
+
 Given = Mapping[Node, tuple[Arrival, ...]]
 
 
@@ -92,7 +95,8 @@ class Blame:
         # And of none that a function of the step has added.
         upper = {n: old.frontiers[n] for n in self._names if n in old.frontiers}
         upper.update(self._failed.upper)
-        found = self._blamed(old, arrivals, upper)
+        tried = not any(told in str(error) for told in ENDED)
+        found = self._blamed(old, arrivals, upper, tried)
         drop = "discard(waiting=True)" if again else "discard()"
         if found is None:
             found = "updates that earlier steps took in and that waited for another input"
@@ -106,6 +110,8 @@ class Blame:
                         drop = "discard(waiting=True)"
             finally:
                 storage.remove_directories(base.directories)
+        if not tried:
+            found += " (which of them was not looked for, as a task's process ended on them)"
         where = ""
         if isinstance(doing, Subgraph):
             where = " in a loop"
@@ -122,9 +128,9 @@ class Blame:
         )
 
     def _blamed(
-        self, before: State, arrivals: Given, upper: Mapping[Node, Antichain]
+        self, before: State, arrivals: Given, upper: Mapping[Node, Antichain], tried: bool = True
     ) -> str | None:
-        """Who is to blame, where a step begins with a state."""
+        """Who is to blame, where a step begins with a state; without a trial, all of them."""
         others = {node: new for node, new in arrivals.items() if node not in self._names}
         waiting = {n: rest for n, rest in before.waiting.items() if n not in self._names}
 
@@ -142,7 +148,7 @@ class Blame:
             return None
 
         given = {n: (*before.waiting.get(n, ()), *arrivals.get(n, ())) for n in self._names}
-        return Suspects(given, self._names, self._time_type).told(fails)
+        return Suspects(given, self._names, self._time_type).told(fails if tried else None)
 
 
 class Suspects:
@@ -181,18 +187,19 @@ class Suspects:
         self._rows = np.concatenate([none, *rows])[order]
         self._places = np.concatenate([none, *places])[order]
 
-    def told(self, fails: Callable[[Given], type[Exception] | None]) -> str | None:
+    def told(self, fails: Callable[[Given], type[Exception] | None] | None) -> str | None:
         """Who is to blame, in words; None if it is none of them.
 
         Parameters
         ----------
-        fails : callable
-            Tries a step on some of the updates, and gives the class of what it raised.
+        fails : callable, optional
+            Tries a step on some of the updates, and gives the class of what it raised. Without it
+            all are to blame.
         """
         whole = np.arange(self._times.size)
         if not whole.size:
             return None
-        if whole.size > ROWS:
+        if fails is None or whole.size > ROWS:
             return self._range(whole)
         error = fails(self._some(whole))
         if error is None:
