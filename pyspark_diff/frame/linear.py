@@ -19,6 +19,7 @@ from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
+from pyspark_diff.frame.windows import with_columns, with_windows
 from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
@@ -56,7 +57,7 @@ class LinearMethods(Frame):
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
         given = [one for c in cols for one in self._without_star(c)]
-        source, given = source.seeing(given)
+        source, given = with_windows(*source.seeing(given))
         selected: list[str | Column] = []
         unchanged: list[str | None] = []
         for c in given:
@@ -149,17 +150,7 @@ class LinearMethods(Frame):
         [Row(n=1, m=2)]
         """
         check_names([colName])
-        source, col = self._collection.seeing(col)
-        replaced = source.named(colName)
-        if set(replaced) & set(source.resolver.ambiguous):
-            source.check_unambiguous("withColumn")
-        return self._wrap(row_wise(
-            source,
-            "withColumn",
-            lambda frame: frame.withColumn(colName, col),
-            resolver=source.resolver.with_column(colName, replaced),
-            outputs={colName: col},
-        ))
+        return self._wrap(with_columns(self._collection, "withColumn", {colName: col}))
 
     def toDF(self, *cols: str) -> Self:  # noqa: N802
         """Other names for all columns, in their order, as PySpark's `toDF`."""
