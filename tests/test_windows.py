@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from unittest.mock import patch
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from test_law import examples
 from test_law_sql import CHANGES, Query, histories, run
+
+from pyspark_diff.kernels import window_rows
+from pyspark_diff.kernels import windows as windows_kernel
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.results import IntegerSum
+from pyspark_diff.kernels.windows import UP_TO_HERE, Frame, Offset, Picked, Summed
+from pyspark_diff.operators.contract import Side
+from pyspark_diff.operators.window import WindowKernel
+from pyspark_diff.spark.schema import TimeType
 
 #: Functions with nothing but a place, which differ where rows tie, and which do not.
 NUMBERS = ("row_number()", "ntile(3)")
@@ -50,45 +67,73 @@ class Window:
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> Window:
-    """A window whose result is the same however rows are ordered that tie."""
-    every = ["k", "x", "s"]
-    kind = draw(st.sampled_from(["number", "rank", "offset", "sum", "sum", "end"]))
-    partition = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
-    order = draw(st.permutations([name for name in every if name not in partition]))
-    frame, ordered = "", True
-    if kind == "rank":
-        order = order[:draw(st.integers(1, len(order)))]
-    if kind in ("sum", "end"):
-        what = draw(st.sampled_from(["default", "rows", "range", "distance", "none"]))
-        if what == "rows":
-            frame = f"rows between {draw(st.sampled_from(ROWS))}"
-        if what == "range":
-            frame = f"range between {draw(st.sampled_from(ROWS[:1] + ROWS[3:4] + ROWS[8:9]))}"
+def windows(draw: st.DrawFn) -> list[Window]:
+    """Windows whose results are the same however rows are ordered that tie.
+
+    Equal rows may have different results, and then all have to be by the same order: which of two
+    equal rows is the first of them in one order says nothing of another.
+    """
+    shared = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
+    rest = draw(st.permutations([name for name in ("k", "x", "s") if name not in shared]))
+    by = tuple(f"{name} {draw(st.sampled_from(WAYS))}" for name in rest)
+    return draw(st.lists(window(shared, by), min_size=1, max_size=4))
+
+
+@st.composite
+def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> Window:
+    """One of them, by a partition and an order where equal rows may differ."""
+    names: dict[str, str | None]
+    what = draw(st.sampled_from(["number", "offset", "rows", "rank", "range", "distance", "none"]))
+    frame = ""
+    if what == "number":
+        names = dict.fromkeys(NUMBERS)
+    elif what == "offset":
+        names = dict.fromkeys(OFFSETS)
+    elif what == "rows":
+        names = {**SUMS, **ENDS}
+        frame = f"rows between {draw(st.sampled_from(ROWS))}"
+    else:
+        names = dict(SUMS)
+        partition = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
+        rest = draw(st.permutations([name for name in ("k", "x", "s") if name not in partition]))
         if what == "distance":
+            partition, rest = tuple(n for n in partition if n != "x"), ["x"]
             frame = f"range between {draw(st.sampled_from(ROWS))}"
-            order, partition = ["x"], partition if "x" not in partition else ()
+        elif what == "rank":
+            names = dict.fromkeys(RANKS)
+        elif what == "range":
+            limits = draw(st.sampled_from([None, ROWS[0], ROWS[3], ROWS[8]]))
+            frame = f"range between {limits}" if limits else ""
+        by = tuple(f"{name} {draw(st.sampled_from(WAYS))}" for name in rest)
         if what == "none":
-            ordered, kind = False, "sum"
-        if what in ("default", "range") and kind == "sum":
-            order = order[:draw(st.integers(1, len(order)))]
-        if what == "distance":
-            kind = "sum"
-    names = {
-        "number": dict.fromkeys(NUMBERS), "rank": dict.fromkeys(RANKS),
-        "offset": dict.fromkeys(OFFSETS), "sum": SUMS, "end": ENDS,
-    }[kind]
+            by = ()
+        elif what == "range" and len(by) == len(rest) == 3 - len(partition):
+            if draw(st.booleans()):
+                names |= ENDS
+            else:
+                by = by[:draw(st.integers(1, len(by)))]
+        elif what == "rank":
+            by = by[:draw(st.integers(1, len(by)))]
     function = draw(st.sampled_from(sorted(names)))
-    by = ", ".join(f"{name} {draw(st.sampled_from(WAYS))}" for name in order)
     parts = [
         f"partition by {', '.join(partition)}" if partition else "",
-        f"order by {by}" if ordered else "", frame,
+        f"order by {', '.join(by)}" if by else "", frame,
     ]
     over = f"over ({' '.join(part for part in parts if part)})"
     told = names[function] or function + " {}"
     if function.startswith(("row", "rank", "dense", "ntile")):
         told = f"({told})::int"
     return Window(f"{function} {over}", told.format(over))
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Only what is near is read, and little at once."""
+    with (
+        patch.object(window_rows, "FEW", 0), patch.object(window_rows, "MORE", 1),
+        patch.object(windows_kernel, "ENTRIES", 5),
+    ):
+        yield
 
 
 def query(several: list[Window]) -> Query:
@@ -99,11 +144,11 @@ def query(several: list[Window]) -> Query:
 
 @examples(2)
 @given(
-    several=st.lists(windows(), min_size=1, max_size=4), history=histories(),
-    every=st.integers(1, 4),
+    several=windows(), history=histories(), every=st.integers(1, 4), near=st.booleans(),
 )
-def test_random_windows(spark, several, history, every):
-    run(spark, query(several), history, every)
+def test_random_windows(spark, several, history, every, near):
+    with small() if near else nullcontext():
+        run(spark, query(several), history, every)
 
 
 OVER = "over (partition by k order by x desc nulls last, s asc nulls first)"
@@ -116,3 +161,83 @@ EACH = [
 @pytest.mark.parametrize("window", EACH, ids=lambda window: window.spark.partition(" over")[0])
 def test_each_function(spark, window):
     run(spark, query([window]), CHANGES, 2)
+
+
+# What is near, against all of a key.
+
+LONG = pa.int64()
+FUNCTIONS = (
+    Offset(LONG, "w", -1, 7), Offset(LONG, "w", 2, None),
+    Picked(LONG, "max", "w", Frame(True, -2, 1), True),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(True, 1, 2)),
+    Picked(LONG, "last", "w", UP_TO_HERE, True), Picked(LONG, "first", "w", Frame(True, -1, -1)),
+)
+RECORD = st.tuples(
+    st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
+)
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Batches of what is old, and what is new, of records that never stand less than no times."""
+
+    old: list[list[tuple[tuple, int, int]]]
+    new: list[tuple[tuple, int, int]]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Histories:
+    standing: Counter = Counter()
+    parts: list[list[tuple[tuple, int, int]]] = [[], [], [], []]
+    for part, most in zip(parts, (40, 8, 4, 4)):
+        changes = draw(st.lists(st.tuples(RECORD, st.integers(-2, 2)), max_size=most))
+        for time, (record, diff) in enumerate(changes):
+            kept = max(standing[record] + diff, 0)
+            part.append((record, time // 2, kept - standing[record]))
+            standing[record] = kept
+    return Histories(parts[:3], parts[3])
+
+
+def updates(layout: Layout, rows: list, start: int):
+    columns = [pa.array([r[0][i] for r in rows], LONG) for i in range(3)]
+    times, diffs = (np.array([r[i] for r in rows], np.int64) for i in (1, 2))
+    return consolidate(layout.encode(columns, times + start, diffs))
+
+
+@examples(50)
+@given(found=batches(), down=st.booleans(), last=st.booleans(), which=st.sets(
+    st.sampled_from(range(len(FUNCTIONS))), min_size=1, max_size=3
+))
+def test_what_is_near_is_enough(found, down, last, which):
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
+    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
+    side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
+    kernel = WindowKernel(
+        ("k", "v", "w"), (("v", down),), tuple(FUNCTIONS[i] for i in sorted(which)),
+        TimeType(T.LongType()),
+    )
+    wanted = range(3 + len(which))
+    given_by = []
+    for few in (0, 10**6):
+        with small(), patch.object(window_rows, "FEW", few):
+            (columns, times, diffs), read = kernel([side], None, wanted)
+        total: Counter = Counter()
+        for row in zip(*(c.to_pylist() for c in columns), times.tolist(), diffs.tolist()):
+            total[row[:-1]] += row[-1]
+        given_by.append(({row: n for row, n in total.items() if n}, read))
+    assert given_by[0][0] == given_by[1][0]
+    assert given_by[0][1] <= given_by[1][1]
+
+
+def test_what_is_near_is_all_that_is_read():
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((True, True), (False, False))))
+    rows = [((0, i, i % 5), 0, 1) for i in range(10_000)]
+    old = [updates(layout, rows, 0).updates]
+    new = [((0, 5_000, 0), 1, -1), ((0, 20_000, 0), 1, 1), ((0, 70, 9), 1, 1)]
+    side = Side(old, [], updates(layout, new, 300), 0, layout, ("k", "v", "w"), 300)
+    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4)):
+        kernel = WindowKernel(
+            ("k", "v", "w"), (("v", True),), (function,), TimeType(T.LongType())
+        )
+        (_, _, diffs), read = kernel([side], None, range(4))
+        assert read < 150 and diffs.size <= 3 * most, function

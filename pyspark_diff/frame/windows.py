@@ -96,8 +96,8 @@ def with_windows(
     with suggesting(source.columns):
         rows = source.template()
         shown = [
-            new if new is old or not isinstance(old, Column)
-            else new.alias(source.resolver.as_named(rows.select(old).columns[0]))
+            new.alias(source.resolver.as_named(rows.select(old).columns[0]))
+            if isinstance(new, Column) and new is not old else new
             for old, new in zip(given, replaced)
         ]
         typed = rows.select(*wholes)
@@ -134,7 +134,7 @@ def with_columns(given: Collection, kind: str, made: dict[str, Column]) -> Colle
         resolver = resolver.with_column(name, replaced)
     kept = resolver.entries
     over, columns = with_windows(source, list(made.values()), list(made))
-    outputs = dict(zip(made, columns))
+    outputs = {name: one for name, one in zip(made, columns) if isinstance(one, Column)}
     results = over.resolver.entries[len(source.resolver.entries):]
     found = row_wise(
         over, kind, lambda frame: frame.withColumns(outputs),
@@ -257,7 +257,7 @@ class _Plan:
         # The type of a default is that of the value, as Spark has found.
         given = [one.cast(kind) if number == 1 else one for number, one in enumerate(others)]
         constants = self._constants(call, given)
-        rows, default, ignored = (*constants, *(1, None, False)[len(constants):])
+        rows, default, ignored = [*constants, *[1, None, False][len(constants):]]
         if ignored or call.nulls_ignored:
             raise SchemaError(
                 f"{call.name} is not maintained with IGNORE NULLS; use F.last(x, ignorenulls=True) "

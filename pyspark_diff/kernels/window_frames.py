@@ -1,4 +1,4 @@
-"""What functions of windows make of the entries of segments: see `pyspark_diff.kernels.window_replay`.
+"""What functions of windows make of segments: see `pyspark_diff.kernels.window_replay`.
 
 With the entries ``e`` of a segment in order, and the frame of one of them from ``low`` up to, and
 without, ``high``::

@@ -7,9 +7,9 @@ those of a *region*. With ``S`` the rows of a region and of what functions look 
     a function of the rows at t  =  the same outside of all regions of t as just before t
     before and after, given here =  S just before t, and S at t
 
-A *segment* is one of these. Counts of the candidates are kept in trees of sums (Fenwick, *A new data
-structure for cumulative frequency tables*, 1994), which find the row of a number, and the number of
-a row, however many candidates have come and gone.
+A *segment* is one of these. Counts of the candidates are kept in trees of sums (Fenwick, *A new
+data structure for cumulative frequency tables*, 1994), which find the row of a number, and the
+number of a row, however many candidates have come and gone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pyspark_diff.kernels.overflow import sum_leaves
 
 #: What is known of a segment, all as entries or rows of its partition: where it begins and ends,
 #: and the part of it that is the region; its time; -1 before a change and 1 after it, 0 for what
-#: stands at first; how many rows of the partition come before it, and how many there are in all; the
-#: last candidate before it, or -1; and its partition.
+#: stands at first; how many rows of the partition come before it, and how many there are in all;
+#: the last candidate before it, or -1; and its partition.
 START, STOP, FIRST, LAST, TIME, SIGN, OFFSET, TOTAL, PREVIOUS, PARTITION = range(10)
 _PARTS = 10
 
 #: How far a change reaches, and what there is to be seen from there: see `Reach`.
 (
-    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, STANDING,
-) = range(8)
+    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, STANDING, VALID,
+) = range(9)
 
 #: What a replay reports.
 DONE, MORE, OVERFLOW, NEGATIVE = range(4)
@@ -39,20 +39,22 @@ _PASSED = 16
 
 
 @kernel(
+    "int64[:], int64[:], int64[:], int64[:], int64[:], bool[:], int64[:], int64[:], int64[:], "
     "int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], "
-    "int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64[:], int64"
+    "int64[:], int64[:], int64"
 )
 def replay(  # type: ignore[no-untyped-def]
-    bounds, was, now, tree_was, tree_now, tie_low, tie_high, changed_low, changed_high, seen_low,
-    seen_high, starts, cand, time, diff, reach, progress, most
+    bounds, was, now, tree_was, tree_now, valid, valid_was, valid_now, tie_low, tie_high,
+    changed_low, changed_high, seen_low, seen_high, starts, cand, time, diff, reach, progress, most
 ):
     """Segments of the events from where ``progress`` says, until they have ``most`` entries.
 
     Candidates ``bounds[g]`` to ``bounds[g + 1]`` of partition ``g`` are in order, with the counts
-    ``was`` and ``now``, which are equal between two calls, and the trees of both. For each of them
-    the ones that it ties with, the ones that a change of it matters to in any case, and the ones
-    that are looked at from it in any case. Events ``starts[g]`` to ``starts[g + 1]`` are ordered by
-    time, then candidate.
+    ``was`` and ``now``, which are equal between two calls, and the trees of both; and where it is
+    asked which of them are valid, that, and the trees of these. For each of them there are the ones
+    that it ties with, the ones that a change of it matters to in any case, and the ones that are
+    looked at from it in any case. Events ``starts[g]`` to ``starts[g + 1]`` are ordered by time,
+    then candidate.
 
     Gives what has become of it, the entries (candidate, count), and the segments.
     """
@@ -97,11 +99,13 @@ def replay(  # type: ignore[no-untyped-def]
                     progress[0], progress[1], progress[2] = c, when, now[c]
                     return NEGATIVE, entries[:0], segments[:0]
                 _add(tree_now, b, size, c - b, change)
+                if reach[VALID] and valid[c]:
+                    _add(valid_now, b, size, c - b, change)
                 regions[changed, 0] = c
                 changed += 1
             count = _regions(
-                regions, changed, was, now, tree_was, tree_now, b, size, changed_low, changed_high,
-                reach,
+                regions, changed, was, now, tree_was, tree_now, valid, valid_was, valid_now, b,
+                size, changed_low, changed_high, reach,
             )
             for r in range(count):
                 low, high = regions[r, 1], regions[r, 2]
@@ -111,6 +115,11 @@ def replay(  # type: ignore[no-untyped-def]
                     if reach[PRECEDING]:
                         row = _before(tree, b, low - b) - reach[PRECEDING]
                         first = min(first, b + _find(tree, b, size, max(row, 0)))
+                    if reach[VALID]:
+                        row = _before(valid_was if side == 0 else valid_now, b, low - b) - 1
+                        if row >= 0:
+                            found = _find(valid_was if side == 0 else valid_now, b, size, row)
+                            first = min(first, b + found)
                     first = min(first, seen_low[low])
                     if reach[TO_START]:
                         last = b + size - 1
@@ -127,13 +136,16 @@ def replay(  # type: ignore[no-untyped-def]
             for r in range(changed):
                 c = regions[r, 0]
                 _add(tree_was, b, size, c - b, now[c] - was[c])
+                if reach[VALID] and valid[c]:
+                    _add(valid_was, b, size, c - b, now[c] - was[c])
                 was[c] = now[c]
     return DONE, entries[:n], segments[:s]
 
 
 @jit
 def _regions(  # type: ignore[no-untyped-def]
-    regions, changed, was, now, tree_was, tree_now, b, size, changed_low, changed_high, reach
+    regions, changed, was, now, tree_was, tree_now, valid, valid_was, valid_now, b, size,
+    changed_low, changed_high, reach
 ):
     """Fill in the regions of some candidates that change; gives how many there are."""
     delta = np.int64(0)
@@ -147,6 +159,10 @@ def _regions(  # type: ignore[no-untyped-def]
                 low = min(low, b + _find(tree, b, size, max(row, 0)))
             if reach[PRECEDING]:
                 row = _before(tree, b, c + 1 - b) + reach[PRECEDING] - 1
+                high = max(high, b + min(_find(tree, b, size, row), size - 1))
+        if reach[VALID] and valid[c]:
+            for tree in (valid_was, valid_now):
+                row = _before(tree, b, c + 1 - b)
                 high = max(high, b + min(_find(tree, b, size, row), size - 1))
         if reach[TO_START]:
             low = b

@@ -12,7 +12,7 @@ far as its functions reach. See `pyspark_diff.kernels.window_replay` for what is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
@@ -22,17 +22,12 @@ import pyarrow as pa
 from pyspark_diff.kernels import buffers, ranking, window_frames
 from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
-from pyspark_diff.kernels.candidates import candidates, check, expand, values_of
-from pyspark_diff.kernels.consolidate import Grouped
-from pyspark_diff.kernels.coordinates import Limit
-from pyspark_diff.kernels.diff_vectors import DiffVectors
+from pyspark_diff.kernels.candidates import check
 from pyspark_diff.kernels.diff_vectors import check as check_vectors
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.history import distinct_keys, key_starts
-from pyspark_diff.kernels.lookup import key_ranges
-from pyspark_diff.kernels.ranking import Ordering
 from pyspark_diff.kernels.results import Result, Sums
-from pyspark_diff.kernels.updates import Int64, Updates, concat, spread
+from pyspark_diff.kernels.updates import Int64
+from pyspark_diff.kernels.window_rows import Rows
 
 #: So many entries are evaluated at once, or few more than one time has.
 ENTRIES = 1 << 21
@@ -68,6 +63,9 @@ class Reach:
         Whether equal rows may have different results.
     standing : bool
         Whether something of all that stands at first has to be known.
+    valid : tuple of str
+        Columns of which the last value that is not null is looked for: a change matters to the
+        rows behind it up to the next one that has such a value.
     """
 
     preceding: int = 0
@@ -78,6 +76,7 @@ class Reach:
     ties: bool = False
     expand: bool = False
     standing: bool = False
+    valid: tuple[str, ...] = ()
 
     @property
     def near(self) -> int | None:
@@ -89,13 +88,25 @@ class Reach:
     @classmethod
     def of_all(cls, several: Sequence[Reach]) -> Reach:
         """The reach of several functions together."""
-        found = {f.name: max((getattr(one, f.name) for one in several), default=f.default)
-                 for f in fields(cls)}
-        return cls(**found)
+        valid = tuple(dict.fromkeys(name for one in several for name in one.valid))
+        # For one column there is a tree. With more of them, all that stands has to be known.
+        running = len(valid) > 1
+        return cls(
+            max((one.preceding for one in several), default=0),
+            max((one.following for one in several), default=0),
+            running or any(one.to_end for one in several),
+            any(one.to_start for one in several),
+            any(one.counted for one in several),
+            any(one.ties for one in several),
+            any(one.expand for one in several),
+            running or any(one.standing for one in several),
+            () if running else valid,
+        )
 
     def packed(self) -> Int64:
         """As `window_replay.replay` takes it."""
-        return np.array([int(getattr(self, f.name)) for f in fields(self)], np.int64)
+        return np.array([int(bool(value)) if isinstance(value, tuple) else int(value)
+                         for value in astuple(self)], np.int64)
 
 
 @dataclass(frozen=True)
@@ -140,65 +151,6 @@ class Frame:
         )
 
 
-class Rows:
-    """The candidates of some partitions, what is new of them, and what is looked at from each.
-
-    Parameters
-    ----------
-    pool : Updates
-        The values of rows that were read, and then the touched ones.
-    owner : ndarray of int64
-        The partition of each.
-    read : int
-        How many of them were read.
-    diff : ndarray of int64
-        Of those that were read.
-    keys : Updates
-    key : ndarray of int64
-        The key of each partition.
-    new : Grouped
-    ordering : Ordering
-    by : int
-        How many columns make the order; the others only break ties.
-    """
-
-    def __init__(
-        self, pool: Updates, owner: Int64, read: int, diff: Int64, keys: Updates, key: Int64,
-        new: Grouped, ordering: Ordering, by: int,
-    ):
-        self.pool, self.keys, self.read, self.by = pool, keys, read, by
-        if pool.columns is None:
-            code = pool.key64
-            tie = code if by else np.zeros(len(pool), np.int64)
-        else:
-            code = tie = ranking.codes(pool.columns, ordering, len(pool))
-            if by < len(pool.columns):
-                tie = ranking.codes(pool.columns[:by], ordering[:by], len(pool))
-        packed = ranking.pack([owner, code])
-        # Rows come in few runs that are in order.
-        order = np.argsort(packed, kind="stable")
-        self.first, self.base, _, of_record, fits = candidates(order, packed, read, diff)
-        check(fits)
-        partition = owner[self.first]
-        self.bounds = np.searchsorted(partition, np.arange(key.size + 1))
-        self.key = key[partition]
-        self.tie = tie[self.first]
-        updates = new.updates
-        cand = np.repeat(of_record, new.lengths())
-        time, partition = updates.times(), partition[cand]
-        if isinstance(updates.time, np.ndarray):
-            rows = np.lexsort((cand, time, partition))
-        else:
-            rows = np.lexsort((cand, partition))
-        self.starts = np.searchsorted(partition[rows], np.arange(key.size + 1))
-        self.cand, self.time = cand[rows], np.ascontiguousarray(time[rows])
-        self.diff = spread(updates.scalars(), len(updates))[rows]
-        self.tie_low, self.tie_high = segment.ties_of(self.bounds, self.tie)
-
-    def __len__(self) -> int:
-        return int(self.first.size)
-
-
 class Near(NamedTuple):
     """What is known of each candidate whatever the counts: the ones that a change of it matters to,
     and the ones that are looked at from it."""
@@ -221,13 +173,16 @@ class Evaluated:
         A column of the candidates by its name.
     ranges : dict of Frame to (ndarray of int64, ndarray of int64)
         The candidates in the frame of each candidate.
+    reach : Reach
+        What is seen in segments.
     """
 
     def __init__(
         self, rows: Rows, entries: Int64, segments: Int64, column: Callable[[str], pa.Array],
-        ranges: dict[Frame, tuple[Int64, Int64]],
+        ranges: dict[Frame, tuple[Int64, Int64]], reach: Reach,
     ):
         self.rows, self.entries, self.segments, self.column = rows, entries, segments, column
+        self.reach = reach
         self.at, self.of = window_frames.emitted(segments)
         self._ranges = ranges
 
@@ -395,6 +350,9 @@ class Offset(Function):
         return _taken(seen.column(self.column), found, self.default).cast(self.kind)
 
 
+#: The rows of a partition up to the row itself.
+UP_TO_HERE = Frame(True, None, 0)
+
 #: What may be picked of a frame, and how.
 PICKED = {
     "first": window_frames.FIRST_OF,
@@ -429,6 +387,8 @@ class Picked(Function):
 
     @property
     def reach(self) -> Reach:
+        if self.valid and self.name == "last" and self.frame == UP_TO_HERE:
+            return Reach(valid=(self.column,))
         return self.frame.reach
 
     @property
@@ -440,10 +400,8 @@ class Picked(Function):
         return self.frame.rows or self.name in ("first", "last")
 
     def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
-        valid, code = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
-        values = column(self.column)
-        if self.valid and values.null_count:
-            valid = values.is_valid().to_numpy(zero_copy_only=False)
+        values, code = column(self.column), np.zeros(len(rows), np.int64)
+        valid = validity(values) if self.valid else np.ones(len(rows), np.bool_)
         if self.name in ("min", "max"):
             code = ranking.codes([values], ((False, False),))
         kept = len(rows) if self.frame.running else 0
@@ -452,9 +410,11 @@ class Picked(Function):
     def of(self, seen: Evaluated, held: Any) -> pa.Array:
         low, high = seen.frames(self.frame)
         valid, code, kept = held
+        # What is looked for is in the segment, then.
+        there = self.reach.valid and self.reach.valid == seen.reach.valid
         found = window_frames.picked(
             seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
-            self.frame.running, kept,
+            self.frame.running and not there, kept,
         )
         return _taken(seen.column(self.column), found, None).cast(self.kind)
 
@@ -526,50 +486,11 @@ def _taken(column: pa.Array, rows: Int64, default: Any) -> pa.Array:
     return both.take(pa.array(np.where(missing, len(column), rows)))
 
 
-def whole_keys(
-    old: list[Updates], new: Grouped, ordering: Ordering, by: int, limit: Limit | None
-) -> Rows:
-    """All rows of the keys of new updates, each key being a partition.
-
-    Parameters
-    ----------
-    old : list of Updates
-        Batches of updates before the new ones, each ordered by (key64, key, value, time) with the
-        values ordered by `ordering`.
-    new : Grouped
-    ordering : Ordering
-    by : int
-        How many columns make the order.
-    limit : Limit or None
-        In a loop, the coordinates of old updates that count.
-    """
-    keys = distinct_keys(new)
-    parts, owners, diffs = [], [], []
-    for batch in old:
-        if len(batch):
-            low, high = key_ranges(keys, batch)
-            owner, rows = expand(low, high - low)
-            found = values_of(batch).take(rows)
-            parts.append(found)
-            owners.append(owner)
-            diffs.append(_diffs(found, limit))
-    read = sum(map(len, parts))
-    touched = values_of(new.records())
-    first = np.searchsorted(new.starts, key_starts(new))
-    owners.append(np.repeat(np.arange(len(keys)), np.diff(first, append=new.starts.size)))
-    return Rows(
-        concat([*parts, touched]), np.concatenate(owners), read,
-        np.concatenate([*diffs, np.empty(0, np.int64)]), keys, np.arange(len(keys)), new, ordering,
-        by,
-    )
-
-
-def _diffs(rows: Updates, limit: Limit | None) -> Int64:
-    """The diffs of rows; those at coordinates that do not count are worth nothing."""
-    diffs = spread(rows.scalars(), len(rows))
-    if limit is None:
-        return diffs
-    return np.where(limit.mask(spread(rows.coordinate, len(rows))), diffs, 0)
+def validity(column: pa.Array) -> np.ndarray:
+    """Whether each value of a column is not null."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 class Changed(NamedTuple):
@@ -586,7 +507,6 @@ def windows(
     functions: Sequence[Function],
     column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
-    most: int = ENTRIES,
 ) -> Iterator[Changed]:
     """What changes of the results of functions, some of it at a time.
 
@@ -598,8 +518,6 @@ def windows(
         A column of the candidates by its name.
     order : tuple of (str, bool), or None
         The first column of the order, and whether it is descending.
-    most : int
-        How many entries are evaluated at once, or few more than one time has.
 
     Raises
     ------
@@ -618,18 +536,22 @@ def windows(
     held = [function.held(rows, column) for function in functions]
     was, now = rows.base, rows.base.copy()
     tree_was = segment.tree_of(rows.bounds, was)
-    tree_now = tree_was.copy()
+    valid = np.empty(0, np.bool_)
+    if reach.valid:
+        valid = validity(column(reach.valid[0]))
+    valid_was = segment.tree_of(rows.bounds, was * valid) if valid.size else was[:0]
+    trees = (tree_was, tree_was.copy(), valid, valid_was, valid_was.copy())
     progress = np.array([0, -1, 0], np.int64)
     packed, status = reach.packed(), segment.MORE
     while status == segment.MORE:
         status, entries, segments = segment.replay(
-            rows.bounds, was, now, tree_was, tree_now, rows.tie_low, rows.tie_high, *near,
-            rows.starts, rows.cand, rows.time, rows.diff, packed, progress, most,
+            rows.bounds, was, now, *trees, rows.tie_low, rows.tie_high, *near,
+            rows.starts, rows.cand, rows.time, rows.diff, packed, progress, ENTRIES,
         )
         check(status != segment.OVERFLOW)
         if status == segment.NEGATIVE:
             raise NegativeCountError(*map(int, progress))
-        seen = Evaluated(rows, entries, segments, column, ranges)
+        seen = Evaluated(rows, entries, segments, column, ranges, reach)
         results = [function.of(seen, kept) for function, kept in zip(functions, held)]
         yield _differences(seen, results)
 
@@ -683,8 +605,7 @@ def _ranges(
         assert order is not None  # distances are in the column of an order
         name, down = order
         values = column(name)
-        valid = buffers.validity(values)
-        valid = valid if valid.size else np.ones(len(values), np.bool_)
+        valid = validity(values)
         code, low_code, high_code = _codes(values, down, frame.low or 0, frame.high or 0)
         low, high = window_frames.range_frames(rows.bounds, code, valid, low_code, high_code)
         low, high = np.where(valid, low, rows.tie_low), np.where(valid, high, rows.tie_high)

@@ -20,12 +20,13 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.window_rows import Rows, rows_of
 from pyspark_diff.kernels.windows import (
     Changed,
     Function,
     NegativeCountError,
-    Rows,
-    whole_keys,
+    Reach,
+    validity,
     windows,
 )
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
@@ -77,7 +78,14 @@ class WindowKernel(ReplayKernel):
         changes: list[Changes] = []
         read = 0
         if len(side.new.updates):
-            rows = whole_keys(side.old, side.new, value.ordering, len(self.by), side.limit)
+            reach = Reach.of_all([function.reach for function in functions])
+            valid = None
+            if reach.valid:
+                name = reach.valid[0]
+                valid = lambda rows: validity(_Columns(side, rows)(name))  # noqa: E731
+            rows = rows_of(
+                side.old, side.new, value.ordering, len(self.by), side.limit, reach.near, valid
+            )
             read = rows.read
             columns = _Columns(side, rows)
             try:

@@ -92,7 +92,8 @@ def windows_replaced(
 
 def _classic_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
     function, spec = node.windowFunction(), node.windowSpec()
-    name, arguments, distinct, ignored, condition = kind_of(function).lower(), [], False, False, None
+    name, arguments, condition = kind_of(function).lower(), [], None
+    distinct = ignored = False
     if kind_of(function) == "UnresolvedFunction":
         name = ".".join(items_of(function.nameParts())).lower()
         arguments, distinct = items_of(function.arguments()), function.isDistinct()
