@@ -256,7 +256,7 @@ def in_windows(a):
 WINDOWS = (
     Place(LONG, "row_number"), Place(LONG, "rank"), Offset(TEXT, "w", -1, "none"),
     Summed(LONG, "v", IntegerSum(LONG, 0), Frame(True, -1, 1)),
-    Picked(LONG, "last", "v", Frame(True, None, 0), True),
+    Picked(LONG, "last", "v", Frame(True, None, 0), "v"),
     Summed(LONG, None, Count(LONG, Rows()), Frame(False, None, 0)),
 )
 

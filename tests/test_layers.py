@@ -65,8 +65,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "tables telling whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise tables "
+        "aggregation as_pyspark asof base collection comparisons constants dataflow diffframe "
+        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise tables "
         "windows".split()
     ),
     "graphs": frozenset(

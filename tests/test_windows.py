@@ -168,9 +168,9 @@ def test_each_function(spark, window):
 LONG = pa.int64()
 FUNCTIONS = (
     Offset(LONG, "w", -1, 7), Offset(LONG, "w", 2, None),
-    Picked(LONG, "max", "w", Frame(True, -2, 1), True),
+    Picked(LONG, "max", "w", Frame(True, -2, 1), "w"),
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(True, 1, 2)),
-    Picked(LONG, "last", "w", UP_TO_HERE, True), Picked(LONG, "first", "w", Frame(True, -1, -1)),
+    Picked(LONG, "last", "w", UP_TO_HERE, "w"), Picked(LONG, "first", "w", Frame(True, -1, -1)),
 )
 RECORD = st.tuples(
     st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])

@@ -231,10 +231,12 @@ class _Plan:
         ignored = call.nulls_ignored
         if name in _ENDS:
             ignored = ignored or any(self._constants(call, call.arguments[1:]))
-            return Picked(arrow, _ENDS[name], self._column(call.arguments[0]), frame, ignored)
+            found = self._column(call.arguments[0])
+            return Picked(arrow, _ENDS[name], found, frame, found if ignored else None)
         function = FUNCTIONS.get(name)
         if isinstance(function, Extreme) and not ignored:
-            return Picked(arrow, name, self._column(call.arguments[0]), frame, True)
+            found = self._column(call.arguments[0])
+            return Picked(arrow, name, found, frame, found)
         if not isinstance(function, LinearFunction) or ignored or call.distinct:
             raise SchemaError(
                 f"{name} is not maintained over a window"
@@ -257,7 +259,9 @@ class _Plan:
         # The type of a default is that of the value, as Spark has found.
         given = [one.cast(kind) if number == 1 else one for number, one in enumerate(others)]
         constants = self._constants(call, given)
-        rows, default, ignored = [*constants, *[1, None, False][len(constants):]]
+        rows = constants[0] if constants else 1
+        default = constants[1] if len(constants) > 1 else None
+        ignored = len(constants) > 2 and constants[2]
         if ignored or call.nulls_ignored:
             raise SchemaError(
                 f"{call.name} is not maintained with IGNORE NULLS; use F.last(x, ignorenulls=True) "

@@ -183,6 +183,8 @@ class Evaluated:
     ):
         self.rows, self.entries, self.segments, self.column = rows, entries, segments, column
         self.reach = reach
+        #: What was picked for one column, which is the same for others.
+        self.picked: dict[tuple[str, Frame, str | None], Int64] = {}
         self.at, self.of = window_frames.emitted(segments)
         self._ranges = ranges
 
@@ -372,14 +374,14 @@ class Picked(Function):
         One of `PICKED`.
     column : str
     frame : Frame
-    valid : bool
-        Whether nulls are passed over.
+    valid : str or None
+        A column: the rows where it is null are passed over.
     """
 
     name: str
     column: str
     frame: Frame
-    valid: bool = False
+    valid: str | None = None
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -388,35 +390,38 @@ class Picked(Function):
     @property
     def reach(self) -> Reach:
         if self.valid and self.name == "last" and self.frame == UP_TO_HERE:
-            return Reach(valid=(self.column,))
+            return Reach(valid=(self.valid,))
         return self.frame.reach
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (self.column,)
+        return (self.column,) if self.valid is None else (self.column, self.valid)
 
     @property
     def telling(self) -> bool:
         return self.frame.rows or self.name in ("first", "last")
 
     def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
-        values, code = column(self.column), np.zeros(len(rows), np.int64)
-        valid = validity(values) if self.valid else np.ones(len(rows), np.bool_)
+        valid, code = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
+        if self.valid is not None:
+            valid = validity(column(self.valid))
         if self.name in ("min", "max"):
-            code = ranking.codes([values], ((False, False),))
+            code = ranking.codes([column(self.column)], ((False, False),))
         kept = len(rows) if self.frame.running else 0
         return valid, code, np.full(kept, -1)
 
     def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        low, high = seen.frames(self.frame)
-        valid, code, kept = held
-        # What is looked for is in the segment, then.
-        there = self.reach.valid and self.reach.valid == seen.reach.valid
-        found = window_frames.picked(
-            seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
-            self.frame.running and not there, kept,
-        )
-        return _taken(seen.column(self.column), found, None).cast(self.kind)
+        same = (self.name, self.frame, self.valid)
+        if self.name in ("min", "max") or same not in seen.picked:
+            low, high = seen.frames(self.frame)
+            valid, code, kept = held
+            # What is looked for is in the segment, then.
+            there = self.reach.valid and self.reach.valid == seen.reach.valid
+            seen.picked[same] = window_frames.picked(
+                seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
+                self.frame.running and not there, kept,
+            )
+        return _taken(seen.column(self.column), seen.picked[same], None).cast(self.kind)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ def windows_replaced(
     --------
     >>> from pyspark.sql import Window
     >>> row = F.row_number().over(Window.partitionBy("k").orderBy("v"))
-    >>> windows_replaced(row * 2, lambda call, _: F.col(call.name))
-    Column<'*(row_number, 2)'>
+    >>> windows_replaced(F.abs(row), lambda call, _: F.col(call.name))
+    Column<'abs(row_number)'>
     """
     make: Any = type(column)
 
