@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,11 +14,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from test_law import examples
 from test_law_sql import CHANGES, Query, histories, run
 
+from pyspark_diff import Dataflow, DiffError, DiffFrame, NegativeMultiplicityError
 from pyspark_diff.kernels import window_rows
 from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
@@ -241,3 +245,155 @@ def test_what_is_near_is_all_that_is_read():
         )
         (_, _, diffs), read = kernel([side], None, range(4))
         assert read < 150 and diffs.size <= 3 * most, function
+
+
+# What a user writes.
+
+
+def sales(spark) -> DiffFrame:
+    rows = [("a", 1, 2.5, 0, 1), ("a", 3, 1.0, 0, 2), ("b", 2, None, 0, 1), ("a", 2, 0.5, 1, 1),
+            ("a", 3, 1.0, 2, -1)]
+    return DiffFrame(spark.createDataFrame(rows, "k string, v int, x double, time int, diff int"))
+
+
+def as_spark(spark, frame: DiffFrame, make: Callable[[Any], Any]) -> None:
+    """What is made of a collection is at each time what is made of it as it stands then."""
+    found = make(frame)
+    for time in range(3):
+        plain = make(frame.at(time))
+        assert found.columns == plain.columns
+        assert [f.dataType for f in found.schema] == [f.dataType for f in plain.schema]
+        rows = [sorted(map(str, df.collect())) for df in (found.at(time), plain)]
+        assert rows[0] == rows[1], time
+
+
+def by_v() -> Any:
+    return SparkWindow.partitionBy("k").orderBy(F.desc("v"))
+
+
+@pytest.mark.parametrize("make", [
+    lambda f: f.withColumn("r", F.row_number().over(by_v())),
+    lambda f: f.withColumn("V", F.lag("v", 1, 0).over(by_v())),
+    lambda f: f.withColumns({
+        "r": F.rank().over(by_v()), "x": F.sum("x").over(SparkWindow.orderBy("v", "x")),
+        "k": F.lit(1),
+    }),
+    lambda f: f.select("*", F.row_number().over(by_v())),
+    lambda f: f.select(F.col("v") - F.lag("v").over(by_v()), "k"),
+    lambda f: f.select("k", F.sum("v").over(by_v()) / F.sum("v").over(
+        SparkWindow.partitionBy("k"))),
+    lambda f: f.selectExpr("k", "sum(V) over (partition by K order by V) as s"),
+    lambda f: f.select(f["v"], F.max(f["x"]).over(SparkWindow.partitionBy(f["k"]))),
+    lambda f: f.select("v", F.count("*").over(
+        SparkWindow.partitionBy(F.upper("k"), F.col("v") % 2))),
+    lambda f: f.select("v", F.avg("v").over(SparkWindow.orderBy(F.col("x") * 2, "v"))),
+    lambda f: f.select("v", F.rank().over(SparkWindow.partitionBy("k").orderBy("k"))),
+    lambda f: f.select("k", "v", F.row_number().over(by_v()).alias("r")).where("r <= 2").drop("r"),
+    lambda f: f.select("v", F.sum("v").over(
+        SparkWindow.partitionBy("v").orderBy("v").rangeBetween(-1, 0))),
+    lambda f: f.alias("s").select(F.max("s.v").over(SparkWindow.partitionBy("s.k")).alias("m")),
+    lambda f: f.select("v", F.expr("sum(v) over (order by date_add(date'2024-01-01', v) "
+                                   "range between interval 1 day preceding and current row)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by timestamp_seconds(v) range between "
+                                   "interval 1 second preceding and interval 2 second following)")),
+    lambda f: f.select("v", F.expr("sum(v) over (order by x range between 1.5D preceding and 0.5D "
+                                   "following)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by cast(v as decimal(6, 2)) desc range "
+                                   "between 1.25 preceding and current row)")),
+], ids=str)
+def test_as_spark(spark, make):
+    as_spark(spark, sales(spark), make)
+
+
+def test_records_that_are_equal_are_rows_of_their_own(spark):
+    frame = DiffFrame(spark.createDataFrame([(7, 0, 3), (7, 1, -2)], "n int, time int, diff int"))
+    over = SparkWindow.orderBy("n")
+    found = frame.select("n", F.row_number().over(over).alias("r"), F.lag("n").over(over))
+    assert sorted(found.at(0).collect(), key=str) == [(7, 1, None), (7, 2, 7), (7, 3, 7)]
+    assert found.at(1).collect() == [(7, 1, None)]
+
+
+def test_the_other_columns_break_ties(spark):
+    rows = [("k", 1, "b", 0, 1), ("k", 1, None, 0, 1), ("k", 1, "a", 1, 1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, s string, time int, diff int"))
+    found = frame.withColumn("r", F.row_number().over(SparkWindow.partitionBy("k").orderBy("v")))
+    places = {row.s: row.r for row in found.at(1).collect()}
+    assert places == {None: 1, "a": 2, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: F.collect_list("v").over(by_v()), ("collect_list", "not maintained", "rank")),
+        (lambda: F.nth_value("v", 2).over(by_v()), ("nth_value", "not maintained")),
+        (lambda: F.expr("lag(v) ignore nulls over (order by v)"), ("lag", "IGNORE NULLS", "last")),
+        (lambda: F.expr("first(v) filter (where v > 1) over ()"), ("first", "FILTER")),
+        (lambda: F.lead("v", 1).over(SparkWindow.orderBy("v")) + F.rand(), ("retracted",)),
+        (lambda: F.sum(F.lag("v").over(by_v())).over(by_v()), ("lag(v", "withColumn first")),
+        (
+            lambda: F.count("v").over(SparkWindow.orderBy(F.expr("cast(v as decimal(38, 0))"))
+                                      .rangeBetween(-1, 1)),
+            ("decimal(38,0)", "64 bits"),
+        ),
+    ],
+)
+def test_what_is_refused(spark, make, parts):
+    with pytest.raises(DiffError) as error:
+        sales(spark).select(make())
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+@pytest.mark.parametrize("make", [
+    lambda: F.row_number().over(SparkWindow.partitionBy("k")),
+    lambda: F.sum("nope").over(by_v()),
+    lambda: F.sum("v").over(SparkWindow.partitionBy("nope")),
+])
+def test_errors_of_spark_get_through(spark, make):
+    with pytest.raises(AnalysisException):
+        sales(spark).withColumn("r", make())
+
+
+def test_more_removed_than_there_was_is_refused(spark):
+    rows = [("a", 1, 0, 1), ("a", 2, 3, -1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, time int, diff int"))
+    found = frame.withColumn("r", F.row_number().over(by_v()))
+    with pytest.raises(NegativeMultiplicityError, match=r"k='a', v=2.*time 3.*multiplicity -1"):
+        found.at(3).collect()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_in_a_loop_and_across_applications(spark, runner, tmp_path):
+    """Each record takes the place of the one before it, until all have the least."""
+
+    def least(rows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return sorted((k, min(v for key, v in rows if key == k)) for k, _ in rows)
+
+    def program(flow: Dataflow) -> None:
+        frame, _ = flow.input("in", "k string, v int")
+        by = SparkWindow.partitionBy("k").orderBy("v")
+
+        def body(x: DiffFrame) -> DiffFrame:
+            return x.select("k", F.lag(F.col("v"), 1).over(by).alias("l"), "v").select(
+                "k", F.coalesce("l", "v").alias("v")
+            )
+
+        frame.iterate(body).keep("least")
+        frame.withColumn("r", F.sum("v").over(by)).keep("sums")
+
+    changes = [
+        [("a", 3, 1), ("a", 1, 1), ("a", 2, 1), ("b", 5, 1)], [("a", 1, -1), ("b", 4, 2)],
+        [("a", 2, -1), ("b", 4, -1)], [("a", 1, 1)],
+    ]
+    standing: Counter = Counter()
+    for time, rows in enumerate(changes):
+        with Dataflow.open(tmp_path, program, spark=spark, runner=runner, buckets=2) as flow:
+            session = flow.session("in")
+            session.update([(*row[:2], time, row[2]) for row in rows])
+            flow.advance_to(time + 1)
+            flow.step()
+            for k, v, diff in rows:
+                standing[k, v] += diff
+            there = list(standing.elements())
+            assert sorted(map(tuple, flow["least"].at(time).collect())) == least(there)
+            sums = [(k, v, sum(w for key, w in there if key == k and w <= v)) for k, v in there]
+            assert sorted(map(tuple, flow["sums"].at(time).collect())) == sorted(sums)

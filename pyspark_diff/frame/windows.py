@@ -198,6 +198,8 @@ class _Plan:
 
     def _column(self, expression: Column, apart: Sequence[str] = ()) -> str:
         """The column that an expression is, and that is none of some others."""
+        if may_have_windows(expression):
+            windows_replaced(expression, _refused)
         plain = plain_column(self._source, expression)
         if plain is not None and plain not in apart:
             return plain
@@ -284,6 +286,11 @@ class _Plan:
             kind = self._type(call.order[0][0])
             low, high = (None if limit is None else _distance(limit, kind) for limit in (low, high))
         return Frame(rows, low, high)
+
+
+def _refused(_: WindowCall, inner: Column) -> Column:
+    raise SchemaError(f"a window is made of columns, and {inner} is one itself: add it with "
+                      "withColumn first")
 
 
 def _distance(limit: Any, kind: T.DataType) -> Any:
