@@ -174,7 +174,9 @@ FUNCTIONS = (
     Offset(LONG, "w", -1, 7), Offset(LONG, "w", 2, None),
     Picked(LONG, "max", "w", Frame(True, -2, 1), "w"),
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(True, 1, 2)),
-    Picked(LONG, "last", "w", UP_TO_HERE, "w"), Picked(LONG, "first", "w", Frame(True, -1, -1)),
+    Picked(LONG, "last", "w", UP_TO_HERE[0], "w"), Picked(LONG, "first", "w", Frame(True, -1, -1)),
+    Picked(LONG, "last", "w", UP_TO_HERE[1], "w"),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, 0, 0)),
 )
 RECORD = st.tuples(
     st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
@@ -239,7 +241,7 @@ def test_what_is_near_is_all_that_is_read():
     old = [updates(layout, rows, 0).updates]
     new = [((0, 5_000, 0), 1, -1), ((0, 20_000, 0), 1, 1), ((0, 70, 9), 1, 1)]
     side = Side(old, [], updates(layout, new, 300), 0, layout, ("k", "v", "w"), 300)
-    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4)):
+    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4, 12, 2)):
         kernel = WindowKernel(
             ("k", "v", "w"), (("v", True),), (function,), TimeType(T.LongType())
         )

@@ -169,7 +169,7 @@ def _joined(
     functions: list[tuple[T.StructField, Function]] = []
     for name, result in found.items():
         kind = both.schema.field(name).dataType
-        picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE, place)
+        picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE[0], place)
         functions.append((T.StructField(result, kind), picked))
     arranged = arrange_in_order(both, partition, order)
     node = window(arranged, [(name, down) for name, down, _ in order], functions)

@@ -38,6 +38,7 @@ from pyspark_diff.operators.window import window
 from pyspark_diff.spark.calls import ColumnCall
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import arrow_type, check_names
+from pyspark_diff.spark.values import to_array
 from pyspark_diff.spark.window_calls import WindowCall, may_have_windows, windows_replaced
 
 #: Functions that pick the first or the last of a frame.
@@ -269,9 +270,11 @@ class _Plan:
                 f"{call.name} is not maintained with IGNORE NULLS; use F.last(x, ignorenulls=True) "
                 "or F.first(x, ignorenulls=True) over rows before or after the record"
             )
-        return Offset(
-            arrow_type(kind), self._column(value), rows * _OFFSETS[call.name], default
-        )
+        arrow = arrow_type(kind)
+        if default is not None:
+            # Times of a zone are told as such.
+            default = to_array([default], arrow)[0].as_py()
+        return Offset(arrow, self._column(value), rows * _OFFSETS[call.name], default)
 
     def _frame(self, call: WindowCall) -> Frame:
         if call.frame is None:

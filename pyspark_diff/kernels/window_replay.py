@@ -28,8 +28,8 @@ _PARTS = 10
 
 #: How far a change reaches, and what there is to be seen from there: see `Reach`.
 (
-    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, STANDING, VALID,
-) = range(9)
+    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, DISTANT, EXPAND, STANDING, VALID,
+) = range(10)
 
 #: What a replay reports.
 DONE, MORE, OVERFLOW, NEGATIVE = range(4)

@@ -56,6 +56,8 @@ class Rows:
     edges : list of (ndarray of int64, ndarray of int64)
         For each batch and partition the first and the last row that were read of it, of which more
         may be there than were read; -1 for none.
+    ties : bool
+        Whether rows that tie have to be known all.
 
     Attributes
     ----------
@@ -70,7 +72,7 @@ class Rows:
 
     def __init__(
         self, pool: Updates, owner: Int64, read: int, diff: Int64, keys: Updates, key: Int64,
-        new: Grouped, ordering: Ordering, by: int, edges: list[tuple[Int64, Int64]],
+        new: Grouped, ordering: Ordering, by: int, edges: list[tuple[Int64, Int64]], ties: bool,
     ):
         self.pool, self.keys, self.read = pool, keys, read
         if pool.columns is None:
@@ -90,13 +92,14 @@ class Rows:
         self.open = tuple(np.zeros(key.size, np.bool_) for _ in range(2))
         if edges:
             low, high = np.full(key.size, _LEAST), np.full(key.size, _MOST)
+            place = tie if ties else code
             for before, behind in edges:
                 self.open[0][before >= 0] = True
                 self.open[1][behind >= 0] = True
-                low = np.where(before >= 0, np.maximum(low, code[before]), low)
-                high = np.where(behind >= 0, np.minimum(high, code[behind]), high)
+                low = np.where(before >= 0, np.maximum(low, place[before]), low)
+                high = np.where(behind >= 0, np.minimum(high, place[behind]), high)
             # Of the value of an edge there may be more rows.
-            own = code[first]
+            own = place[first]
             known = (~self.open[0][partition] | (own > low[partition])) & (
                 ~self.open[1][partition] | (own < high[partition])
             )
@@ -144,6 +147,7 @@ def rows_of(
     by: int,
     limit: Limit | None,
     near: int | None,
+    ties: bool,
     valid: Callable[[Rows], np.ndarray] | None = None,
 ) -> Rows:
     """The rows of the keys of new updates that have to be seen.
@@ -161,6 +165,8 @@ def rows_of(
         In a loop, the coordinates of old updates that count.
     near : int or None
         How many rows have to be known on both sides of what is new; None for all of the key.
+    ties : bool
+        Whether rows that tie have to be known all.
     valid : callable, optional
         Which candidates are valid; then one of them has to be known on both sides as well.
     """
@@ -185,10 +191,10 @@ def rows_of(
         batches.append(_Batch(values, low, high, place))
     width = np.full(len(keys), (near or 0) + MORE)
     while True:
-        rows = _read(batches, new, touched, keys, of, whole, width, ordering, by, limit)
+        rows = _read(batches, new, touched, keys, of, whole, width, ordering, by, limit, ties)
         if not sought.size:
             return rows
-        short = _short(rows, near or 0, None if valid is None else valid(rows))
+        short = _short(rows, near or 0, ties, None if valid is None else valid(rows))
         if not short.size:
             return rows
         # Reads that grow by a factor cost in all little more than the last of them.
@@ -197,7 +203,7 @@ def rows_of(
 
 def _read(
     batches: list[_Batch], new: Grouped, touched: Updates, keys: Updates, of: Int64,
-    whole: np.ndarray, width: Int64, ordering: Ordering, by: int, limit: Limit | None,
+    whole: np.ndarray, width: Int64, ordering: Ordering, by: int, limit: Limit | None, ties: bool,
 ) -> Rows:
     """The rows of keys, or so many of each batch on both sides of each touched value."""
     begins, ends = [], []
@@ -233,11 +239,11 @@ def _read(
     owners.append(np.repeat(np.arange(starts.size), lasts - starts + 1))
     return Rows(
         concat([*parts, touched]), np.concatenate(owners), at,
-        np.concatenate([*diffs, np.empty(0, np.int64)]), keys, key, new, ordering, by, edges,
+        np.concatenate([*diffs, np.empty(0, np.int64)]), keys, key, new, ordering, by, edges, ties,
     )
 
 
-def _short(rows: Rows, near: int, valid: np.ndarray | None) -> Int64:
+def _short(rows: Rows, near: int, ties: bool, valid: np.ndarray | None) -> Int64:
     """The keys of which more rows have to be read."""
     counts = np.where(rows.touched, 0, np.maximum(rows.base, 0))
     checks = [(counts, near)]
@@ -251,6 +257,8 @@ def _short(rows: Rows, near: int, valid: np.ndarray | None) -> Int64:
     last = np.full(short.size, -1)
     first[partition[::-1]] = touched[::-1]
     last[partition] = touched
+    if ties:
+        first, last = rows.tie_low[first], rows.tie_high[last]
     for count, least in checks:
         sums = np.append(0, np.cumsum(np.minimum(count, near + 1)))
         before = sums[first] - sums[rows.bounds[:-1]]

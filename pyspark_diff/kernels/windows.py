@@ -59,6 +59,8 @@ class Reach:
         Whether it matters to the rows behind it as far as their number changes.
     ties : bool
         Whether rows that tie are looked at together.
+    distant : bool
+        Whether rows are looked at by how far their values are away.
     expand : bool
         Whether equal rows may have different results.
     standing : bool
@@ -74,14 +76,15 @@ class Reach:
     to_start: bool = False
     counted: bool = False
     ties: bool = False
+    distant: bool = False
     expand: bool = False
     standing: bool = False
     valid: tuple[str, ...] = ()
 
     @property
     def near(self) -> int | None:
-        """How many rows on either side have to be known; None if all."""
-        if self.to_end or self.to_start or self.counted or self.ties or self.standing:
+        """How many rows on either side have to be known, beside those that tie; None if all."""
+        if self.to_end or self.to_start or self.counted or self.distant or self.standing:
             return None
         return self.preceding + self.following
 
@@ -98,6 +101,7 @@ class Reach:
             any(one.to_start for one in several),
             any(one.counted for one in several),
             any(one.ties for one in several),
+            any(one.distant for one in several),
             any(one.expand for one in several),
             running or any(one.standing for one in several),
             () if running else valid,
@@ -142,7 +146,10 @@ class Frame:
         to_end, to_start = self.low is None, self.high is None
         if not self.rows:
             # All beside what is without a limit is known of each candidate.
-            return Reach(to_end=to_end, to_start=to_start, ties=True, standing=self.running)
+            return Reach(
+                to_end=to_end, to_start=to_start, ties=True, distant=self.distant,
+                standing=self.running,
+            )
         before = [-limit for limit in (self.low, self.high) if limit is not None]
         behind = [limit for limit in (self.low, self.high) if limit is not None]
         return Reach(
@@ -352,8 +359,8 @@ class Offset(Function):
         return _taken(seen.column(self.column), found, self.default).cast(self.kind)
 
 
-#: The rows of a partition up to the row itself.
-UP_TO_HERE = Frame(True, None, 0)
+#: The rows of a partition up to the row itself, and up to those that tie with it.
+UP_TO_HERE = (Frame(True, None, 0), Frame(False, None, 0))
 
 #: What may be picked of a frame, and how.
 PICKED = {
@@ -389,8 +396,8 @@ class Picked(Function):
 
     @property
     def reach(self) -> Reach:
-        if self.valid and self.name == "last" and self.frame == UP_TO_HERE:
-            return Reach(valid=(self.valid,))
+        if self.valid and self.name == "last" and self.frame in UP_TO_HERE:
+            return Reach(ties=not self.frame.rows, valid=(self.valid,))
         return self.frame.reach
 
     @property

@@ -84,7 +84,8 @@ class WindowKernel(ReplayKernel):
                 name = reach.valid[0]
                 valid = lambda rows: validity(_Columns(side, rows)(name))  # noqa: E731
             rows = rows_of(
-                side.old, side.new, value.ordering, len(self.by), side.limit, reach.near, valid
+                side.old, side.new, value.ordering, len(self.by), side.limit, reach.near,
+                reach.ties, valid,
             )
             read = rows.read
             columns = _Columns(side, rows)
