@@ -147,6 +147,9 @@ def guard(op: Op) -> str | None:
         # What these make of values that were removed too often is not said anywhere.
         truth = any(a[0] in ("avg", "bool_and", "bool_or") for a in op.args[1])
         return "positive" if truth or op.args[2] else None
+    if op.name == "window":
+        # Each of many equal rows is a row of its own.
+        return "square"
     guarded = ("top_k", "reduce", "dropDuplicates", "exceptAll", "intersectAll")
     return "positive" if op.name in guarded else None
 
@@ -197,6 +200,9 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
         )
     if op.name == "top_k" and op.args[3]:
         return (*there, (op.args[3], "int"))
+    if op.name == "window":
+        function, column, _, _, name = op.args
+        return (*there, (name, WINDOW_TYPES.get(function) or kinds[column]))
     if op.name == "reduce":
         name, key = op.args
         rest = tuple((n, kind) for n, kind in there if n not in key)
@@ -346,6 +352,8 @@ def _evaluate(
         })
     if op.name == "top_k":
         return _top(first, names, *op.args)
+    if op.name == "window":
+        return _windows(first, names, *op.args[:4])
     if op.name == "dropDuplicates":
         keys, order = op.args
         return _top(first, names, 1, order or (), keys or names, None)
@@ -413,6 +421,45 @@ def _top(
                 found[record] += max(0, min(group[record], k - place))
             place += group[record]
     return +found
+
+
+#: The types of windows, where they are not those of the column.
+WINDOW_TYPES = {"row_number": "int", "rank": "int", "sum": "bigint", "count": "bigint"}
+#: Functions of a window; those with an order, and of what.
+WINDOWS = ("row_number", "rank", "lag", "after", "last", "sum", "count", "least")
+
+
+def _windows(
+    collection: Collection,
+    names: list[str],
+    function: str,
+    column: str,
+    by: tuple[tuple[str, bool], ...],
+    per: Iterable[str],
+) -> Collection:
+    found: Collection = Counter()
+    for group in _groups(collection, names, per).values():
+        rows = [r for r in in_order(group, names, by) for _ in range(group[r])]
+        values = [row[names.index(column)] for row in rows]
+        place = [[row[names.index(name)] for name, _ in by] for row in rows]
+        for i, row in enumerate(rows):
+            upto = [value for value in values[:i + 1] if value is not None]
+            peers = [v for v, p in zip(values, place) if p == place[i]]
+            first = place.index(place[i])
+            there = [v for v in values[:first] + peers if v is not None]
+            near = [value for value in values[max(i - 1, 0):i + 2] if value is not None]
+            result = {
+                "row_number": i + 1,
+                "rank": first + 1,
+                "lag": values[i - 1] if i else None,
+                "after": values[i + 2] if i + 2 < len(values) else None,
+                "last": upto[-1] if upto else None,
+                "sum": sum(there) if function == "sum" and there else None,
+                "count": sum(value is not None for value in values),
+                "least": min(near, key=rank) if near else None,
+            }[function]
+            found[(*row, result)] += 1
+    return found
 
 
 # Joins.

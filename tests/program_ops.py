@@ -12,6 +12,7 @@ from oracle import (
     REDUCES,
     SETS,
     THRESHOLDS,
+    WINDOWS,
     Columns,
     Op,
     Program,
@@ -19,7 +20,7 @@ from oracle import (
     free,
     guard,
 )
-from pyspark.sql import Column
+from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 
 from pyspark_diff import DiffFrame
@@ -27,13 +28,14 @@ from pyspark_diff import DiffFrame
 #: The operators that are drawn.
 ENABLED = frozenset({
     "join", "join_on", "crossJoin", "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
-    "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key",
+    "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key", "window",
 })
 #: The aggregates that are drawn; those whose last digits may differ are tested elsewhere.
 AGGREGATES = (
     "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "countDistinct",
     "count_if", "max", "max_by", "min", "min_by", "sum", "sum_distinct",
 )
+_FIRST = Window.unboundedPreceding
 HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
 
@@ -73,6 +75,10 @@ def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
     if name == "top_k":
         k, by, per, number = args
         return first.top_k(k, [ordering(*b) for b in by], per=list(per) or None, number=number)
+    if name == "window":
+        function, column, by, per, made_as = args
+        over = window(function, col(column), [ordering(*b) for b in by], [col(n) for n in per])
+        return first.withColumn(made_as, over)
     if name == "reduce":
         function, key = args
         return first.reduce(REDUCES[function], ddl(made[len(key):]), list(key))
@@ -90,6 +96,22 @@ def aggregate(function: str, *columns: Column) -> Column:
     if function == "count" and len(columns) != 1:
         return F.count("*")
     return getattr(F, function)(*columns)
+
+
+def window(function: str, column: Column, by: list[Column], per: list[Column]) -> Column:
+    """A function over a window; that of a count has no order."""
+    parts = Window.partitionBy(*per)
+    over = parts.orderBy(*by)
+    return {
+        "row_number": lambda: F.row_number().over(over),
+        "rank": lambda: F.rank().over(over),
+        "lag": lambda: F.lag(column).over(over),
+        "after": lambda: F.lead(column, 2).over(over),
+        "last": lambda: F.last(column, True).over(over.rowsBetween(_FIRST, 0)),
+        "sum": lambda: F.sum(column).over(over),
+        "count": lambda: F.count(column).over(parts),
+        "least": lambda: F.min(column).over(over.rowsBetween(-1, 1)),
+    }[function]()
 
 
 def ordering(name: str, ascending: bool) -> Column:
@@ -167,7 +189,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
     kinds = ["groupBy"] * 3 + ["top_k", "top_k", *SETS]
     if names:
         kinds += ["join"] * 3 + ["join_on"] * 4 + ["reduce"] * 2 + ["dropDuplicates"] * 2
-        kinds += ["arrange_by_key"]
+        kinds += ["arrange_by_key", "window", "window"]
     if few:
         kinds += ["crossJoin"]
         kinds += ["weighted"] * 2 if any(kind == "int" for _, kind in there) else []
@@ -188,6 +210,15 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
             by = [(names[0], False)]
         number = None if number in names or not by else number
         return Op(name, (of,), (draw(st.integers(1, 3)), tuple(by), key, number)) if by else None
+    if name == "window":
+        column = draw(st.sampled_from(names))
+        whole_numbers = dict(there)[column] == "int"
+        functions = [f for f in WINDOWS if f != "sum" or whole_numbers]
+        order = draw(st.permutations(names))[:draw(st.integers(1, 2))]
+        by = tuple((n, draw(st.booleans())) for n in order)
+        per = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2))))
+        function = draw(st.sampled_from(functions))
+        return Op(name, (of,), (function, column, by, per, free("w", names)))
     if name == "reduce":
         key = tuple(n for n in names if draw(st.booleans()))
         functions = sorted(REDUCES) if len(key) < len(names) else sorted({*REDUCES} - {"ends"})

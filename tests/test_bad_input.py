@@ -970,8 +970,10 @@ def over() -> Window:
 @pytest.mark.parametrize(
     ("use", "part"),
     [
-        (lambda c: c.withColumn("k", F.row_number().over(over())), "Window"),
-        (lambda c: c.select(F.sum("n").over(over()).alias("k")), "Window"),
+        (
+            lambda c: c.transform(lambda df: df.withColumn("k", F.row_number().over(over()))),
+            "Window",
+        ),
         (lambda c: c.transform(lambda df: df.limit(1)), "Limit"),
         (lambda c: c.transform(lambda df: df.distinct()), "D"),
         (lambda c: c.transform(lambda df: df.dropDuplicates(["n"])), "Deduplicate"),

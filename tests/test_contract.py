@@ -35,8 +35,9 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.coordinates import Limit, pack, unpack
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.results import Count, WeightSum
+from pyspark_diff.kernels.results import Count, IntegerSum, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
+from pyspark_diff.kernels.windows import Frame, Offset, Picked, Place, Summed
 from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.checked import CheckedKernel
 from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums
@@ -62,6 +63,7 @@ from pyspark_diff.operators.reduce import ReduceKernel
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.operators.upsert import UpsertKernel
+from pyspark_diff.operators.window import WindowKernel
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 
 Record = tuple[Any, ...]
@@ -231,6 +233,45 @@ def numbered(a):
     return total(found)
 
 
+def in_windows(a):
+    """For `WINDOWS`."""
+    found = []
+    for key, values in by_key(a).items():
+        places = [v for v, n in sorted(values, key=lambda r: rank(r[0])) for _ in range(n)]
+        for i, (v, w) in enumerate(places):
+            before = [other for other in places if rank((other[0], "")) < rank((v, ""))]
+            upto = [x for x, _ in places[:i + 1]]
+            near = [x or 0 for x, _ in places[max(i - 1, 0):i + 2]]
+            valid = [x for x in upto if x is not None]
+            peers = [x for x, _ in places if rank((x, "")) <= rank((v, ""))]
+            found.append(((
+                key, v, w, i + 1, len(before) + 1, places[i - 1][1] if i else "none",
+                sum(near) if any(x is not None for x, _ in places[max(i - 1, 0):i + 2]) else None,
+                valid[-1] if valid else None, len(peers),
+            ), 1))
+    return total(found)
+
+
+#: Three whose rows are told by ties, and three of rows near by.
+WINDOWS = (
+    Place(LONG, "row_number"), Place(LONG, "rank"), Offset(TEXT, "w", -1, "none"),
+    Summed(LONG, "v", IntegerSum(LONG, 0), Frame(True, -1, 1)),
+    Picked(LONG, "last", "v", Frame(True, None, 0), "v"),
+    Summed(LONG, None, Count(LONG, Rows()), Frame(False, None, 0)),
+)
+
+
+def of_windows(*numbers):
+    """The example of some of the windows."""
+    kernel = WindowKernel(
+        PAIRS.names, (("v", True),), tuple(WINDOWS[i] for i in numbers), TimeType(T.LongType())
+    )
+    kinds = tuple(WINDOWS[i].kind for i in numbers)
+    return Example(kernel, (IN_ORDER,), (*PAIRS.types, *kinds), lambda a: total(
+        ((*row[:3], *(row[3 + i] for i in numbers)), n) for row, n in in_windows(a).items()
+    ))
+
+
 def summed(a):
     found = {}
     for (key, v), n in a.items():
@@ -306,6 +347,10 @@ KERNELS: dict[type[Kernel], list[Example]] = {
             TopKKernel(3, PAIRS.names, 1, "row_number", False), (IN_ORDER,), (*PAIRS.types, INT),
             numbered,
         ),
+    ],
+    WindowKernel: [
+        of_windows(*range(6)), of_windows(2), of_windows(2, 3), of_windows(1, 5), of_windows(4),
+        of_windows(0),
     ],
     ReduceKernel: [
         Example(

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from test_law import examples
 
@@ -82,6 +83,27 @@ ONE: dict[str, tuple[str, Callable[[DiffFrame], DiffFrame]]] = {
         "s desc nulls last) r from ({0})) where r <= 2",
         lambda f: f.top_k(2, F.col("s").desc(), per="k", number="rank").select(
             "k", F.col("rank").cast("bigint").alias("x"), "s"
+        ),
+    ),
+    "before": (
+        "select k, lag(x) over (partition by s order by k asc nulls first, x asc nulls first) x, s "
+        "from ({0})",
+        lambda f: f.select("k", F.lag("x").over(
+            Window.partitionBy("s").orderBy("k", "x")).alias("x"), "s"),
+    ),
+    "running": (
+        "select k, (sum(x) over (partition by k order by s desc nulls last))::bigint x, s "
+        "from ({0})",
+        lambda f: f.withColumn(
+            "x", F.sum("x").over(Window.partitionBy("k").orderBy(F.desc("s")))
+        ),
+    ),
+    "placed": (
+        "select rank() over (order by x asc nulls first)::int k, "
+        "count(*) over (partition by s) x, s from ({0})",
+        lambda f: f.select(
+            F.rank().over(Window.orderBy("x")).alias("k"),
+            F.count("*").over(Window.partitionBy("s")).alias("x"), "s",
         ),
     ),
     "whole": (

@@ -25,16 +25,18 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression bucketed buffers cache consolidate coordinates "
+        "accumulators arrow_expression bucketed buffers cache candidates consolidate coordinates "
         "decimals diff_vectors double_word equality few grouping hashing history indexed_join "
         "indexed_replay into_diff ipc jit join key_index key_ranges key_replay layout lookup "
         "machine_memory memory merge merge_join merge_sort murmur3 order overflow pauses "
         "quotients ranking replay results search split standing sums tallies time_order top_k "
-        "updates warm_up xxhash64".split()
+        "updates warm_up window_frames window_replay window_rows windows "
+        "xxhash64".split()
     ),
     "spark": frozenset(
         "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "
-        "schema session stored_schema tables taken task_jobs values version".split()
+        "schema session stored_schema tables taken task_jobs values version "
+        "window_calls".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "
@@ -47,7 +49,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "operators": frozenset(
         "aggregate arrange by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection ranges reduce threshold top_k twice "
-        "upsert".split()
+        "upsert window".split()
     ),
     "runners": frozenset(
         "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
@@ -63,8 +65,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "tables telling whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
+        "aggregation as_pyspark asof base collection comparisons constants dataflow diffframe "
+        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise tables "
+        "windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

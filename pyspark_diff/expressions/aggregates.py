@@ -172,7 +172,7 @@ class Combined:
         """
         given = [condition for condition in (call.filter, within) if condition is not None]
         for condition in given:
-            call = _filtered(call, condition)
+            call = filtered_call(call, condition)
         same = (call.name, call.distinct, *map(identity, call.arguments))
         if same not in self._calls:
             name = unused("aggregate", [*self.names, *(n for n, _, _ in self._calls.values())])
@@ -242,7 +242,7 @@ def identity(column: Column) -> str:
     return expression_json(column) or str(column)
 
 
-def _filtered(call: ColumnCall, condition: Column) -> ColumnCall:
+def filtered_call(call: ColumnCall, condition: Column) -> ColumnCall:
     """The aggregate of the records for which a condition is true: nulls do not count."""
     if not call.arguments:
         return ColumnCall("count_if", (condition,), False, call.alias)
@@ -267,13 +267,13 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
     if function.constants and function.arity is not None:
         constants = arguments[function.arity:]
         if constants:
-            function = function.given(*_values(template, call.name, constants))
+            function = function.given(*constants_of(template, call.name, constants))
         arguments = arguments[:function.arity]
     distinct = call.distinct and function.can_be_distinct
     return Aggregate(function, arguments, distinct, field.name, field.dataType)
 
 
-def _values(template: DataFrame, name: str, constants: Sequence[Column]) -> list[object]:
+def constants_of(template: DataFrame, name: str, constants: Sequence[Column]) -> list[object]:
     """What constants are; no job runs for it."""
     one = template.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
     try:

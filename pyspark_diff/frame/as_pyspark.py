@@ -22,6 +22,7 @@ from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.handles import STAR, Handle
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, row_wise
+from pyspark_diff.frame.windows import with_columns
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm import JVM_FRAME
 from pyspark_diff.spark.schema import DIFF, TIME, check_names
@@ -223,18 +224,7 @@ class PySparkMethods(Frame):
         >>> n.withColumns({"n": F.col("n") + 1, "old": F.col("n")}).at(0).collect()
         [Row(n=2, old=1)]
         """
-        source, made = self._collection.seeing(dict(colsMap))
-        check_names(list(made))
-        resolver = source.resolver
-        for name in made:
-            replaced = source.named(name)
-            if set(replaced) & set(resolver.ambiguous):
-                source.check_unambiguous("withColumns")
-            resolver = resolver.with_column(name, replaced)
-        return self._wrap(row_wise(
-            source, "withColumns", lambda frame: frame.withColumns(made), resolver=resolver,
-            outputs=made,
-        ))
+        return self._wrap(with_columns(self._collection, "withColumns", dict(colsMap)))
 
     def withColumnsRenamed(self, colsMap: Mapping[str, str]) -> Self:  # noqa: N802, N803
         """Other names for several columns, as PySpark's `withColumnsRenamed`; absent ones are let

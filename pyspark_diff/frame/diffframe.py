@@ -9,6 +9,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.as_pyspark import PySparkMethods
+from pyspark_diff.frame.asof import AsofMethods
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.joins import JoinMethods
@@ -24,8 +25,8 @@ from pyspark_diff.spark.version import check_session
 
 
 class DiffFrame(
-    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, LoopMethods, TableMethods,
-    PySparkMethods,
+    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, AsofMethods, LoopMethods,
+    TableMethods, PySparkMethods,
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 

@@ -19,6 +19,7 @@ from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
+from pyspark_diff.frame.windows import with_columns, with_windows
 from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
@@ -36,7 +37,8 @@ class LinearMethods(Frame):
     def select(self, *cols: str | Column) -> Self:
         """Columns or expressions of each record, as PySpark's `select`.
 
-        Time and diff stay beside the record and need not be named.
+        Time and diff stay beside the record and need not be named. Expressions may have windows:
+        see `withColumn`.
 
         Raises
         ------
@@ -56,7 +58,7 @@ class LinearMethods(Frame):
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
         given = [one for c in cols for one in self._without_star(c)]
-        source, given = source.seeing(given)
+        source, given = with_windows(*source.seeing(given))
         selected: list[str | Column] = []
         unchanged: list[str | None] = []
         for c in given:
@@ -142,24 +144,50 @@ class LinearMethods(Frame):
     def withColumn(self, colName: str, col: Column) -> Self:  # noqa: N802, N803
         """One more column, or another in its place, as PySpark's `withColumn`.
 
+        Raises
+        ------
+        NonDeterministicError
+            If the expression may give another value when the record is retracted.
+        NegativeMultiplicityError
+            In a step, if an expression has a window and a record of it was removed more often than
+            it was inserted.
+
+        Notes
+        -----
+        An expression may have *windows*, functions of a record among those of its partition:
+        ``row_number``, ``rank``, ``dense_rank``, ``percent_rank``, ``cume_dist``, ``ntile``,
+        ``lag``, ``lead``; ``sum``, ``count``, ``avg``, ``var_*``, ``stddev_*``, ``count_if``,
+        ``bool_and``, ``bool_or``, ``min``, ``max``, ``first`` and ``last`` over any frame. A record
+        that is there n times is n rows. Where rows tie, Spark leaves open which comes first; here
+        the other columns decide, in their order, ascending with nulls first. Windows over several
+        orders are computed one behind the other, and what was computed before breaks ties last.
+
+        A change is worth the rows whose results it changes. What ``lag`` and ``lead``, frames
+        ``rowsBetween`` two numbers, and ``last(..., ignorenulls=True)`` of ``rowsBetween``
+        the first one and the current one need is found by search, in few rows of a partition,
+        however large; for others all rows of the partition are read, and of these evaluated what
+        stands behind the change, as far as it matters. Without ``partitionBy`` all records are one
+        partition, in one bucket. To keep the first rows only, `top_k` costs less than a
+        ``row_number`` and a condition. Sums of doubles are those of double-words, rounded once.
+
         Examples
         --------
         >>> n = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
         >>> n.withColumn("m", F.col("n") + 1).at(0).collect()
         [Row(n=1, m=2)]
+        >>> from pyspark.sql import Window
+        >>> rows = [("a", 1, 0, 1), ("a", 5, 0, 1), ("a", 3, 1, 1)]
+        >>> sales = DiffFrame(
+        ...     spark.createDataFrame(rows, "shop string, price int, time int, diff int"))
+        >>> by_price = Window.partitionBy("shop").orderBy("price")
+        >>> more = sales.withColumn("more", F.col("price") - F.lag("price").over(by_price))
+        >>> sorted((row.price, row.more) for row in more.at(0).collect())
+        [(1, None), (5, 4)]
+        >>> sorted((row.price, row.more) for row in more.at(1).collect())
+        [(1, None), (3, 2), (5, 2)]
         """
         check_names([colName])
-        source, col = self._collection.seeing(col)
-        replaced = source.named(colName)
-        if set(replaced) & set(source.resolver.ambiguous):
-            source.check_unambiguous("withColumn")
-        return self._wrap(row_wise(
-            source,
-            "withColumn",
-            lambda frame: frame.withColumn(colName, col),
-            resolver=source.resolver.with_column(colName, replaced),
-            outputs={colName: col},
-        ))
+        return self._wrap(with_columns(self._collection, "withColumn", {colName: col}))
 
     def toDF(self, *cols: str) -> Self:  # noqa: N802
         """Other names for all columns, in their order, as PySpark's `toDF`."""

@@ -15,8 +15,8 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
-from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import ranking
+from pyspark_diff.kernels.candidates import candidates, check, code_order, expand, values_of
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.history import distinct_keys, key_lengths, key_starts
@@ -226,7 +226,7 @@ class _Step:
         every = np.array_equal(place, np.arange(len(keys)))
         #: The touched values: the first row of each, the first of each key, and their number. And
         #: the first of the new rows of each key, and how many there are.
-        self.values = _values(new.records()) if len(new.updates) else empty()
+        self.values = values_of(new.records()) if len(new.updates) else empty()
         first = np.searchsorted(new.starts, key_starts(new))
         found = (
             first, np.diff(first, append=new.starts.size), key_starts(new), key_lengths(new)
@@ -240,7 +240,7 @@ class _Step:
         self.ranges = []
         for batch in old:
             if len(batch):
-                self.ranges.append((_values(batch), *key_ranges(self.keys, batch)))
+                self.ranges.append((values_of(batch), *key_ranges(self.keys, batch)))
 
     def rounds(self, which: _Which, window: int) -> Iterator[_Found]:
         """What is found of the keys: some in each round, those that are settled with it."""
@@ -263,8 +263,8 @@ class _Step:
         if self.limit is not None:
             # Rows at other coordinates are read, and are worth nothing.
             diff = np.where(self.limit.mask(np.atleast_1d(pool.coordinate)), diff, 0)
-        first, base, touched, of_record, fits = _candidates(_order(packed), packed, read, diff)
-        _check(fits)
+        first, base, touched, of_record, fits = candidates(code_order(packed), packed, read, diff)
+        check(fits)
         cut = (last >= 0).any(axis=0)
         if active.size == len(self.keys) and not cut.any():
             self.whole = pool, owner, last
@@ -276,7 +276,7 @@ class _Step:
         stops = _stops(bounds, base, touched, tie, cut, horizon, which.k)
         events = self._events(active, bounds, of_record)
         out, fits = ranking.replay_first(bounds, stops, base, tie, *events, which.k, which.mode)
-        _check(fits)
+        check(fits)
         out = out[_by_candidate(out[:, 0], first.size)]
         return _Found(active, pool, owner, first, base, bounds, stops, out, read)
 
@@ -295,13 +295,13 @@ class _Step:
             there = high[active] - low[active]
             counts = np.minimum(there, reach)
             begin = high[active] - counts if from_back else low[active]
-            owner, rows = _expand(begin, counts)
+            owner, rows = expand(begin, counts)
             parts.append(values.take(rows))
             owners.append(owner)
             stops = at + np.cumsum(counts)
             last[i] = np.where(counts < there, stops - (counts if from_back else 1), -1)
             at += rows.size
-        owner, rows = _expand(self.first[active], self.touched[active])
+        owner, rows = expand(self.first[active], self.touched[active])
         whole = self._every and rows.size == len(self.values)
         parts.append(self.values if whole else self.values.take(rows))
         return concat(parts), np.concatenate([*owners, owner]), last
@@ -326,7 +326,7 @@ class _Step:
         new = self.new
         lengths = self.lengths[active]
         starts = np.concatenate(([0], np.cumsum(lengths)))
-        owner, rows = _expand(self.starts[active], lengths)
+        owner, rows = expand(self.starts[active], lengths)
         record = np.repeat(np.arange(new.starts.size), new.lengths())[rows]
         # Records of other keys are not among the candidates.
         touched = self.touched[active]
@@ -336,7 +336,7 @@ class _Step:
         if isinstance(new.updates.time, np.ndarray):
             order = sort_within(starts, times, candidate)
         else:
-            order = _order(candidate)
+            order = code_order(candidate)
         diffs = spread(new.updates.scalars(), len(new.updates))[rows]
         return starts, candidate[order], times[order], diffs[order]
 
@@ -346,64 +346,6 @@ def _placed(part: Int64, place: Int64, keys: int) -> Int64:
     found = np.zeros(keys, np.int64)
     found[place] = part
     return found
-
-
-def _values(updates: Updates) -> Updates:
-    """The values as records of their own, with the diffs."""
-    if updates.val64 is None:
-        raise ValueError("these records have no values")
-    return Updates(
-        updates.val64, updates.values, 0, updates.scalars(), coordinate=updates.coordinate
-    )
-
-
-def _expand(first: Int64, counts: Int64) -> tuple[Int64, Int64]:
-    """The rows of several runs, and the number of the run of each."""
-    run = np.repeat(np.arange(counts.size), counts)
-    return run, np.arange(run.size) + np.repeat(first - np.cumsum(counts) + counts, counts)
-
-
-def _order(code: Int64) -> Int64:
-    """Rows in the order of codes; what is in order already is not sorted."""
-    if (code[1:] >= code[:-1]).all():
-        return np.arange(code.size)
-    return np.argsort(code)
-
-
-def _check(fits: bool) -> None:
-    if not fits:
-        raise DiffOverflowError(
-            "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
-            "that went in"
-        )
-
-
-@kernel("int64[:], int64[:], int64, int64[:]-")
-def _candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
-    """Each distinct value once: a row of it, its sum of old diffs, whether it is touched; and which
-    one each touched value is (rows from ``old`` on); and whether no sum overflows."""
-    count = 0
-    for i in range(order.size):
-        count += i == 0 or packed[order[i]] != packed[order[i - 1]]
-    first = np.empty(count, np.int64)
-    base = np.zeros(count, np.int64)
-    touched = np.zeros(count, np.bool_)
-    of_record = np.empty(order.size - old, np.int64)
-    c = -1
-    for i in range(order.size):
-        row = order[i]
-        if i == 0 or packed[row] != packed[order[i - 1]]:
-            c += 1
-            first[c] = row
-        if row >= old:
-            touched[c] = True
-            of_record[row - old] = c
-        else:
-            total = base[c] + diff[row]
-            if ((base[c] ^ total) & (diff[row] ^ total)) < 0:
-                return first, base, touched, of_record, False
-            base[c] = total
-    return first, base, touched, of_record, True
 
 
 @kernel("int64[:], int64[:], bool[:], int64[:], bool[:], int64[:], int64")

@@ -1,0 +1,193 @@
+"""As-of joins: to each record the one of another collection that stands next to it in an order.
+
+    join_asof(A, B)  =  A, each with the last of B's records before it, by key
+                     =  last(B's columns, ignoring nulls) over (partition by key order by time)
+                        over the records of both, of which those of A are kept
+
+So it is kept up to date as a window is: a change of B matters to the records of A up to the next of
+B, and these are read.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.constants import Plain
+from pyspark_diff.frame.keys import Names, key_columns
+from pyspark_diff.frame.row_wise import computed, filtered
+from pyspark_diff.kernels.windows import UP_TO_HERE, Function, Picked
+from pyspark_diff.operators.arrange import arrange_in_order
+from pyspark_diff.operators.join import pad
+from pyspark_diff.operators.linear import drop_null, pick
+from pyspark_diff.operators.node import Concat
+from pyspark_diff.operators.window import window
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import arrow_type, without_nullability
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DIRECTIONS = ("backward", "forward")
+_HOW = ("left", "inner")
+
+
+class AsofMethods(Frame):
+    """Joins with what stands next in an order."""
+
+    def join_asof(
+        self,
+        other: Self | Plain,
+        on: str | tuple[str, str],
+        by: Names = (),
+        *,
+        direction: str = "backward",
+        tolerance: Any = None,
+        exact: bool = True,
+        how: str = "left",
+    ) -> Self:
+        """Each record with the last one of another collection before it, kept up to date.
+
+        Parameters
+        ----------
+        other : DiffFrame, or a plain table
+        on : str, or tuple of (str, str)
+            The column of the order, on both sides or here and there: a number, date or timestamp.
+            Of one name it comes once in the result, as it is here. A null has no match.
+        by : str or list of str
+            Columns that are on both sides, which have to be equal. They come once in the result. A
+            null matches nothing.
+        direction : {"backward", "forward"}
+            Whether the last one before a record is taken, or the first one behind it.
+        tolerance : int, float, Decimal or timedelta, optional
+            How far it may be away.
+        exact : bool
+            Whether it may be at the same place.
+        how : {"left", "inner"}
+            Whether records without a match are there, with nulls.
+
+        Raises
+        ------
+        SchemaError
+            If columns are missing, or have different types here and there.
+
+        Notes
+        -----
+        Of several records of `other` at one place the one with the greatest other columns is taken,
+        the first of these columns counting most. Right at every time, also where either side is
+        corrected late: a change costs the records up to the next one of `other`.
+
+        Examples
+        --------
+        >>> trades = DiffFrame(spark.createDataFrame(
+        ...     [("a", 5, 0, 1), ("a", 9, 0, 1)], "stock string, at int, time int, diff int"))
+        >>> quotes = DiffFrame(spark.createDataFrame(
+        ...     [("a", 4, 1.5, 0, 1), ("a", 8, 2.5, 1, 1)],
+        ...     "stock string, at int, price double, time int, diff int"))
+        >>> found = trades.join_asof(quotes, "at", by="stock")
+        >>> [row.price for row in sorted(found.at(0).collect())]
+        [1.5, 1.5]
+        >>> sorted(found.at(1).collect())
+        [Row(stock='a', at=5, price=1.5), Row(stock='a', at=9, price=2.5)]
+        """
+        if direction not in _DIRECTIONS:
+            raise SchemaError(
+                f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}"
+            )
+        if how not in _HOW:
+            raise SchemaError(f"an as-of join is one of {', '.join(_HOW)}, not {how!r}")
+        if isinstance(tolerance, (int, float)) and tolerance < 0 or (
+            isinstance(tolerance, datetime.timedelta) and tolerance < datetime.timedelta()
+        ):
+            raise SchemaError(f"a tolerance is how far a match may be away, and not {tolerance!r}")
+        ours, theirs = self._collection, self._peer(other)
+        ours.check_unambiguous("join_asof")
+        theirs.check_unambiguous("join_asof")
+        here, there = (on, on) if isinstance(on, str) else on
+        places = ours.column_name(here, "for join_asof"), theirs.column_name(
+            there, "for join_asof, on the other side"
+        )
+        keys = key_columns(ours, by, "join_asof"), key_columns(theirs, by, "join_asof")
+        for a, b in [places, *zip(*keys)]:
+            kinds = [
+                without_nullability(c.node.schema.field(name).dataType)
+                for c, name in ((ours, a), (theirs, b))
+            ]
+            if kinds[0] != kinds[1]:
+                raise SchemaError(
+                    f"join_asof compares {a!r} of type {kinds[0].simpleString()} with {b!r} of "
+                    f"type {kinds[1].simpleString()}: cast one"
+                )
+        back = direction == "backward"
+        return self._wrap(_joined(ours, theirs, places, keys, back, tolerance, exact, how))
+
+
+def _joined(
+    ours: Collection, theirs: Collection, places: tuple[str, str],
+    keys: tuple[Sequence[str], Sequence[str]], back: bool, tolerance: Any, exact: bool, how: str,
+) -> Collection:
+    here, there = places
+    gone = [*keys[1]]
+    if here.lower() == there.lower():
+        gone.append(there)
+    resolver = ours.resolver.beside(theirs.resolver, keys=gone)
+    mine = [(o.source, o.internal) for o in resolver.sources if o.side == 0]
+    yours = [(o.source, o.internal) for o in resolver.sources if o.side == 1]
+    ours_of = dict(mine)
+    taken = [internal for _, internal in (*mine, *yours)]
+    place = unused("place", taken)
+    # Both sides have all columns: those of the key and the order together, the others as nulls.
+    at = ours_of[here]
+    shared = {ours_of[a]: b for a, b in zip(keys[0], keys[1])} | {at: there}
+    left: list[tuple[str | None, T.StructField]] = []
+    right: list[tuple[str | None, T.StructField]] = []
+    for source, internal in mine:
+        kind = without_nullability(ours.node.schema.field(source).dataType)
+        left.append((source, T.StructField(internal, kind)))
+        right.append((shared.get(internal), T.StructField(internal, kind)))
+    extra = [(there, place)]
+    for source, internal in (*yours, *extra):
+        kind = without_nullability(theirs.node.schema.field(source).dataType)
+        left.append((None, T.StructField(internal, kind)))
+        right.append((source, T.StructField(internal, kind)))
+    # A place is never null there: it tells which side a record is from.
+    valid = drop_null(theirs.node, [there, *keys[1]])
+    both = Concat([pad(ours.node, left), pad(valid, right)])
+    # At one place those of the other side come first, if they are to be found from there.
+    order = [(at, not back, False), (place, False, exact)]
+    partition = [ours_of[name] for name in keys[0]]
+    found = {name: unused(f"found {name}", taken) for name in (*(n for _, n in yours), place)}
+    functions: list[tuple[T.StructField, Function]] = []
+    for name, result in found.items():
+        kind = both.schema.field(name).dataType
+        picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE[0], place)
+        functions.append((T.StructField(result, kind), picked))
+    arranged = arrange_in_order(both, partition, order)
+    node = window(arranged, [(name, down) for name, down, _ in order], functions)
+    whole = replace(ours, node=node, resolver=Resolver.plain(node.schema.names), flow=ours.flow)
+    near: Column | None = None
+    if tolerance is not None:
+        first, second = (column(at), column(found[place]))
+        first, second = (first, second) if back else (second, first)
+        near = second >= first - F.lit(tolerance)
+    condition = column(place).isNull()
+    if how == "inner":
+        condition = condition & (column(found[place]).isNotNull() if near is None else near)
+    kept = filtered(whole, condition)
+    columns = [(internal, column(internal)) for _, internal in mine]
+    if near is None or how == "inner":
+        pairs = [(n, n) for _, n in mine] + [(found[n], n) for _, n in yours]
+        made = pick("join_asof", kept.node, pairs)
+    else:
+        columns += [(n, F.when(near, column(found[n]))) for _, n in yours]
+        made = computed(kept, "join_asof", columns)
+    return ours.derived(made, resolver=replace(resolver, sources=()))

@@ -1,0 +1,71 @@
+"""The distinct values of some keys as candidates, in order, when rows of batches have been read.
+
+    base[c]  =  the sum of the old diffs that were read of candidate c
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels.jit import kernel
+from pyspark_diff.kernels.updates import Int64, Updates
+
+
+def values_of(updates: Updates) -> Updates:
+    """The values as records of their own, with the diffs."""
+    if updates.val64 is None:
+        raise ValueError("these records have no values")
+    return Updates(
+        updates.val64, updates.values, 0, updates.scalars(), coordinate=updates.coordinate
+    )
+
+
+def expand(first: Int64, counts: Int64) -> tuple[Int64, Int64]:
+    """The rows of several runs, and the number of the run of each."""
+    run = np.repeat(np.arange(counts.size), counts)
+    return run, np.arange(run.size) + np.repeat(first - np.cumsum(counts) + counts, counts)
+
+
+def code_order(code: Int64) -> Int64:
+    """Rows in the order of codes; what is in order already is not sorted."""
+    if (code[1:] >= code[:-1]).all():
+        return np.arange(code.size)
+    return np.argsort(code)
+
+
+def check(fits: bool) -> None:
+    """Raise where a sum of diffs does not fit."""
+    if not fits:
+        raise DiffOverflowError(
+            "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
+            "that went in"
+        )
+
+
+@kernel("int64[:], int64[:], int64, int64[:]-")
+def candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
+    """Each distinct value once: a row of it, its sum of old diffs, whether it is touched; and which
+    one each touched value is (rows from ``old`` on); and whether no sum overflows."""
+    count = 0
+    for i in range(order.size):
+        count += i == 0 or packed[order[i]] != packed[order[i - 1]]
+    first = np.empty(count, np.int64)
+    base = np.zeros(count, np.int64)
+    touched = np.zeros(count, np.bool_)
+    of_record = np.empty(order.size - old, np.int64)
+    c = -1
+    for i in range(order.size):
+        row = order[i]
+        if i == 0 or packed[row] != packed[order[i - 1]]:
+            c += 1
+            first[c] = row
+        if row >= old:
+            touched[c] = True
+            of_record[row - old] = c
+        else:
+            total = base[c] + diff[row]
+            if ((base[c] ^ total) & (diff[row] ^ total)) < 0:
+                return first, base, touched, of_record, False
+            base[c] = total
+    return first, base, touched, of_record, True

@@ -1,0 +1,366 @@
+"""What functions of windows make of segments: see `pyspark_diff.kernels.window_replay`.
+
+With the entries ``e`` of a segment in order, and the frame of one of them from ``low`` up to, and
+without, ``high``::
+
+    picked    the first, last, least or greatest of the entries in the frame
+    summed    sum(count * vector of the candidate: entries in the frame)
+
+A frame that begins where its partition does has more entries than its segment. What came of those
+before is on record for the last of them, and so it is put on record for each entry of a segment:
+the segments of a partition come in the order of time, and what is behind a change is all in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, MULTIPLICITY
+from pyspark_diff.kernels.double_word import pair_sum
+from pyspark_diff.kernels.jit import inlined, jit, kernel
+from pyspark_diff.kernels.overflow import sum_leaves
+from pyspark_diff.kernels.window_replay import (
+    FIRST,
+    LAST,
+    OFFSET,
+    PREVIOUS,
+    SIGN,
+    START,
+    STOP,
+)
+
+#: What is picked of a frame: the first and the last of all or of those that are valid.
+FIRST_OF, LAST_OF, LEAST_OF, GREATEST_OF = range(4)
+
+#: The largest count that a vector is multiplied with.
+_LARGE = 1 << 31
+
+
+@kernel("int64[:,:], int64[:,:], int64[:]")
+def places(entries, segments, tie):  # type: ignore[no-untyped-def]
+    """For each entry how many rows of the partition come before it, before those that it ties with,
+    and up to the last of these."""
+    count = entries.shape[0]
+    own, low, high = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for s in range(segments.shape[0]):
+        start, stop = segments[s, START], segments[s, STOP]
+        row = segments[s, OFFSET]
+        first = start
+        for i in range(start, stop):
+            own[i] = row
+            if tie[entries[i, 0]] != tie[entries[first, 0]]:
+                for k in range(first, i):
+                    high[k] = row
+                first = i
+            low[i] = own[first]
+            row += entries[i, 1]
+        for k in range(first, stop):
+            high[k] = row
+    return own, low, high
+
+
+@kernel("int64[:,:], int64[:,:], int64[:], int64[:]")
+def dense_ranks(entries, segments, tie, held):  # type: ignore[no-untyped-def]
+    """The number of different ties up to each entry; on record in ``held`` for each candidate."""
+    found = np.empty(entries.shape[0], np.int64)
+    for s in range(segments.shape[0]):
+        before = segments[s, PREVIOUS]
+        rank = held[before] if before >= 0 else np.int64(0)
+        for i in range(segments[s, START], segments[s, STOP]):
+            c = entries[i, 0]
+            if before < 0 or tie[before] != tie[c]:
+                rank += 1
+            found[i] = held[c] = rank
+            before = c
+    return found
+
+
+@kernel("int64[:,:]")
+def emitted(segments):  # type: ignore[no-untyped-def]
+    """The entries of all regions, and the segment of each."""
+    count = 0
+    for s in range(segments.shape[0]):
+        count += segments[s, LAST] - segments[s, FIRST]
+    at, of = np.empty(count, np.int64), np.empty(count, np.int64)
+    n = 0
+    for s in range(segments.shape[0]):
+        for i in range(segments[s, FIRST], segments[s, LAST]):
+            at[n], of[n] = i, s
+            n += 1
+    return at, of
+
+
+@kernel("int64[:,:], int64[:,:], int64[:], int64[:]")
+def frames_of(entries, segments, first, last):  # type: ignore[no-untyped-def]
+    """The frame of each entry in a region: the entries of candidates from ``first`` to ``last`` of
+    its own, which do not come earlier for a later one."""
+    count = 0
+    for s in range(segments.shape[0]):
+        count += segments[s, LAST] - segments[s, FIRST]
+    low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+    n = 0
+    for s in range(segments.shape[0]):
+        begin = end = segments[s, START]
+        stop = segments[s, STOP]
+        for i in range(segments[s, FIRST], segments[s, LAST]):
+            c = entries[i, 0]
+            while begin < stop and entries[begin, 0] < first[c]:
+                begin += 1
+            while end < stop and entries[end, 0] <= last[c]:
+                end += 1
+            low[n], high[n] = begin, max(begin, end)
+            n += 1
+    return low, high
+
+
+@kernel(
+    "int64[:,:], int64[:,:], int64[:], int64[:], bool[:], int64[:], int64, bool, int64[:]"
+)
+def picked(  # type: ignore[no-untyped-def]
+    entries, segments, low, high, valid, code, what, running, held
+):
+    """The candidate that is picked of each frame, or -1.
+
+    Parameters
+    ----------
+    entries, segments : ndarray of int64
+    low, high : ndarray of int64
+        The frame of each entry in a region; neither goes back within a segment.
+    valid : ndarray of bool
+        Whether a candidate may be picked.
+    code : ndarray of int64
+        Of each candidate, for the least and the greatest.
+    what : int
+    running : bool
+        Whether frames begin where their partition does.
+    held : ndarray of int64
+        If so, on record for each candidate.
+    """
+    found = np.empty(low.size, np.int64)
+    widest = 0
+    for s in range(segments.shape[0]):
+        widest = max(widest, segments[s, STOP] - segments[s, START])
+    queue = np.empty(0 if running else widest, np.int64)
+    n = 0
+    for s in range(segments.shape[0]):
+        start, stop = segments[s, START], segments[s, STOP]
+        until = n + segments[s, LAST] - segments[s, FIRST]
+        if running:
+            previous = segments[s, PREVIOUS]
+            best = held[previous] if previous >= 0 else np.int64(-1)
+            for i in range(start, stop):
+                while n < until and high[n] <= i:
+                    found[n] = best
+                    n += 1
+                c = entries[i, 0]
+                if valid[c] and (best < 0 or _better(code, what, c, best)):
+                    best = c
+                held[c] = best
+            while n < until:
+                found[n] = best
+                n += 1
+            continue
+        # Those that may still be picked, the one that is to be picked first in front.
+        head = tail = 0
+        i = start
+        while n < until:
+            while i < high[n]:
+                c = entries[i, 0]
+                if valid[c]:
+                    if what != FIRST_OF:
+                        while tail > head and _better(code, what, c, entries[queue[tail - 1], 0]):
+                            tail -= 1
+                    queue[tail] = i
+                    tail += 1
+                i += 1
+            while head < tail and queue[head] < low[n]:
+                head += 1
+            found[n] = entries[queue[head], 0] if head < tail else -1
+            n += 1
+    return found
+
+
+@inlined
+def _better(code, what, c, than):  # type: ignore[no-untyped-def]
+    """Whether a candidate is picked rather than one before it."""
+    if what == FIRST_OF:
+        return False
+    if what == LAST_OF:
+        return True
+    return code[c] < code[than] if what == LEAST_OF else code[c] > code[than]
+
+
+@kernel(
+    "int64[:,:], int64[:,:], int64[:], int64[:], int64[:,:]-, float64[:,:]-, int64[:], bool, "
+    "int64[:,:], float64[:,:], int64[:,:], float64[:,:]"
+)
+def summed(  # type: ignore[no-untyped-def]
+    entries, segments, low, high, units, unit_reals, role, running, held, held_reals, out,
+    out_reals
+):
+    """The sum of the candidates' vectors over each frame, in the order of the entries.
+
+    Sums of doubles depend on what is in the frame alone, and not on how it was reached: nothing is
+    taken off them again. Where frames do not begin with their partition, each is summed by itself.
+    """
+    status = 0
+    width = role.size
+    paired = False
+    for k in range(width):
+        paired |= role[k] != 0
+    sums = np.zeros((1, width), np.int64)
+    sum_reals = sums.view(np.float64)
+    n = 0
+    for s in range(segments.shape[0]):
+        start, stop = segments[s, START], segments[s, STOP]
+        until = n + segments[s, LAST] - segments[s, FIRST]
+        for k in range(width):
+            sums[0, k] = 0
+        if running:
+            previous = segments[s, PREVIOUS]
+            if previous >= 0:
+                for k in range(width):
+                    sums[0, k] = held[previous, k]
+            for i in range(start, stop):
+                while n < until and high[n] <= i:
+                    _copy(sums, 0, out, n)
+                    n += 1
+                c, count = entries[i, 0], entries[i, 1]
+                status |= _add(units, unit_reals, c, count, role, sums, sum_reals, 0)
+                _copy(sums, 0, held, c)
+            while n < until:
+                _copy(sums, 0, out, n)
+                n += 1
+            continue
+        if paired:
+            while n < until:
+                for i in range(low[n], high[n]):
+                    c, count = entries[i, 0], entries[i, 1]
+                    status |= _add(units, unit_reals, c, count, role, out, out_reals, n)
+                n += 1
+            continue
+        begin = end = start
+        while n < until:
+            while end < high[n]:
+                c, count = entries[end, 0], entries[end, 1]
+                status |= _add(units, unit_reals, c, count, role, sums, sum_reals, 0)
+                end += 1
+            while begin < low[n]:
+                c, count = entries[begin, 0], entries[begin, 1]
+                status |= _add(units, unit_reals, c, -count, role, sums, sum_reals, 0)
+                begin += 1
+            _copy(sums, 0, out, n)
+            n += 1
+    return status
+
+
+@inlined
+def _copy(sums, row, out, at):  # type: ignore[no-untyped-def]
+    for k in range(sums.shape[1]):
+        out[at, k] = sums[row, k]
+
+
+@jit
+def _add(units, unit_reals, row, count, role, sums, reals, at):  # type: ignore[no-untyped-def]
+    """Add a vector so many times."""
+    status = 0
+    if abs(count) >= _LARGE:
+        return MULTIPLICITY
+    for k in range(role.size):
+        if role[k] == 0:
+            more = units[row, k] * count
+            if sum_leaves(sums[at, k], more):
+                status |= COUNTER_OVERFLOW
+            sums[at, k] += more
+        elif role[k] == 1:
+            a, b = unit_reals[row, k], unit_reals[row, k + 1]
+            left = count
+            while left > 0:
+                if left & 1:
+                    reals[at, k], reals[at, k + 1] = pair_sum(
+                        reals[at, k], reals[at, k + 1], a, b
+                    )
+                left >>= 1
+                if left:
+                    a, b = pair_sum(a, b, a, b)
+    return status
+
+
+@kernel("int64[:,:], int64[:,:]")
+def pairs_of(entries, segments):  # type: ignore[no-untyped-def]
+    """What may be the same before and after a change, of the entries in regions.
+
+    Gives, by their numbers among these, the entries before and after that are the same copy of a
+    candidate; and those before and after that no other is like.
+    """
+    most = 0
+    for s in range(segments.shape[0]):
+        most += segments[s, LAST] - segments[s, FIRST]
+    pair = np.empty((most, 2), np.int64)
+    gone, come = np.empty(most, np.int64), np.empty(most, np.int64)
+    p = g = c = n = 0
+    for s in range(segments.shape[0]):
+        if segments[s, SIGN] != -1:
+            continue
+        i, last = segments[s, FIRST], segments[s, LAST]
+        j, other = segments[s + 1, FIRST], segments[s + 1, LAST]
+        # The number of an entry is how far it is behind the first one in a region.
+        left, right = n - i, n + last - i - j
+        n += last - i + other - j
+        while i < last or j < other:
+            if j == other or (i < last and entries[i, 0] < entries[j, 0]):
+                gone[g] = left + i
+                g += 1
+                i += 1
+            elif i == last or entries[j, 0] < entries[i, 0]:
+                come[c] = right + j
+                c += 1
+                j += 1
+            else:
+                pair[p, 0], pair[p, 1] = left + i, right + j
+                p += 1
+                i += 1
+                j += 1
+    return pair[:p], gone[:g], come[:c]
+
+
+@kernel("int64[:], int64[:], bool[:], int64[:], int64[:]")
+def range_frames(bounds, code, valid, low_code, high_code):  # type: ignore[no-untyped-def]
+    """For each candidate that is valid the first and the last one whose code lies within two.
+
+    Those of a partition that are valid are next to each other, their codes ascending; and so are
+    both limits.
+    """
+    low, high = np.zeros(code.size, np.int64), np.zeros(code.size, np.int64)
+    for g in range(bounds.size - 1):
+        begin, stop = bounds[g], bounds[g + 1]
+        while begin < stop and not valid[begin]:
+            begin += 1
+        while stop > begin and not valid[stop - 1]:
+            stop -= 1
+        i = j = begin
+        for c in range(begin, stop):
+            while i < stop and code[i] < low_code[c]:
+                i += 1
+            while j < stop and code[j] <= high_code[c]:
+                j += 1
+            low[c], high[c] = i, j - 1
+    return low, high
+
+
+@kernel("int64[:], int64[:], int64[:]")
+def changed_by(bounds, first, last):  # type: ignore[no-untyped-def]
+    """For each candidate the first and the last one whose frame it may be in, itself among them.
+
+    Frames go from the candidate ``first`` to ``last``, and do not go back.
+    """
+    low, high = np.empty(first.size, np.int64), np.empty(first.size, np.int64)
+    for g in range(bounds.size - 1):
+        i = j = bounds[g]
+        for c in range(bounds[g], bounds[g + 1]):
+            while i < c and last[i] < c:
+                i += 1
+            while j + 1 < bounds[g + 1] and first[j + 1] <= c:
+                j += 1
+            low[c], high[c] = min(i, c), max(j, c)
+    return low, high

@@ -1,0 +1,154 @@
+"""The windows in column expressions: which function, over which rows.
+
+    windows_replaced(f(x).over(w) + 1, g)  =  g(f, x, w) + 1
+
+the same whether the column was written in Python, on classic or on Connect, or as SQL text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pyspark_diff.spark.jvm import column_of, columns_of, expression_of, items_of, kind_of
+from pyspark_diff.spark.replaced import replaced
+
+
+@dataclass(frozen=True)
+class WindowCall:
+    """A function over a window.
+
+    Parameters
+    ----------
+    name : str
+        The function in lower case.
+    arguments : tuple of Column
+        None for ``count(*)`` and ``count(1)``.
+    distinct : bool
+    nulls_ignored : bool
+        Whether the call says IGNORE NULLS. An argument may say it as well.
+    filter : Column or None
+        The condition of a FILTER clause.
+    partition : tuple of Column
+    order : tuple of (Column, bool, bool)
+        What it is ordered by, whether that is descending, and whether nulls come last.
+    frame : tuple of (bool, Column or None, Column or None), or None
+        Whether limits count rows, and both limits, a None being none. None if no frame is given.
+    """
+
+    name: str
+    arguments: tuple[Column, ...]
+    distinct: bool
+    nulls_ignored: bool
+    filter: Column | None
+    partition: tuple[Column, ...]
+    order: tuple[tuple[Column, bool, bool], ...]
+    frame: tuple[bool, Column | None, Column | None] | None
+
+
+def may_have_windows(column: object) -> bool:
+    """Whether an expression may have windows; if not, it has none."""
+    return isinstance(column, Column) and "over" in str(column).lower()
+
+
+def windows_replaced(
+    column: Column, replacement: Callable[[WindowCall, Column], Column]
+) -> Column:
+    """A column expression in which others stand in the place of windows; nothing is analysed or
+    run.
+
+    Parameters
+    ----------
+    column : Column
+    replacement : callable
+        What stands in the place of a window, which is given as a column too.
+
+    Examples
+    --------
+    >>> from pyspark.sql import Window
+    >>> row = F.row_number().over(Window.partitionBy("k").orderBy("v"))
+    >>> windows_replaced(F.abs(row), lambda call, _: F.col(call.name))
+    Column<'abs(row_number)'>
+    """
+    make: Any = type(column)
+
+    def classic(node: Any) -> Any:
+        if kind_of(node) != "WindowExpression":
+            return None
+        return expression_of(replacement(_classic_call(node, make), column_of(node, make)))
+
+    def connect(node: Any) -> Any:
+        # The classes themselves cannot be imported where Connect is not installed.
+        if type(node).__name__ != "WindowExpression":
+            return None
+        found: Any = replacement(_connect_call(node, make), make(node))
+        return found._expr
+
+    return replaced(column, classic, connect)
+
+
+def _classic_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
+    function, spec = node.windowFunction(), node.windowSpec()
+    name, arguments, condition = kind_of(function).lower(), [], None
+    distinct = ignored = False
+    if kind_of(function) == "UnresolvedFunction":
+        name = ".".join(items_of(function.nameParts())).lower()
+        arguments, distinct = items_of(function.arguments()), function.isDistinct()
+        # Nulls are a flag in Spark 4.1 and an option later.
+        ignored = str(function.ignoreNulls()).lower() in ("true", "some(true)")
+        condition = None if function.filter().isEmpty() else function.filter().get()
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = arguments[0]
+        star = kind_of(counted) == "UnresolvedStar" and counted.target().isEmpty()
+        if star or kind_of(counted) == "Literal" and counted.value() is not None:
+            arguments = []
+    order = []
+    for one in items_of(spec.orderSpec()):
+        down, last = one.direction().toString(), one.nullOrdering().toString()
+        order.append((column_of(one.child(), make), "Desc" in down, "Last" in last))
+    frame = None
+    if kind_of(spec.frameSpecification()) == "SpecifiedWindowFrame":
+        given = spec.frameSpecification()
+        frame = (
+            kind_of(given.frameType()) == "RowFrame$", _limit(given.lower(), make),
+            _limit(given.upper(), make),
+        )
+    return WindowCall(
+        name, columns_of(arguments, make), distinct, ignored,
+        None if condition is None else column_of(condition, make),
+        columns_of(items_of(spec.partitionSpec()), make), tuple(order), frame,
+    )
+
+
+def _limit(node: Any, make: Callable[[Any], Column]) -> Column | None:
+    if kind_of(node) == "CurrentRow$":
+        return F.lit(0)
+    return None if kind_of(node).startswith("Unbounded") else column_of(node, make)
+
+
+def _connect_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
+    function, spec = node._windowFunction, node._windowSpec
+    arguments = list(getattr(function, "_args", ()))
+    name = getattr(function, "_name", type(function).__name__).lower()
+    distinct = getattr(function, "_is_distinct", False)
+    if name == "count" and not distinct and len(arguments) == 1:
+        counted = type(arguments[0]).__name__
+        if counted == "UnresolvedStar" or (
+            counted == "LiteralExpression" and arguments[0]._value is not None
+        ):
+            arguments = []
+    order = [(make(one._child), not one._ascending, not one._nullsFirst) for one in spec._orderSpec]
+    frame = None
+    if spec._frame is not None:
+        low, high = (
+            None if abs(limit) >= 2**63 - 1 else F.lit(limit)
+            for limit in (spec._frame._start, spec._frame._end)
+        )
+        frame = (spec._frame._isRowFrame, low, high)
+    return WindowCall(
+        name, tuple(map(make, arguments)), distinct, False, None,
+        tuple(map(make, spec._partitionSpec)), tuple(order), frame,
+    )

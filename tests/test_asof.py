@@ -1,0 +1,141 @@
+"""As-of joins against a search through all records, at each time of random histories."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+from test_law import examples
+from test_windows import small
+
+from pyspark_diff import Dataflow, DiffFrame, SchemaError
+
+OURS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, *range(12)]),
+                 st.integers(0, 2))
+THEIRS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, *range(12)]),
+                   st.sampled_from([None, 1, 2]))
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> list[list[tuple[int, tuple, int]]]:
+    """For each of some times the changes of both sides."""
+    standing: tuple[list, list] = ([], [])
+    times = []
+    for _ in range(draw(st.integers(2, 5))):
+        changes: list[tuple[int, tuple, int]] = []
+        for side, records in enumerate((OURS, THEIRS)):
+            for record in draw(st.lists(records, max_size=6)):
+                standing[side].append(record)
+                changes.append((side, record, 1))
+            for _ in range(draw(st.integers(0, min(3, len(standing[side]))))):
+                at = draw(st.integers(0, len(standing[side]) - 1))
+                changes.append((side, standing[side].pop(at), -1))
+        times.append(changes)
+    return times
+
+
+def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
+    """The join of two multisets."""
+    found: Counter = Counter()
+    sign = 1 if direction == "backward" else -1
+    for (key, at, x), count in ours.items():
+        matches = [
+            (-(at - other) * sign, y is not None, y or 0, other, y) for (k, other, y), n
+            in theirs.items()
+            if n and None not in (key, at, other) and k == key and 0 <= (at - other) * sign
+            and (exact or at != other)
+        ]
+        best = max(matches, default=None)
+        if best is not None and tolerance is not None and -best[0] > tolerance:
+            best = None
+        if best is not None:
+            found[key, at, x, best[4]] += count
+        elif how == "left":
+            found[key, at, x, None] += count
+    return +found
+
+
+@examples(4)
+@given(
+    history=sides(), direction=st.sampled_from(["backward", "forward"]), exact=st.booleans(),
+    tolerance=st.sampled_from([None, None, 0, 2]), how=st.sampled_from(["left", "inner"]),
+    every=st.integers(1, 3), near=st.booleans(),
+)
+def test_random_histories(spark, history, direction, exact, tolerance, how, every, near):
+    with small(), Dataflow(spark, runner="local", buckets=2) as flow:
+        a, a_in = flow.input("a", "k string, at int, x int")
+        b, b_in = flow.input("b", "K string, At int, y int")
+        found = a.join_asof(
+            b, "at", "k", direction=direction, exact=exact, tolerance=tolerance, how=how
+        )
+        assert found.columns == ["k", "at", "x", "y"]
+        seen: list = []
+        found.inspect(lambda r, t, d: seen.append((tuple(r), t, d)))
+        standing = (Counter(), Counter())
+        expected = []
+        for time, changes in enumerate(history):
+            for side, record, diff in changes:
+                (a_in, b_in)[side].update([(*record, time, diff)])
+                standing[side][record] += diff
+            expected.append(asof(*standing, direction, tolerance, exact, how))
+            for session in (a_in, b_in):
+                session.advance_to(time + 1)
+                session.flush()
+            if (time + 1) % every == 0 or time + 1 == len(history):
+                flow.step()
+        for time, wanted in enumerate(expected):
+            total: Counter = Counter()
+            for record, at, diff in seen:
+                total[record] += diff if at <= time else 0
+            assert {r: n for r, n in total.items() if n} == wanted, time
+
+
+def test_other_names_and_no_key(spark):
+    day = datetime.date
+    a = DiffFrame(spark.createDataFrame(
+        [(day(2024, 1, 5), "x", 0, 1), (day(2024, 3, 1), "y", 0, 1)],
+        "d date, v string, time int, diff int",
+    ))
+    b = DiffFrame(spark.createDataFrame(
+        [(day(2024, 1, 1), "p", 0, 1), (day(2024, 1, 4), "q", 1, 1)],
+        "e date, v string, time int, diff int",
+    ))
+    found = a.alias("a").join_asof(b.alias("b"), ("d", "e"))
+    assert found.columns == ["d", "v", "e", "v"]
+    found = found.select("d", F.col("a.v").alias("v"), "e", F.col("b.v").alias("w"))
+    assert sorted(tuple(r)[1:] for r in found.at(1).collect()) == [
+        ("x", day(2024, 1, 4), "q"), ("y", day(2024, 1, 4), "q")
+    ]
+    near = a.drop("v").join_asof(b, ("d", "e"), tolerance=datetime.timedelta(days=4))
+    rows = sorted(near.at(0).collect())
+    assert [tuple(r)[1:] for r in rows] == [(day(2024, 1, 1), "p"), (None, None)]
+
+
+def test_a_plain_table(spark):
+    a = DiffFrame(spark.createDataFrame([(3, 0, 1)], "at int, time int, diff int"))
+    prices = spark.createDataFrame([(1, 10), (3, 30), (4, 40)], "at int, price int")
+    assert [tuple(r) for r in a.join_asof(prices, "at").at(0).collect()] == [(3, 30)]
+    assert [tuple(r) for r in a.join_asof(prices, "at", exact=False).at(0).collect()] == [(3, 10)]
+
+
+@pytest.mark.parametrize(
+    ("use", "part"),
+    [
+        (lambda a, b: a.join_asof(b, "nope"), "no column 'nope'"),
+        (lambda a, b: a.join_asof(b, ("at", "nope")), "on the other side"),
+        (lambda a, b: a.join_asof(b, "at", "x"), "no column 'x'"),
+        (lambda a, b: a.join_asof(b, ("x", "at")), "cast one"),
+        (lambda a, b: a.join_asof(b, "at", direction="nearest"), "direction must be"),
+        (lambda a, b: a.join_asof(b, "at", how="full"), "left, inner"),
+        (lambda a, b: a.join_asof(b, "at", tolerance=-1), "how far"),
+    ],
+)
+def test_bad_input(spark, use, part):
+    a = DiffFrame(spark.createDataFrame([], "k int, at int, x string, time int, diff int"))
+    b = DiffFrame(spark.createDataFrame([], "k int, at int, y int, time int, diff int"))
+    with pytest.raises(SchemaError, match=part):
+        use(a, b)

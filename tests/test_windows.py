@@ -1,0 +1,401 @@
+"""Windows against DuckDB, which is given the same text, at each time of random histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import Window as SparkWindow
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from test_law import examples
+from test_law_sql import CHANGES, Query, histories, run
+
+from pyspark_diff import Dataflow, DiffError, DiffFrame, NegativeMultiplicityError
+from pyspark_diff.kernels import window_rows
+from pyspark_diff.kernels import windows as windows_kernel
+from pyspark_diff.kernels.consolidate import consolidate
+from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.kernels.results import IntegerSum
+from pyspark_diff.kernels.windows import UP_TO_HERE, Frame, Offset, Picked, Summed
+from pyspark_diff.operators.contract import Side
+from pyspark_diff.operators.window import WindowKernel
+from pyspark_diff.spark.schema import TimeType
+
+#: Functions with nothing but a place, which differ where rows tie, and which do not.
+NUMBERS = ("row_number()", "ntile(3)")
+RANKS = ("rank()", "dense_rank()", "percent_rank()", "cume_dist()")
+OFFSETS = (
+    "lag(x)", "lead(x)", "lag(x, 2)", "lead(s, 1, 'none')", "lag(x, 3, -1)", "lag(x, -1)",
+    "lead(x, 0)",
+)
+#: Aggregates: what Spark is told, and DuckDB.
+SUMS = {
+    "sum(x)": "(sum(x) {})::bigint", "count(*)": "count(*) {}", "count(s)": "count(s) {}",
+    "avg(x)": "avg(x) {}", "min(s)": "min(s) {}", "max(x)": "max(x) {}", "min(x)": "min(x) {}",
+    "sum(x * 0.5D)": "sum(x * 0.5::double) {}",
+    "count(x) filter (where x > 0)": "count(x) filter (where x > 0) {}",
+    "stddev_pop(x)": "stddev_pop(x) {}",
+}
+ENDS = {
+    "first(x)": "first_value(x) {}", "last(s)": "last_value(s) {}",
+    "first_value(x) ignore nulls": "first_value(x ignore nulls) {}",
+    "last(x) ignore nulls": "last_value(x ignore nulls) {}",
+}
+ROWS = (
+    "unbounded preceding and current row", "1 preceding and 1 following",
+    "2 preceding and current row", "current row and unbounded following",
+    "unbounded preceding and 1 preceding", "unbounded preceding and 2 following",
+    "1 following and 2 following", "3 preceding and 2 preceding",
+    "unbounded preceding and unbounded following", "2 preceding and unbounded following",
+)
+WAYS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls last")
+
+
+@dataclass(frozen=True)
+class Window:
+    """One expression, as Spark is told it and as DuckDB is."""
+
+    spark: str
+    duckdb: str
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[Window]:
+    """Windows whose results are the same however rows are ordered that tie.
+
+    Equal rows may have different results, and then all have to be by the same order: which of two
+    equal rows is the first of them in one order says nothing of another.
+    """
+    shared = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
+    rest = draw(st.permutations([name for name in ("k", "x", "s") if name not in shared]))
+    by = tuple(f"{name} {draw(st.sampled_from(WAYS))}" for name in rest)
+    return draw(st.lists(window(shared, by), min_size=1, max_size=4))
+
+
+@st.composite
+def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> Window:
+    """One of them, by a partition and an order where equal rows may differ."""
+    names: dict[str, str | None]
+    what = draw(st.sampled_from(["number", "offset", "rows", "rank", "range", "distance", "none"]))
+    frame = ""
+    if what == "number":
+        names = dict.fromkeys(NUMBERS)
+    elif what == "offset":
+        names = dict.fromkeys(OFFSETS)
+    elif what == "rows":
+        names = {**SUMS, **ENDS}
+        frame = f"rows between {draw(st.sampled_from(ROWS))}"
+    else:
+        names = dict(SUMS)
+        partition = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
+        rest = draw(st.permutations([name for name in ("k", "x", "s") if name not in partition]))
+        if what == "distance":
+            partition, rest = tuple(n for n in partition if n != "x"), ["x"]
+            frame = f"range between {draw(st.sampled_from(ROWS))}"
+        elif what == "rank":
+            names = dict.fromkeys(RANKS)
+        elif what == "range":
+            limits = draw(st.sampled_from([None, ROWS[0], ROWS[3], ROWS[8]]))
+            frame = f"range between {limits}" if limits else ""
+        by = tuple(f"{name} {draw(st.sampled_from(WAYS))}" for name in rest)
+        if what == "none":
+            by = ()
+        elif what == "range" and len(by) == len(rest) == 3 - len(partition):
+            if draw(st.booleans()):
+                names |= ENDS
+            else:
+                by = by[:draw(st.integers(1, len(by)))]
+        elif what == "rank":
+            by = by[:draw(st.integers(1, len(by)))]
+    function = draw(st.sampled_from(sorted(names)))
+    parts = [
+        f"partition by {', '.join(partition)}" if partition else "",
+        f"order by {', '.join(by)}" if by else "", frame,
+    ]
+    over = f"over ({' '.join(part for part in parts if part)})"
+    told = names[function] or function + " {}"
+    if function.startswith(("row", "rank", "dense", "ntile")):
+        told = f"({told})::int"
+    return Window(f"{function} {over}", told.format(over))
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Only what is near is read, and little at once."""
+    with (
+        patch.object(window_rows, "FEW", 0), patch.object(window_rows, "MORE", 1),
+        patch.object(windows_kernel, "ENTRIES", 5),
+    ):
+        yield
+
+
+def query(several: list[Window]) -> Query:
+    sql = ", ".join(f"{window.duckdb} w{i}" for i, window in enumerate(several))
+    columns = [F.expr(f"{window.spark} as w{i}") for i, window in enumerate(several)]
+    return Query(f"select k, x, s, {sql} from in0", lambda f, _: f.select("k", "x", "s", *columns))
+
+
+@examples(2)
+@given(
+    several=windows(), history=histories(), every=st.integers(1, 4), near=st.booleans(),
+)
+def test_random_windows(spark, several, history, every, near):
+    with small() if near else nullcontext():
+        run(spark, query(several), history, every)
+
+
+OVER = "over (partition by k order by x desc nulls last, s asc nulls first)"
+EACH = [
+    *(Window(f"{name} {OVER}", f"{name} {OVER}") for name in (*NUMBERS, *RANKS, *OFFSETS)),
+    *(Window(f"{name} {OVER}", told.format(OVER)) for name, told in {**SUMS, **ENDS}.items()),
+]
+
+
+@pytest.mark.parametrize("window", EACH, ids=lambda window: window.spark.partition(" over")[0])
+def test_each_function(spark, window):
+    run(spark, query([window]), CHANGES, 2)
+
+
+# What is near, against all of a key.
+
+LONG = pa.int64()
+FUNCTIONS = (
+    Offset(LONG, "w", -1, 7), Offset(LONG, "w", 2, None),
+    Picked(LONG, "max", "w", Frame(True, -2, 1), "w"),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(True, 1, 2)),
+    Picked(LONG, "last", "w", UP_TO_HERE[0], "w"), Picked(LONG, "first", "w", Frame(True, -1, -1)),
+    Picked(LONG, "last", "w", UP_TO_HERE[1], "w"),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, 0, 0)),
+)
+RECORD = st.tuples(
+    st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
+)
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Batches of what is old, and what is new, of records that never stand less than no times."""
+
+    old: list[list[tuple[tuple, int, int]]]
+    new: list[tuple[tuple, int, int]]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Histories:
+    standing: Counter = Counter()
+    parts: list[list[tuple[tuple, int, int]]] = [[], [], [], []]
+    for part, most in zip(parts, (40, 8, 4, 4)):
+        changes = draw(st.lists(st.tuples(RECORD, st.integers(-2, 2)), max_size=most))
+        for time, (record, diff) in enumerate(changes):
+            kept = max(standing[record] + diff, 0)
+            part.append((record, time // 2, kept - standing[record]))
+            standing[record] = kept
+    return Histories(parts[:3], parts[3])
+
+
+def updates(layout: Layout, rows: list, start: int):
+    columns = [pa.array([r[0][i] for r in rows], LONG) for i in range(3)]
+    times, diffs = (np.array([r[i] for r in rows], np.int64) for i in (1, 2))
+    return consolidate(layout.encode(columns, times + start, diffs))
+
+
+@examples(50)
+@given(found=batches(), down=st.booleans(), last=st.booleans(), which=st.sets(
+    st.sampled_from(range(len(FUNCTIONS))), min_size=1, max_size=3
+))
+def test_what_is_near_is_enough(found, down, last, which):
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
+    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
+    side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
+    kernel = WindowKernel(
+        ("k", "v", "w"), (("v", down),), tuple(FUNCTIONS[i] for i in sorted(which)),
+        TimeType(T.LongType()),
+    )
+    wanted = range(3 + len(which))
+    given_by = []
+    for few in (0, 10**6):
+        with small(), patch.object(window_rows, "FEW", few):
+            (columns, times, diffs), read = kernel([side], None, wanted)
+        total: Counter = Counter()
+        for row in zip(*(c.to_pylist() for c in columns), times.tolist(), diffs.tolist()):
+            total[row[:-1]] += row[-1]
+        given_by.append(({row: n for row, n in total.items() if n}, read))
+    assert given_by[0][0] == given_by[1][0]
+    assert given_by[0][1] <= given_by[1][1]
+
+
+def test_what_is_near_is_all_that_is_read():
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((True, True), (False, False))))
+    rows = [((0, i, i % 5), 0, 1) for i in range(10_000)]
+    old = [updates(layout, rows, 0).updates]
+    new = [((0, 5_000, 0), 1, -1), ((0, 20_000, 0), 1, 1), ((0, 70, 9), 1, 1)]
+    side = Side(old, [], updates(layout, new, 300), 0, layout, ("k", "v", "w"), 300)
+    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4, 12, 2)):
+        kernel = WindowKernel(
+            ("k", "v", "w"), (("v", True),), (function,), TimeType(T.LongType())
+        )
+        (_, _, diffs), read = kernel([side], None, range(4))
+        assert read < 150 and diffs.size <= 3 * most, function
+
+
+# What a user writes.
+
+
+def sales(spark) -> DiffFrame:
+    rows = [("a", 1, 2.5, 0, 1), ("a", 3, 1.0, 0, 2), ("b", 2, None, 0, 1), ("a", 2, 0.5, 1, 1),
+            ("a", 3, 1.0, 2, -1)]
+    return DiffFrame(spark.createDataFrame(rows, "k string, v int, x double, time int, diff int"))
+
+
+def as_spark(spark, frame: DiffFrame, make: Callable[[Any], Any]) -> None:
+    """What is made of a collection is at each time what is made of it as it stands then."""
+    found = make(frame)
+    for time in range(3):
+        plain = make(frame.at(time))
+        assert found.columns == plain.columns
+        assert [f.dataType for f in found.schema] == [f.dataType for f in plain.schema]
+        rows = [sorted(map(str, df.collect())) for df in (found.at(time), plain)]
+        assert rows[0] == rows[1], time
+
+
+def by_v() -> Any:
+    return SparkWindow.partitionBy("k").orderBy(F.desc("v"))
+
+
+@pytest.mark.parametrize("make", [
+    lambda f: f.withColumn("r", F.row_number().over(by_v())),
+    lambda f: f.withColumn("V", F.lag("v", 1, 0).over(by_v())),
+    lambda f: f.withColumns({
+        "r": F.rank().over(by_v()), "x": F.sum("x").over(SparkWindow.orderBy("v", "x")),
+        "k": F.lit(1),
+    }),
+    lambda f: f.select("*", F.row_number().over(by_v())),
+    lambda f: f.select(F.col("v") - F.lag("v").over(by_v()), "k"),
+    lambda f: f.select("k", F.sum("v").over(by_v()) / F.sum("v").over(
+        SparkWindow.partitionBy("k"))),
+    lambda f: f.selectExpr("k", "sum(V) over (partition by K order by V) as s"),
+    lambda f: f.select(f["v"], F.max(f["x"]).over(SparkWindow.partitionBy(f["k"]))),
+    lambda f: f.select("v", F.count("*").over(
+        SparkWindow.partitionBy(F.upper("k"), F.col("v") % 2))),
+    lambda f: f.select("v", F.avg("v").over(SparkWindow.orderBy(F.col("x") * 2, "v"))),
+    lambda f: f.select("v", F.rank().over(SparkWindow.partitionBy("k").orderBy("k"))),
+    lambda f: f.select("k", "v", F.row_number().over(by_v()).alias("r")).where("r <= 2").drop("r"),
+    lambda f: f.select("v", F.sum("v").over(
+        SparkWindow.partitionBy("v").orderBy("v").rangeBetween(-1, 0))),
+    lambda f: f.alias("s").select(F.max("s.v").over(SparkWindow.partitionBy("s.k")).alias("m")),
+    lambda f: f.select("v", F.expr("sum(v) over (order by date_add(date'2024-01-01', v) "
+                                   "range between interval 1 day preceding and current row)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by timestamp_seconds(v) range between "
+                                   "interval 1 second preceding and interval 2 second following)")),
+    lambda f: f.select("v", F.expr("sum(v) over (order by x range between 1.5D preceding and 0.5D "
+                                   "following)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by cast(v as decimal(6, 2)) desc range "
+                                   "between 1.25 preceding and current row)")),
+], ids=str)
+def test_as_spark(spark, make):
+    as_spark(spark, sales(spark), make)
+
+
+def test_records_that_are_equal_are_rows_of_their_own(spark):
+    frame = DiffFrame(spark.createDataFrame([(7, 0, 3), (7, 1, -2)], "n int, time int, diff int"))
+    over = SparkWindow.orderBy("n")
+    found = frame.select("n", F.row_number().over(over).alias("r"), F.lag("n").over(over))
+    assert sorted(found.at(0).collect(), key=str) == [(7, 1, None), (7, 2, 7), (7, 3, 7)]
+    assert found.at(1).collect() == [(7, 1, None)]
+
+
+def test_the_other_columns_break_ties(spark):
+    rows = [("k", 1, "b", 0, 1), ("k", 1, None, 0, 1), ("k", 1, "a", 1, 1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, s string, time int, diff int"))
+    found = frame.withColumn("r", F.row_number().over(SparkWindow.partitionBy("k").orderBy("v")))
+    places = {row.s: row.r for row in found.at(1).collect()}
+    assert places == {None: 1, "a": 2, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: F.collect_list("v").over(by_v()), ("collect_list", "not maintained", "rank")),
+        (lambda: F.nth_value("v", 2).over(by_v()), ("nth_value", "not maintained")),
+        (lambda: F.expr("lag(v) ignore nulls over (order by v)"), ("lag", "IGNORE NULLS", "last")),
+        (lambda: F.expr("first(v) filter (where v > 1) over ()"), ("first", "FILTER")),
+        (lambda: F.lead("v", 1).over(SparkWindow.orderBy("v")) + F.rand(), ("retracted",)),
+        (lambda: F.sum(F.lag("v").over(by_v())).over(by_v()), ("lag(v", "withColumn first")),
+        (
+            lambda: F.count("v").over(SparkWindow.orderBy(F.expr("cast(v as decimal(38, 0))"))
+                                      .rangeBetween(-1, 1)),
+            ("decimal(38,0)", "64 bits"),
+        ),
+    ],
+)
+def test_what_is_refused(spark, make, parts):
+    with pytest.raises(DiffError) as error:
+        sales(spark).select(make())
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+@pytest.mark.parametrize("make", [
+    lambda: F.row_number().over(SparkWindow.partitionBy("k")),
+    lambda: F.sum("nope").over(by_v()),
+    lambda: F.sum("v").over(SparkWindow.partitionBy("nope")),
+])
+def test_errors_of_spark_get_through(spark, make):
+    with pytest.raises(AnalysisException):
+        sales(spark).withColumn("r", make())
+
+
+def test_more_removed_than_there_was_is_refused(spark):
+    rows = [("a", 1, 0, 1), ("a", 2, 3, -1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, time int, diff int"))
+    found = frame.withColumn("r", F.row_number().over(by_v()))
+    with pytest.raises(NegativeMultiplicityError, match=r"k='a', v=2.*time 3.*multiplicity -1"):
+        found.at(3).collect()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_in_a_loop_and_across_applications(spark, runner, tmp_path):
+    """Each record takes the place of the one before it, until all have the least."""
+
+    def least(rows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return sorted((k, min(v for key, v in rows if key == k)) for k, _ in rows)
+
+    def program(flow: Dataflow) -> None:
+        frame, _ = flow.input("in", "k string, v int")
+        by = SparkWindow.partitionBy("k").orderBy("v")
+
+        def body(x: DiffFrame) -> DiffFrame:
+            return x.select("k", F.lag(F.col("v"), 1).over(by).alias("l"), "v").select(
+                "k", F.coalesce("l", "v").alias("v")
+            )
+
+        frame.iterate(body).keep("least")
+        frame.withColumn("r", F.sum("v").over(by)).keep("sums")
+
+    changes = [
+        [("a", 3, 1), ("a", 1, 1), ("a", 2, 1), ("b", 5, 1)], [("a", 1, -1), ("b", 4, 2)],
+        [("a", 2, -1), ("b", 4, -1)], [("a", 1, 1)],
+    ]
+    standing: Counter = Counter()
+    for time, rows in enumerate(changes):
+        with Dataflow.open(tmp_path, program, spark=spark, runner=runner, buckets=2) as flow:
+            session = flow.session("in")
+            session.update([(*row[:2], time, row[2]) for row in rows])
+            flow.advance_to(time + 1)
+            flow.step()
+            for k, v, diff in rows:
+                standing[k, v] += diff
+            there = list(standing.elements())
+            assert sorted(map(tuple, flow["least"].at(time).collect())) == least(there)
+            sums = [(k, v, sum(w for key, w in there if key == k and w <= v)) for k, v in there]
+            assert sorted(map(tuple, flow["sums"].at(time).collect())) == sorted(sums)
