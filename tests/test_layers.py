@@ -25,7 +25,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression bucketed buffers cache consolidate coordinates "
+        "accumulators arrow_expression blocks bucketed buffers cache consolidate coordinates "
         "decimals diff_vectors double_word equality few grouping hashing history indexed_join "
         "indexed_replay into_diff ipc jit join key_index key_ranges key_replay layout lookup "
         "machine_memory memory merge merge_join merge_sort murmur3 order overflow pauses "
@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
-        "aggregate arrange by_self checked collate consolidate contract count cross imported "
+        "aggregate arrange blocks by_self checked collate consolidate contract count cross imported "
         "inspect join linear loop node projection ranges reduce threshold top_k twice "
         "upsert".split()
     ),
