@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Context, Decimal
 
 import numpy as np
@@ -116,6 +116,7 @@ HOWS = ["inner", "left", "right", "full", "left_semi", "left_anti"]
 def pairs_of(left, right, how, keyed, holds):
     """The join of rows (k, n, value), by all pairs; in the columns k, n, value, m, other."""
     found = []
+
     def match(a, b):
         return holds(a[2], b[2]) and (not keyed or a[0] is not None and a[0] == b[0])
     for a in left:

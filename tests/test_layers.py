@@ -45,8 +45,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
-        "aggregate arrange blocks by_self checked collate consolidate contract count cross imported "
-        "inspect join linear loop node projection ranges reduce threshold top_k twice "
+        "aggregate arrange blocks by_self checked collate consolidate contract count cross "
+        "imported inspect join linear loop node projection ranges reduce threshold top_k twice "
         "upsert".split()
     ),
     "runners": frozenset(
@@ -63,8 +63,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "tables telling whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
+        "aggregation as_pyspark base cogrouped collection comparisons constants dataflow diffframe "
+        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

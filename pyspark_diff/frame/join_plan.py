@@ -226,7 +226,7 @@ def _moved(value: Column, bound: Any, kind: T.DataType, spark: SparkSession) -> 
             "a bound of join_interval is a number, a timedelta, text such as '5 minutes', or a "
             f"column of a constant; it is {bound!r}"
         )
-    return value + bound
+    return value + (bound if isinstance(bound, Column) else F.lit(bound))
 
 
 class JoinPlan:

@@ -55,12 +55,12 @@ class JoinMethods(Frame):
         on : str, list of str, Column, or list of Column
             Names of columns that are on both sides and come once in the result, or a condition. A
             condition must have at least one equality between the two sides, or a comparison, as in
-            ``F.col("y").between(F.col("x") - 5, F.col("x") + 5)`` with the columns of one side on
-            one side of it; whatever else it asks is checked on the pairs that this gives. Where a name is on both sides, take the columns
-            from their frames, ``a.join(b, a["x"] == b["y"])``, or tell them apart with `alias`:
-            ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``. A plain Spark
-            frame has its own columns, ``a.join(df, a["x"] == df["y"])``. A collection that is
-            joined with itself needs `alias` for either.
+            ``F.col("y").between(F.col("x") - 5, F.col("x") + 5)``, in which no expression has
+            columns of both; whatever else it asks is checked on the pairs that this gives. Where a
+            name is on both sides, take the columns from their frames, ``a.join(b, a["x"] ==
+            b["y"])``, or tell them apart with `alias`: ``a.alias("l").join(b.alias("r"),
+            F.col("l.x") == F.col("r.y"))``. A plain Spark frame has its own columns, ``a.join(df,
+            a["x"] == df["y"])``. A collection that is joined with itself needs `alias` for either.
         how : str
             ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
             PySpark's other names for these.
