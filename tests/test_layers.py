@@ -64,7 +64,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "frame": frozenset(
         "aggregation as_pyspark base cogrouped collection comparisons constants dataflow diffframe "
-        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
+        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise "
+        "tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

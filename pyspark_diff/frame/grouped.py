@@ -343,8 +343,11 @@ class GroupedDiff(Generic[FrameT]):
         """
         if values is None:
             raise SchemaError(
-                "pivot needs its values, as in pivot('what', ['x', 'y']): the columns of a "
-                "collection do not change with its records"
+                f"pivot({pivot_col!r}) has no values, so the columns of its result would depend on "
+                "the records, and those of a collection are the same at all times, whatever "
+                f"records come. Name the values, as in pivot({pivot_col!r}, ['x', 'y']); others "
+                f"are left out. Or keep a row for each: groupBy(..., {pivot_col!r}).agg(...), whose "
+                "snapshots a plain pivot turns"
             )
         if self._pivot is not None or self._sets is not None:
             raise SchemaError("pivot is for groupBy(...), once")
