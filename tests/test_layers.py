@@ -29,7 +29,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "decimals diff_vectors double_word equality few grouping hashing history indexed_join "
         "indexed_replay into_diff ipc jit join key_index key_ranges key_replay layout lookup "
         "machine_memory memory merge merge_join merge_sort murmur3 order overflow pauses "
-        "quotients ranking replay results search split standing sums tallies time_order top_k "
+        "quantiles quotients ranking replay results search split standing sums tallies time_order top_k "
         "updates warm_up xxhash64".split()
     ),
     "spark": frozenset(
@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
-        "aggregate arrange blocks by_self checked collate consolidate contract count cross "
+        "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "
         "imported inspect join linear loop node projection ranges reduce threshold top_k twice "
         "upsert".split()
     ),

@@ -93,7 +93,7 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         *exprs : Column or dict
-            ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
+            ``F.sum``, ``count``, ``count_distinct``, ``approx_count_distinct`` (exact), ``count_if``, ``avg``, ``var_*``,
             ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
             ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
             several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards,
@@ -120,8 +120,9 @@ class GroupedDiff(Generic[FrameT]):
         such sums: where the mean is more than about 1e13 standard deviations, digits are lost.
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
-        million costs what a change in a small group costs. Lists are kept whole: a change in a
-        group costs as much as the group has distinct values; so do medians, percentiles and modes.
+        million costs what a change in a small group costs; so do percentiles and medians, which
+        are found by search, but for those of decimals of more than 18 digits. Lists are kept whole:
+        a change in a group costs as much as the group has distinct values; so do modes.
 
         A record that was removed more often than it was inserted counts against the others where
         records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
