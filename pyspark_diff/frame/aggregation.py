@@ -2,7 +2,8 @@
 
 Linear aggregates share one vector of sums, and those of one argument's distinct values another one.
 Minima and maxima are the first and the last records of one arrangement in order, percentiles are
-found at places of one, and collected lists are kept per group. Several such parts, all found by the group, are put side by side.
+found at places of it, and collected lists are kept per group. Several such parts, all found by the
+group, are put side by side.
 """
 
 from __future__ import annotations
@@ -225,9 +226,10 @@ class Aggregation:
             return None
 
         def arranged() -> int:
-            # What is there less than never is absent.
-            there = threshold(coded(values, value), None if found.distinct else _positive)
-            return self._side(arrange_by_key(there, self._key))
+            node = threshold(values, None) if found.distinct else values
+            if not values.schema.layout([value]).exact:
+                node = coded(node, value)  # else they are numbers
+            return self._side(arrange_by_key(node, self._key))
 
         side = self._once(("places", *arguments, found.distinct), arranged)
         name = unused("value", self._key)
@@ -248,7 +250,3 @@ class Aggregation:
             form="rows", diff="diff", allow_negative=True,
         )
         return self._part(self._side(lists), Kept), name
-
-
-def _positive(count: int) -> int:
-    return max(count, 0)

@@ -93,14 +93,14 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         *exprs : Column or dict
-            ``F.sum``, ``count``, ``count_distinct``, ``approx_count_distinct`` (exact), ``count_if``, ``avg``, ``var_*``,
-            ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
-            ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
-            several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards,
-            ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
-            a ``FILTER`` in SQL text, and what is computed from them row by row, such as
-            ``F.sum("a") / F.count("b")``; or one dict from column to function name. The first or
-            last value by an order is `min_by` or `max_by`.
+            ``F.sum``, ``count``, ``count_distinct``, ``approx_count_distinct`` (exact),
+            ``count_if``, ``avg``, ``var_*``, ``stddev_*``, ``min``, ``max``, ``min_by``,
+            ``max_by``, ``bool_and``, ``bool_or``, ``median``, ``percentile``, ``percentile_approx``
+            (exact), ``mode`` (the least of several), in SQL text ``percentile_cont`` and
+            ``percentile_disc`` by an order upwards, ``collect_list`` and ``collect_set`` (both
+            sorted), over any expressions, with a ``FILTER`` in SQL text, and what is computed from
+            them row by row, such as ``F.sum("a") / F.count("b")``; or one dict from column to
+            function name. The first or last value by an order is `min_by` or `max_by`.
         empty : bool
             For all records as one group: whether there is a row for an empty collection.
         exact : bool
@@ -346,9 +346,9 @@ class GroupedDiff(Generic[FrameT]):
             raise SchemaError(
                 f"pivot({pivot_col!r}) has no values, so the columns of its result would depend on "
                 "the records, and those of a collection are the same at all times, whatever "
-                f"records come. Name the values, as in pivot({pivot_col!r}, ['x', 'y']); others "
-                f"are left out. Or keep a row for each: groupBy(..., {pivot_col!r}).agg(...), whose "
-                "snapshots a plain pivot turns"
+                f"records come. Name the values, pivot({pivot_col!r}, ['x', 'y']), and others are "
+                f"left out; or keep a row for each, groupBy(..., {pivot_col!r}).agg(...), of "
+                "which a plain pivot turns snapshots"
             )
         if self._pivot is not None or self._sets is not None:
             raise SchemaError("pivot is for groupBy(...), once")

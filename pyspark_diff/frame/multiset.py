@@ -327,8 +327,8 @@ there is (2, -3) with the multiplicity 1
         """Have each step look at a claim, if there are steps."""
         if node.loop is not None:
             raise NotReadableError(
-                f"{node.kind} is for collections outside of loops: what is in a loop comes and goes "
-                "until it has come to rest"
+                f"{node.kind} is for collections outside of loops: what is in a loop comes and "
+                "goes until it has come to rest"
             )
         if self._collection.flow is not None:
             self._collection.flow._add_sink(node)

@@ -1,12 +1,13 @@
 """Values at given places of each key's values in order, found by search.
 
-For the input ``I`` of pairs of a key and a number, in which no pair accumulates to less than none,
-every key ``k`` and time ``t``::
+For the input ``I`` of pairs of a key and a number, every key ``k`` and time ``t``::
 
-    the value at place p  =  the least v with  sum(accumulate(I, t)[(k, w)] for w <= v) > p
+    the value at place p  =  the least v with  sum(max(accumulate(I, t)[(k, w)], 0) for w <= v) > p
 
 Batches hold the values of a key in order, so how many are not greater than one is found in each of
-them by halves, and the value by halves too. What is new is counted in a tree of partial sums.
+them by halves, and the value by halves too. Values that are new, or that rows were removed of, are
+few: what they add to what the batches count, so that none counts for less than none, is kept in a
+tree of partial sums.
 Source: P. M. Fenwick, "A New Data Structure for Cumulative Frequency Tables", 1994.
 """
 
@@ -214,7 +215,6 @@ def at_places(
         ranges.append((low, high))
     rows = new.updates
     order = np.argsort(events, kind="stable")
-    lengths = new.lengths()
     begins = np.arange(len(keys)) * width
     stops = np.append(begins, len(keys) * width)
     # The records of each key: the first, and behind the last one.
@@ -224,13 +224,13 @@ def at_places(
     room = len(keys) + order.size
     out_events, totals = np.empty(room, np.int64), np.zeros(room, np.int64)
     found = np.zeros((room, 2 * len(wanted.parts)), np.int64)
-    values = rows.val64 if rows.val64 is not None else np.empty(0, np.int64)
+    values = np.empty(0, np.int64) if rows.val64 is None else rows.val64
     count = _at_places(
         np.array(files, np.int64).reshape(len(files), 3),
         np.array([low for low, _ in ranges], np.int64).reshape(len(files), len(keys)),
         np.array([high for _, high in ranges], np.int64).reshape(len(files), len(keys)),
         np.ascontiguousarray(events[order]), np.searchsorted(events[order], stops),
-        np.repeat(np.arange(lengths.size), lengths)[order], rows.diffs()[order],
+        np.ascontiguousarray(values[order], np.int64), rows.diffs()[order],
         np.ascontiguousarray(values[new.starts], np.int64), first, last, begins,
         np.array(wanted.parts, np.float64), wanted.times, wanted.between,
         out_events, totals, found,
@@ -253,7 +253,7 @@ def _address(values: np.ndarray) -> int:
     "int64[:], int64[:], int64[:], float64[:], int64, bool, int64[:], int64[:], int64[:,:]"
 )
 def _at_places(  # type: ignore[no-untyped-def]
-    files, lows, highs, events, bounds, record, diffs, values, first, last, begins, parts, times,
+    files, lows, highs, events, bounds, values, diffs, new, first, last, begins, parts, times,
     between, out_events, totals, found,
 ):
     n = 0
@@ -261,11 +261,13 @@ def _at_places(  # type: ignore[no-untyped-def]
     sums = np.empty(0, np.int64)
     for k in range(begins.size):
         # Partial sums of the old rows, where they are not all the same.
-        size = 0
+        size = removed = 0
         for f in range(files.shape[0]):
             at[f] = size
             if files[f, 1] != 0:
                 size += highs[f, k] - lows[f, k]
+            elif files[f, 2] < 0:
+                removed += highs[f, k] - lows[f, k]
         if sums.size < size:
             sums = np.empty(2 * size, np.int64)
         total = 0
@@ -280,10 +282,24 @@ def _at_places(  # type: ignore[no-untyped-def]
                         return -1
                     here += diff
                     sums[at[f] + row - lows[f, k]] = here
+                    removed += diff < 0
             if sum_leaves(total, here):
                 return -1
             total += here
-        tree = np.zeros(last[k] - first[k] + 1, np.int64)
+        some = new[first[k] : last[k]]
+        if removed:
+            some = _with_removed(some, removed, k, files, lows, highs)
+        tree = np.zeros(some.size + 1, np.int64)
+        # How often each of these values is there, less than never included.
+        counts = np.zeros(some.size, np.int64)
+        for i in range(some.size):
+            count = _old(some[i], k, files, lows, highs, at, sums)
+            if some[i] > -(2**63):
+                count -= _old(some[i] - 1, k, files, lows, highs, at, sums)
+            counts[i] = count
+            if count < 0:
+                total -= count
+                _add(tree, i, -count)
         row, stop = bounds[k], bounds[k + 1]
         event = begins[k]
         while True:
@@ -299,33 +315,94 @@ def _at_places(  # type: ignore[no-untyped-def]
                         low = max(np.int64(np.ceil(parts[j] * total)), 1) - 1
                         high = low
                     low, high = min(low, total - 1), min(high, total - 1)
-                    found[n, 2 * j] = _value_at(
-                        low, k, files, lows, highs, at, sums, values, first[k], last[k], tree
-                    )
-                    found[n, 2 * j + 1] = found[n, 2 * j]
+                    value = _value_at(low, k, files, lows, highs, at, sums, some, tree)
+                    found[n, 2 * j] = found[n, 2 * j + 1] = value
                     if high != low:
-                        found[n, 2 * j + 1] = _value_at(
-                            high, k, files, lows, highs, at, sums, values, first[k], last[k], tree
-                        )
+                        value = _value_at(high, k, files, lows, highs, at, sums, some, tree)
+                        found[n, 2 * j + 1] = value
             n += 1
             if row == stop:
                 break
             event = events[row]
             while row < stop and events[row] == event:
-                if sum_leaves(total, diffs[row]):
+                i = _until(some, values[row]) - 1
+                if sum_leaves(counts[i], diffs[row]):
                     return -1
-                total += diffs[row]
-                i = record[row] - first[k] + 1
-                while i < tree.size:
-                    tree[i] += diffs[row]
-                    i += i & -i
+                change = max(counts[i] + diffs[row], 0) - max(counts[i], 0)
+                if sum_leaves(total, change):
+                    return -1
+                counts[i] += diffs[row]
+                total += change
+                _add(tree, i, change)
                 row += 1
     return n
 
 
 @jit
+def _with_removed(new, removed, k, files, lows, highs):  # type: ignore[no-untyped-def]
+    """Some values in order, and those of which there are old rows that were removed; each once."""
+    found = np.empty(new.size + removed, np.int64)
+    found[: new.size] = new
+    n = new.size
+    for f in range(files.shape[0]):
+        for row in range(lows[f, k], highs[f, k]):
+            diff = files[f, 2] if files[f, 1] == 0 else word(files[f, 1] + 8 * row)
+            if diff < 0:
+                found[n] = word(files[f, 0] + 8 * row)
+                n += 1
+    found.sort()
+    n = 0
+    for i in range(found.size):
+        if i == 0 or found[i] != found[i - 1]:
+            found[n] = found[i]
+            n += 1
+    return found[:n]
+
+
+@jit
+def _until(values, value):  # type: ignore[no-untyped-def]
+    """How many of some values in order are not greater than one."""
+    left, right = 0, values.size
+    while left < right:
+        row = (left + right) >> 1
+        if values[row] <= value:
+            left = row + 1
+        else:
+            right = row
+    return left
+
+
+@jit
+def _add(tree, i, change):  # type: ignore[no-untyped-def]
+    i += 1
+    while i < tree.size:
+        tree[i] += change
+        i += i & -i
+
+
+@jit
+def _old(value, k, files, lows, highs, at, sums):  # type: ignore[no-untyped-def]
+    """The sum of diffs of the old rows that are not greater than a value."""
+    count = 0
+    for f in range(files.shape[0]):
+        left, right = lows[f, k], highs[f, k]
+        while left < right:
+            row = (left + right) >> 1
+            if word(files[f, 0] + 8 * row) <= value:
+                left = row + 1
+            else:
+                right = row
+        if left > lows[f, k]:
+            if files[f, 1] == 0:
+                count += files[f, 2] * (left - lows[f, k])
+            else:
+                count += sums[at[f] + left - lows[f, k] - 1]
+    return count
+
+
+@jit
 def _value_at(  # type: ignore[no-untyped-def]
-    place, k, files, lows, highs, at, sums, values, first, last, tree
+    place, k, files, lows, highs, at, sums, some, tree
 ):
     """The least value of which, with all that are less, there are more than `place`."""
     low, high = np.int64(2**63 - 1), np.int64(-(2**63))
@@ -333,32 +410,12 @@ def _value_at(  # type: ignore[no-untyped-def]
         if lows[f, k] < highs[f, k]:
             low = min(low, word(files[f, 0] + 8 * lows[f, k]))
             high = max(high, word(files[f, 0] + 8 * (highs[f, k] - 1)))
-    if first < last:
-        low, high = min(low, values[first]), max(high, values[last - 1])
+    if some.size:
+        low, high = min(low, some[0]), max(high, some[some.size - 1])
     while low < high:
         middle = (low & high) + ((low ^ high) >> 1)
-        count = 0
-        for f in range(files.shape[0]):
-            left, right = lows[f, k], highs[f, k]
-            while left < right:
-                row = (left + right) >> 1
-                if word(files[f, 0] + 8 * row) <= middle:
-                    left = row + 1
-                else:
-                    right = row
-            if left > lows[f, k]:
-                if files[f, 1] == 0:
-                    count += files[f, 2] * (left - lows[f, k])
-                else:
-                    count += sums[at[f] + left - lows[f, k] - 1]
-        left, right = first, last
-        while left < right:
-            row = (left + right) >> 1
-            if values[row] <= middle:
-                left = row + 1
-            else:
-                right = row
-        i = left - first
+        count = _old(middle, k, files, lows, highs, at, sums)
+        i = _until(some, middle)
         while i > 0:
             count += tree[i]
             i -= i & -i

@@ -265,7 +265,7 @@ class Places(Part):
     Parameters
     ----------
     value : str
-        The column of the numbers, none of which is there less than never.
+        The column of the numbers.
     results : tuple of (str, Quantiles)
     """
 
