@@ -62,7 +62,9 @@ __version__ = "0.1.0"
 #: own: with that module it is whole.
 _HOMES = {
     "Antichain": "times",
+    "AssertionFailedError": "errors",
     "ClosedError": "errors",
+    "CogroupedDiff": "frame.cogrouped",
     "ConcurrentWriteError": "errors",
     "DamagedStateError": "errors",
     "Dataflow": "frame.dataflow",
@@ -108,7 +110,9 @@ _HOMES = {
 
 __all__ = [
     "Antichain",
+    "AssertionFailedError",
     "ClosedError",
+    "CogroupedDiff",
     "ConcurrentWriteError",
     "DamagedStateError",
     "Dataflow",

@@ -104,6 +104,14 @@ class NegativeMultiplicityError(DiffError, ValueError):
     """
 
 
+class AssertionFailedError(DiffError, AssertionError):
+    """A collection is not what `assert_empty` or `assert_eq` says that it always is.
+
+    Names the first time at which it is not, and some of the records. The step that raises it
+    changes nothing; it works when the updates are dropped that are to blame, which it names too.
+    """
+
+
 class DuplicateKeyError(DiffError, ValueError):
     """A row has a key that another row has already, where each key has one row.
 
@@ -243,6 +251,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         ClosedError,
         NonDeterministicError,
         NegativeMultiplicityError,
+        AssertionFailedError,
         DuplicateKeyError,
         NotReadableError,
         FunctionError,

@@ -526,6 +526,8 @@ def _holds(
     two = right[theirs.index(other)]
     if one is None or two is None:
         return False
+    if what in ("near", "around"):
+        return abs(one - two) <= (1 if what == "near" else abs(one))
     return rank(one) < rank(two) if what == "less" else one != two
 
 

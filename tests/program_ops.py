@@ -152,9 +152,13 @@ def _join_on(
         what, a, b = residual
         on.append({
             "less": lambda: col(a, "l") < col(b, "r"),
+            "near": lambda: col(b, "r").between(col(a, "l") - 1, 1 + col(a, "l")),
+            "around": lambda: (col(a, "l") - F.abs(col(a, "l")) <= col(b, "r"))
+            & (col(b, "r") <= col(a, "l") + F.abs(col(a, "l"))),
             "differ": lambda: col(b, "r") != col(a, "l"),
             "not null": lambda: col(a, "l").isNotNull(),
         }[what]())
+    assert on
     condition = on[0]
     for more in on[1:]:
         condition = condition & more
@@ -251,8 +255,16 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
     on = draw(st.lists(st.sampled_from(pairs[other]), min_size=1, max_size=2, unique=True))
     residual: Any = None
     if draw(st.booleans()):
-        residual = (draw(st.sampled_from(["less", "differ"])), *draw(st.sampled_from(pairs[other])))
+        a, b = draw(st.sampled_from(pairs[other]))
+        kinds = dict(there)[a], dict(columns[other])[b]
+        what = ["less", "differ"]
+        what += ["near", "around"] * 2 if kinds[0] == "int" else []  # no sum is too large
+        residual = (draw(st.sampled_from(what)), a, b)
+        # What is compared can be found without an equality, unless it is a list.
+        if residual[0] != "differ" and "array" not in kinds[0] and draw(st.booleans()):
+            on = []
         residual = draw(st.sampled_from([residual, residual, ("not null", names[-1], "")]))
+        on = on or ([(a, b)] if residual[0] == "not null" else [])
     null_safe = draw(st.sampled_from([False, False, True]))
     return Op("join_on", (of, other), (tuple(on), null_safe, residual, draw(hows)))
 

@@ -495,7 +495,7 @@ def test_a_kept_index_can_be_read_and_reduced(spark):
 def test_aggregates_keep_no_more_than_they_are_made_of(spark):
     functions = [
         F.count("*"), F.sum("n"), F.min("n"), F.max("n"), F.countDistinct("n"),
-        F.sum_distinct("n"), F.median("n"),
+        F.sum_distinct("n"), F.median("n"), F.collect_list("n"),
     ]
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "k int, n int")
@@ -503,7 +503,7 @@ def test_aggregates_keep_no_more_than_they_are_made_of(spark):
         session.insert([(1, 5), (1, 7), (2, None)])
         flow.advance_to(1)
         flow.step()
-        # Sums, the values, sums over distinct ones, and medians, which a function gives.
+        # Sums, the values, sums over distinct ones, and lists, which a function gives.
         kept = [node.kind for node, trace in flow._state.traces.items() if trace.batches]
         assert sorted(kept) == ["arrange", "arrange", "arrange_by_key", "reduce"]
         session.remove([(1, 7)])

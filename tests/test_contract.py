@@ -44,6 +44,8 @@ from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums
 from pyspark_diff.operators.consolidate import ConsolidateKernel
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel, Side, Stage
 from pyspark_diff.operators.count import CountKernel
+from pyspark_diff.operators.blocks import OfInterval, OfValue
+from pyspark_diff.operators.codes import Codes
 from pyspark_diff.operators.cross import SALTS, Replicate, Salt
 from pyspark_diff.operators.join import JoinKernel, Pad, SemijoinKernel
 from pyspark_diff.operators.linear import (
@@ -841,6 +843,9 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Within: lambda _: Within("n", "w", None),
     Beyond: lambda _: Beyond("n", "w", None, True),
     Near: lambda _: Near("n", "w", None),
+    Codes: lambda _: Codes("w"),
+    OfValue: lambda _: OfValue("n", None, "w"),
+    OfInterval: lambda _: OfInterval("n", 3, "w", "w"),
 }
 
 

@@ -26,6 +26,7 @@ BUILTIN_OF = {
     "ClosedError": RuntimeError,
     "NonDeterministicError": ValueError,
     "NegativeMultiplicityError": ValueError,
+    "AssertionFailedError": AssertionError,
     "NotReadableError": LookupError,
     "FunctionError": RuntimeError,
     "StalledError": RuntimeError,

@@ -50,6 +50,14 @@ PROGRAMS = {
         (LEFT, OTHER), by_condition((("k", "j"),), False, ("not null", "x", ""))
     ),
     "two pairs": ending((LEFT, OTHER), by_condition((("k", "j"), ("x", "x")), False, None)),
+    "near": ending(
+        (LEFT, OTHER), (*by_condition((("x", "x"),), False, ("near", "k", "j")),
+                        *by_condition((("x", "x"),), True, ("near", "k", "j"))),
+    ),
+    "near alone": ending((LEFT, OTHER), by_condition((), False, ("near", "k", "j"))),
+    "around": ending((LEFT, OTHER), by_condition((), False, ("around", "k", "j"))),
+    "less": ending((LEFT, OTHER), by_condition((), False, ("less", "k", "j"))),
+    "less, of texts": ending((LEFT, OTHER), by_condition((), False, ("less", "x", "x"))),
     "null-safe": ending(
         (LEFT, OTHER), by_condition((("k", "j"), ("x", "x")), True, ("less", "k", "j"))
     ),
@@ -485,7 +493,8 @@ WRONG = {
     "a column that is not there": lambda a, b: a.join(b, F.col("a.z") == F.col("b.k")),
     "a column that both sides have": lambda a, b: a.join(b, F.col("k") == F.col("k")),
     "no way to join": lambda a, b: a.join(b, "k", "sideways"),
-    "no equality": lambda a, b: a.join(b, F.col("a.k") < F.col("b.k")),
+    "no equality": lambda a, b: a.join(b, F.col("a.k") != F.col("b.k")),
+    "lists without an equality": lambda a, b: a.join(b, F.array("a.k") < F.array("b.k")),
     "an equality of one side": lambda a, b: a.join(b, F.col("a.k") == F.lit(1)),
     "a disjunction": lambda a, b: a.join(
         b, (F.col("a.k") == F.col("b.k")) | (F.col("a.x") == F.col("b.x"))

@@ -25,12 +25,12 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "kernels": frozenset(
-        "accumulators arrow_expression bucketed buffers cache candidates consolidate coordinates "
-        "decimals diff_vectors double_word equality few grouping hashing history indexed_join "
-        "indexed_replay into_diff ipc jit join key_index key_ranges key_replay layout lookup "
-        "machine_memory memory merge merge_join merge_sort murmur3 order overflow pauses "
-        "quotients ranking replay results search split standing sums tallies time_order top_k "
-        "updates warm_up window_frames window_replay window_rows windows "
+        "accumulators arrow_expression blocks bucketed buffers cache candidates consolidate "
+        "coordinates decimals diff_vectors double_word equality few grouping hashing history "
+        "indexed_join indexed_replay into_diff ipc jit join key_index key_ranges key_replay "
+        "layout lookup machine_memory memory merge merge_join merge_sort murmur3 order overflow "
+        "pauses quantiles quotients ranking replay results search split standing sums tallies "
+        "time_order top_k updates warm_up window_frames window_replay window_rows windows "
         "xxhash64".split()
     ),
     "spark": frozenset(
@@ -47,8 +47,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
-        "aggregate arrange by_self checked collate consolidate contract count cross imported "
-        "inspect join linear loop node projection ranges reduce threshold top_k twice "
+        "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "
+        "imported inspect join linear loop node projection ranges reduce threshold top_k twice "
         "upsert window".split()
     ),
     "runners": frozenset(
@@ -65,9 +65,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "tables telling whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark asof base collection comparisons constants dataflow diffframe "
-        "grouped html join_plan joins keyed keys linear loops multiset reading row_wise tables "
-        "windows".split()
+        "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
+        "diffframe grouped html join_plan joins keyed keys linear loops multiset reading row_wise "
+        "tables windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

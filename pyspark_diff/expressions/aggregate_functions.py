@@ -28,6 +28,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError, UnsupportedTypeError
 from pyspark_diff.kernels import results
 from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
+from pyspark_diff.kernels.quantiles import Quantiles, has_codes
 from pyspark_diff.spark.schema import arrow_type
 
 #: Types of whole numbers, whose squares are summed exactly.
@@ -74,6 +75,8 @@ class AggregateFunction(ABC):
     arity: ClassVar[int | None] = 1
     #: Whether the result may be another one if equal arguments count once.
     can_be_distinct: ClassVar[bool] = True
+    #: Whether they always do.
+    counts_once: ClassVar[bool] = False
     #: How many constants there may be after these.
     constants: ClassVar[int] = 0
     #: The result over no values.
@@ -185,6 +188,16 @@ class Count(LinearFunction):
 
     def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
         return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
+
+
+@dataclass(frozen=True)
+class ApproxCountDistinct(Count):
+    """The number of distinct values: exact, whatever deviation is allowed."""
+
+    name: str = "approx_count_distinct"
+    arity = 1
+    constants = 1
+    counts_once = True
 
 
 @dataclass(frozen=True)
@@ -343,6 +356,8 @@ class Percentile(CollectedFunction):
     parts: float | tuple[float, ...] = 0.5
     times: int = 1
     constants = 2
+    #: Whether what lies between two values is taken in proportion.
+    between: ClassVar[bool] = True
 
     def given(self, *constants: Any) -> AggregateFunction:
         times = constants[1] if len(constants) > 1 else 1
@@ -356,6 +371,22 @@ class Percentile(CollectedFunction):
             argument if isinstance(kind, T.NumericType) else argument.cast("double")
             for argument, kind in zip(arguments, types)
         ]
+
+    def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
+        """The same of values that are found by search; None where they have to be collected.
+
+        Parameters
+        ----------
+        value, kind : DataType
+            Of the argument, and of the result.
+        """
+        if not has_codes(arrow_type(value)):
+            return None
+        listed = isinstance(self.parts, tuple)
+        parts = self.parts if isinstance(self.parts, tuple) else (self.parts,)
+        return Quantiles(
+            parts, listed, self.times, self.between, arrow_type(value), arrow_type(kind)
+        )
 
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
         if not values:
@@ -390,6 +421,7 @@ class PercentileApprox(Percentile):
 
     name: str = "percentile_approx"
     synonyms: tuple[str, ...] = ("approx_percentile",)
+    between = False
 
     def given(self, *constants: Any) -> AggregateFunction:
         return replace(self, parts=_parts(self.name, constants[0]))
@@ -460,6 +492,7 @@ def _times(given: Any) -> int:
 #: All of them. To add one, write a class of one of the three forms, and put it here.
 _ALL: tuple[AggregateFunction, ...] = (
     Count(),
+    ApproxCountDistinct(),
     CountIf(),
     Sum(),
     Average(),

@@ -50,7 +50,6 @@ _ADVICE = {
         [name + end for name in ("listagg", "string_agg") for end in ("", f" {WITHIN_GROUP}")],
         "use F.array_join(F.collect_list('x'), ','), whose values are sorted",
     ),
-    "approx_count_distinct": "use F.count_distinct, which is exact here",
 }
 
 
@@ -269,7 +268,7 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
         if constants:
             function = function.given(*constants_of(template, call.name, constants))
         arguments = arguments[:function.arity]
-    distinct = call.distinct and function.can_be_distinct
+    distinct = (call.distinct or function.counts_once) and function.can_be_distinct
     return Aggregate(function, arguments, distinct, field.name, field.dataType)
 
 

@@ -1,14 +1,17 @@
 """What a join condition asks for, found without running anything.
 
-    the pairs and the residual of c  ⟹  all pairs equal and all of the residual true  ⟺  c is true
+    all pairs of c equal and all of its residual true  ⟺  c is true
+    c is true  ⟹  its value lies in its interval
 """
 
 from __future__ import annotations
 
+import datetime
+import math
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -16,8 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.aggregates import identity
 from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import call_of
 from pyspark_diff.spark.schema import without_nullability
 
@@ -25,6 +30,30 @@ from pyspark_diff.spark.schema import without_nullability
 _DIGITS: dict[T.DataType, int] = {
     T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
 }
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value of one side, and the interval of the other side that it has to lie in.
+
+    Parameters
+    ----------
+    side : int
+        The side of the value: 0 for the left one.
+    value : Column
+    lower, upper : Column or None
+        The ends, over the other side, of the value's type; None where it has none.
+    length : int, float or None
+        What is between the ends, in the unit of the type (see `pyspark_diff.kernels.blocks`);
+        None where it may be more for some records than for others. That between ends which are
+        months apart is roughly so much.
+    """
+
+    side: int
+    value: Column
+    lower: Column | None
+    upper: Column | None
+    length: int | float | None
 
 
 @dataclass(frozen=True)
@@ -39,12 +68,15 @@ class Condition:
         For each pair, whether two nulls are equal.
     residual : tuple of Column
         What else has to be true, over both frames.
+    interval : Interval, optional
+        Where a value of one side has to lie, as some of the residual says.
     """
 
     left: tuple[Column, ...]
     right: tuple[Column, ...]
     null_safe: tuple[bool, ...]
     residual: tuple[Column, ...]
+    interval: Interval | None = None
 
     def unmixed(self) -> "Condition":
         """The same with equalities of one kind: null-safe ones beside others are of structs.
@@ -103,46 +135,74 @@ def parse_condition(
     # Connect looks at the condition only when it is asked for something.
     joined.schema
     check_deterministic(joined)
-    pairs, residual = [], []
+    pairs: list[_Compared] = []
+    residual: list[Column] = []
+    unequal: list[_Compared] = []
     for conjunct in (part for condition in conditions for part in _conjuncts(condition)):
         pair = _pair(left, right, conjunct)
-        if pair is None:
-            residual.append(conjunct)
-        else:
+        if pair is not None and pair.name in ("==", "<=>"):
             pairs.append(pair)
+            continue
+        residual.append(conjunct)
+        if pair is not None:
+            unequal.append(pair)
     return Condition(
-        tuple(pair[0] for pair in pairs),
-        tuple(pair[1] for pair in pairs),
-        tuple(pair[2] for pair in pairs),
+        tuple(pair.left for pair in pairs),
+        tuple(pair.right for pair in pairs),
+        tuple(pair.name == "<=>" for pair in pairs),
         tuple(residual),
+        _interval(left, right, unequal),
     )
 
 
 def _conjuncts(condition: Column) -> list[Column]:
     call = call_of(condition)
+    if call is not None and call.name == "between" and len(call.arguments) == 3:
+        value, lower, upper = call.arguments
+        return [value >= lower, value <= upper]
     if call is None or call.name != "and":
         return [condition]
     return [part for argument in call.arguments for part in _conjuncts(argument)]
 
 
-def _pair(
-    left: DataFrame, right: DataFrame, conjunct: Column
-) -> tuple[Column, Column, bool] | None:
+#: Comparisons, and what they are where their arguments change places.
+_COMPARISONS: dict[str, tuple[str, Callable[[Column, Column], Column]]] = {
+    "==": ("==", Column.__eq__), "<=>": ("<=>", Column.eqNullSafe),
+    "<": (">", Column.__lt__), "<=": (">=", Column.__le__),
+    ">": ("<", Column.__gt__), ">=": ("<=", Column.__ge__),
+}
+
+
+class _Compared(NamedTuple):
+    """A comparison of expressions of both sides: of one type, and as they were."""
+
+    name: str
+    left: Column
+    right: Column
+    as_given: tuple[Column, Column]
+    kind: T.DataType
+
+
+def _pair(left: DataFrame, right: DataFrame, conjunct: Column) -> _Compared | None:
     call = call_of(conjunct)
-    if call is None or call.name not in ("==", "<=>"):
+    if call is None or call.name not in _COMPARISONS:
         return None
     a, b = call.arguments
     a_left, a_right = _type_in(left, a), _type_in(right, a)
     b_left, b_right = _type_in(left, b), _type_in(right, b)
-    null_safe = call.name == "<=>"
+    turned, compare = _COMPARISONS[call.name]
     # What has a value in both frames, such as a literal, belongs to neither.
     if a_left and b_right and not a_right and not b_left:
-        same = _of_one_type(left, right, (a, a_left), (b, b_right), False)
+        name, given = call.name, (a, b)
+        same = _of_one_type(left, right, (a, a_left), (b, b_right), compare)
     elif b_left and a_right and not a_left and not b_right:
-        same = _of_one_type(left, right, (b, b_left), (a, a_right), True)
+        name, given = turned, (b, a)
+        same = _of_one_type(
+            left, right, (b, b_left), (a, a_right), lambda x, y: compare(y, x)
+        )
     else:
         return None
-    return None if same is None else (*same, null_safe)
+    return None if same is None else _Compared(name, *same[:2], given, same[2])
 
 
 def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
@@ -160,8 +220,8 @@ def _of_one_type(
     right: DataFrame,
     a: tuple[Column, T.DataType],
     b: tuple[Column, T.DataType],
-    swapped: bool,
-) -> tuple[Column, Column] | None:
+    compare: Callable[[Column, Column], Column],
+) -> tuple[Column, Column, T.DataType] | None:
     """Two expressions with the casts that Spark puts into their comparison; None if unknown.
 
     Spark has rules of its own for each comparison, and they depend on settings. So each type that
@@ -169,15 +229,15 @@ def _of_one_type(
     """
     (x, x_type), (y, y_type) = a, b
     if x_type == y_type:
-        return x, y
-    plain = left.join(right, y == x if swapped else x == y)
+        return x, y, x_type
+    plain = left.join(right, compare(x, y))
     common = _type_in(left.join(right), F.coalesce(x, y))
     for kind in (y_type, x_type, common, T.DoubleType(), T.LongType()):
         if kind is None:
             continue
         u, v = _cast(x, x_type, kind), _cast(y, y_type, kind)
-        if left.join(right, v == u if swapped else u == v).sameSemantics(plain):
-            return u, v
+        if left.join(right, compare(u, v)).sameSemantics(plain):
+            return u, v, kind
     return None
 
 
@@ -186,3 +246,103 @@ def _cast(expr: Column, kind: T.DataType, wanted: T.DataType) -> Column:
         whole = T.DecimalType(_DIGITS[kind], 0)
         return _cast(expr.cast(whole), whole, wanted)
     return expr if kind == wanted else expr.cast(wanted)
+
+
+def _interval(left: DataFrame, right: DataFrame, unequal: list[_Compared]) -> Interval | None:
+    """The most telling interval of some comparisons."""
+    # By value, which is compared as one type everywhere: lower and upper ends, as they are compared
+    # and as they were given.
+    ends: dict[tuple[int, str, str], tuple[list[tuple[Column, Column]], ...]] = {}
+    values: dict[tuple[int, str, str], tuple[Column, T.DataType]] = {}
+    for one in unequal:
+        if not _has_blocks(one.kind):
+            continue
+        for side, (value, end) in enumerate(((one.left, one.right), (one.right, one.left))):
+            like = side, identity(value), one.kind.simpleString()
+            values.setdefault(like, (value, one.kind))
+            # The value is above where it is the left one of ``>``, or the right one of ``<``.
+            above = (one.name in (">", ">=")) == (side == 0)
+            found = ends.setdefault(like, ([], []))[0 if above else 1]
+            found.append((end, one.as_given[1 - side]))
+    frames = left, right
+    both = [like for like, (lower, upper) in ends.items() if lower and upper]
+    lengths: dict[tuple[int, str, str], int | float] = {}
+    for like in both:
+        for low, given_low in ends[like][0]:
+            for high, given_high in ends[like][1]:
+                kind = values[like][1]
+                length = _length(frames[1 - like[0]], given_low, given_high, kind)
+                if length is not None and length < lengths.get(like, math.inf):
+                    lengths[like] = length
+                    ends[like] = [(low, given_low)], [(high, given_high)]
+    for like in sorted(ends, key=lambda like: (like not in lengths, like not in both)):
+        lower, upper = ends[like]
+        return Interval(
+            like[0], values[like][0], lower[0][0] if lower else None,
+            upper[0][0] if upper else None, lengths.get(like),
+        )
+    return None
+
+
+def _length(frame: DataFrame, low: Column, high: Column, kind: T.DataType) -> int | float | None:
+    """What is between two expressions that differ by constants; None if they do not."""
+    (base, low_moves), (other, high_moves) = _moved(frame, low), _moved(frame, high)
+    base_type = _type_in(frame, base)
+    if base_type is None or identity(base) != identity(other):
+        return None
+    if isinstance(base_type, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+        some = F.lit("2000-01-15").cast(base_type)
+    elif isinstance(base_type, T.NumericType):
+        some = F.lit(0).cast(base_type)
+    else:
+        return None
+    one = frame.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
+    ends = []
+    for moves in (low_moves, high_moves):
+        end = some
+        for move in moves:
+            end = move(end)
+        ends.append(end.cast(kind))
+    a, b = one.select(*(end.alias(name) for end, name in zip(ends, "ab"))).collect()[0]
+    if a is None or b is None:
+        return None
+    found = b - a
+    if isinstance(found, datetime.timedelta):
+        found = found.days if kind == T.DateType() else found // datetime.timedelta(microseconds=1)
+    elif isinstance(kind, T.DecimalType):
+        found = int(found.scaleb(kind.scale)) >> spare_bits(kind.precision)
+    elif isinstance(kind, (T.FloatType, T.DoubleType)):
+        return found if 0 < found < math.inf else None
+    return max(int(found), 0)
+
+
+def _has_blocks(kind: T.DataType) -> bool:
+    """Whether a type has the order of numbers, or of bytes: with a collation it is another one."""
+    return kind == T.StringType() or isinstance(kind, (
+        T.NumericType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType,
+        T.BinaryType, T.DayTimeIntervalType,
+    ))
+
+
+def _moved(frame: DataFrame, end: Column) -> tuple[Column, list[Callable[[Column], Column]]]:
+    """An expression as another one to which constants are added, one after the other."""
+    call = call_of(end)
+    if call is None or call.name not in _MOVES or len(call.arguments) != 2:
+        return end, []
+    a, b = call.arguments
+    move, either = _MOVES[call.name]
+    nothing = frame.sparkSession.sql("SELECT 1 AS `none`")
+    if _type_in(nothing, b) is not None:
+        base, moves = _moved(frame, a)
+        return base, [*moves, lambda column: move(column, b)]
+    if either and _type_in(nothing, a) is not None:
+        base, moves = _moved(frame, b)
+        return base, [*moves, lambda column: move(a, column)]
+    return end, []
+
+
+#: What adds a constant, and whether it may come first.
+_MOVES: dict[str, tuple[Callable[[Column, Column], Column], bool]] = {
+    "+": (Column.__add__, True), "-": (Column.__sub__, False),
+    "date_add": (F.date_add, False), "date_sub": (F.date_sub, False),
+}

@@ -1,8 +1,9 @@
 """The plan of `agg`: which operators give the aggregates that a user asks for.
 
 Linear aggregates share one vector of sums, and those of one argument's distinct values another one.
-Minima and maxima are the first and the last records of one arrangement in order, and collected
-lists are kept per group. Several such parts, all found by the group, are put side by side.
+Minima and maxima are the first and the last records of one arrangement in order, percentiles are
+found at places of it, and collected lists are kept per group. Several such parts, all found by the
+group, are put side by side.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from pyspark_diff.expressions.aggregate_functions import (
     CollectedFunction,
     LinearFunction,
     OrderedFunction,
+    Percentile,
 )
 from pyspark_diff.expressions.aggregates import Aggregate
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.operators.aggregate import accumulators_of, aggregate, arrange_sums
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
-from pyspark_diff.operators.collate import First, Kept, Part, Sums, collate
+from pyspark_diff.operators.codes import coded
+from pyspark_diff.operators.collate import First, Kept, Part, Places, Sums, collate
 from pyspark_diff.operators.cross import salt
 from pyspark_diff.operators.linear import drop_null, pick
 from pyspark_diff.operators.node import Arranged, Keyed, Node
@@ -100,7 +103,9 @@ class Aggregation:
         if isinstance(function, OrderedFunction):
             part, name = self._ordered(function, arguments)
         elif isinstance(function, CollectedFunction):
-            part, name = self._collected(function, found, arguments)
+            part, name = self._placed(function, found, arguments) or self._collected(
+                function, found, arguments
+            )
         elif not isinstance(function, LinearFunction):
             raise TypeError(f"{function.name} has none of the forms of an aggregate")
         elif found.distinct:
@@ -207,6 +212,28 @@ class Aggregation:
             if values.schema.layout(others).exact:
                 return arrange_by_key(values, self._key)
         return arrange_in_order(values, self._key, order)
+
+    def _placed(
+        self, function: CollectedFunction, found: Aggregate, arguments: Sequence[str]
+    ) -> tuple[int, str] | None:
+        """The part with what is made of values at places in order, and its column; None for what is
+        made of all values."""
+        if not isinstance(function, Percentile):
+            return None
+        values, (value,) = self._values(arguments)
+        wanted = function.quantiles(values.schema.struct[value].dataType, found.type)
+        if wanted is None:
+            return None
+
+        def arranged() -> int:
+            node = threshold(values, None) if found.distinct else values
+            if not values.schema.layout([value]).exact:
+                node = coded(node, value)  # else they are numbers
+            return self._side(arrange_by_key(node, self._key))
+
+        side = self._once(("places", *arguments, found.distinct), arranged)
+        name = unused("value", self._key)
+        return self._part(side, lambda s: Places(s, value, ((name, wanted),))), name
 
     def _collected(
         self, function: CollectedFunction, found: Aggregate, arguments: Sequence[str]

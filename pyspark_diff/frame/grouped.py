@@ -26,8 +26,9 @@ from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.frame.base import FrameT
+from pyspark_diff.frame.cogrouped import CogroupedDiff
 from pyspark_diff.frame.collection import Collection
-from pyspark_diff.frame.keys import reduced
+from pyspark_diff.frame.keys import key_columns, reduced
 from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
@@ -51,7 +52,6 @@ _HINTS = {
     "applyInPandas": _REDUCED.format(form="'pandas'"),
     "apply": _REDUCED.format(form="'pandas'"),
     "applyInArrow": _REDUCED.format(form="'arrow'"),
-    "cogroup": "join(...) both on the key, or union(...) them with a column that tells which it is",
     **dict.fromkeys(
         ["applyInPandasWithState", "transformWithState", "transformWithStateInPandas"],
         "what is kept of a group is up to the operators: agg(...) or reduce(func, schema)",
@@ -93,14 +93,14 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         *exprs : Column or dict
-            ``F.sum``, ``count``, ``count_distinct``, ``count_if``, ``avg``, ``var_*``,
-            ``stddev_*``, ``min``, ``max``, ``min_by``, ``max_by``, ``bool_and``, ``bool_or``,
-            ``median``, ``percentile``, ``percentile_approx`` (exact), ``mode`` (the least of
-            several), in SQL text ``percentile_cont`` and ``percentile_disc`` by an order upwards,
-            ``collect_list`` and ``collect_set`` (both sorted), over any expressions, with
-            a ``FILTER`` in SQL text, and what is computed from them row by row, such as
-            ``F.sum("a") / F.count("b")``; or one dict from column to function name. The first or
-            last value by an order is `min_by` or `max_by`.
+            ``F.sum``, ``count``, ``count_distinct``, ``approx_count_distinct`` (exact),
+            ``count_if``, ``avg``, ``var_*``, ``stddev_*``, ``min``, ``max``, ``min_by``,
+            ``max_by``, ``bool_and``, ``bool_or``, ``median``, ``percentile``, ``percentile_approx``
+            (exact), ``mode`` (the least of several), in SQL text ``percentile_cont`` and
+            ``percentile_disc`` by an order upwards, ``collect_list`` and ``collect_set`` (both
+            sorted), over any expressions, with a ``FILTER`` in SQL text, and what is computed from
+            them row by row, such as ``F.sum("a") / F.count("b")``; or one dict from column to
+            function name. The first or last value by an order is `min_by` or `max_by`.
         empty : bool
             For all records as one group: whether there is a row for an empty collection.
         exact : bool
@@ -120,8 +120,9 @@ class GroupedDiff(Generic[FrameT]):
         such sums: where the mean is more than about 1e13 standard deviations, digits are lost.
 
         Minima and maxima keep the values of a group in order; a change of the largest of ten
-        million costs what a change in a small group costs. Lists are kept whole: a change in a
-        group costs as much as the group has distinct values; so do medians, percentiles and modes.
+        million costs what a change in a small group costs; so do percentiles and medians, which
+        are found by search, but for those of decimals of more than 18 digits. Lists are kept whole:
+        a change in a group costs as much as the group has distinct values; so do modes.
 
         A record that was removed more often than it was inserted counts against the others where
         records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
@@ -343,8 +344,11 @@ class GroupedDiff(Generic[FrameT]):
         """
         if values is None:
             raise SchemaError(
-                "pivot needs its values, as in pivot('what', ['x', 'y']): the columns of a "
-                "collection do not change with its records"
+                f"pivot({pivot_col!r}) has no values, so the columns of its result would depend on "
+                "the records, and those of a collection are the same at all times, whatever "
+                f"records come. Name the values, pivot({pivot_col!r}, ['x', 'y']), and others are "
+                f"left out; or keep a row for each, groupBy(..., {pivot_col!r}).agg(...), of "
+                "which a plain pivot turns snapshots"
             )
         if self._pivot is not None or self._sets is not None:
             raise SchemaError("pivot is for groupBy(...), once")
@@ -373,15 +377,55 @@ class GroupedDiff(Generic[FrameT]):
         check: bool = False,
     ) -> FrameT:
         """A Python function of each group's values: see `DiffFrame.reduce`."""
-        if self._sets is not None or self._pivot is not None:
-            raise SchemaError("reduce is for groupBy(...), without rollup, cube or pivot")
-        names = [str(c) for c in self._cols if isinstance(c, str)]
-        if len(names) < len(self._cols):
-            raise SchemaError("reduce groups by columns; add expressions with withColumn first")
+        names = self._plain_names("reduce")
         return self._frame._wrap(reduced(
             self._frame._collection, func, schema, names, form=form, allow_negative=allow_negative,
             check=check,
         ))
+
+    def cogroup(self, other: GroupedDiff[FrameT]) -> CogroupedDiff[FrameT]:
+        """The groups of two collections side by side, as PySpark's `cogroup`.
+
+        Parameters
+        ----------
+        other : GroupedDiff
+            Of as many columns, of the same types, in the same order; their names may differ.
+
+        Raises
+        ------
+        SchemaError
+            If they are others, or the groups are by expressions.
+
+        Examples
+        --------
+        >>> columns = "k int, n int, time int, diff int"
+        >>> a = DiffFrame(spark.createDataFrame([(1, 2, 0, 1)], columns))
+        >>> b = DiffFrame(spark.createDataFrame([(2, 3, 0, 1)], columns))
+        >>> both = a.groupBy("k").cogroup(b.groupBy("k"))
+        >>> found = both.reduce(lambda key, left, right: [(len(left), len(right))], "l int, r int")
+        >>> sorted(found.at(0).collect())
+        [Row(k=1, l=1, r=0), Row(k=2, l=0, r=1)]
+        """
+        if not isinstance(other, GroupedDiff):
+            raise SchemaError(
+                "cogroup takes the groups of another collection, b.groupBy(...), and this is a "
+                f"{type(other).__name__}"
+            )
+        sides = self._frame._collection, self._frame._peer(other._frame)
+        ours, theirs = (
+            key_columns(side, grouped._plain_names("cogroup"), "cogroup")
+            for side, grouped in zip(sides, (self, other))
+        )
+        return CogroupedDiff(self._frame, sides, (ours, theirs))
+
+    def _plain_names(self, kind: str) -> list[str]:
+        """The columns of the groups, for what knows no expressions."""
+        if self._sets is not None or self._pivot is not None:
+            raise SchemaError(f"{kind} is for groupBy(...), without rollup, cube or pivot")
+        names = [str(c) for c in self._cols if isinstance(c, str)]
+        if len(names) < len(self._cols):
+            raise SchemaError(f"{kind} groups by columns; add expressions with withColumn first")
+        return names
 
     def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:
         named = [c for c in self._cols if isinstance(c, str)]

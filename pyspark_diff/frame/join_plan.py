@@ -8,21 +8,27 @@ other, and nothing else is looked at. The other kinds are sums of collections::
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Sequence, Union
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.conditions import Condition, parse_condition
+from pyspark_diff.expressions.analysis import unlogged
+from pyspark_diff.expressions.conditions import Condition, Interval, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
-from pyspark_diff.expressions.names import Resolver, unused
+from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.collection import Collection, Given, none_of, told_by_handles, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
+from pyspark_diff.operators import ranges
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
+from pyspark_diff.operators.blocks import OfInterval, OfValue, with_block
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.cross import Hot, replicate, salt
 from pyspark_diff.operators.join import join, pad, semijoin
@@ -36,6 +42,12 @@ from pyspark_diff.spark.schema import arrow_type, without_nullability
 _EXACT = frozenset(
     "boolean tinyint smallint int bigint string date timestamp timestamp_ntz".split()
 )
+
+
+#: What `join_interval` adds to a value.
+Bound = Union[int, float, Decimal, timedelta, str, Column, None]
+#: Types to which something can be added.
+_MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 def cross_joined(left: Collection, right: Collection) -> Collection:
@@ -140,6 +152,83 @@ def _present(count: int) -> int:
     return 1 if count else 0
 
 
+@dataclass(frozen=True)
+class Near:
+    """What `join_interval` asks for: that one value is no further from another than two bounds say.
+
+    Parameters
+    ----------
+    left, right : str
+        The columns, as the user calls them.
+    lower, upper : number, timedelta, str, Column or None
+    """
+
+    left: str
+    right: str
+    lower: Bound
+    upper: Bound
+
+    def conditions(self, left: Collection, right: Collection) -> list[Column]:
+        """The comparisons, of columns under the aliases ``l`` and ``r``.
+
+        Raises
+        ------
+        SchemaError
+            If there is no such column, no bound, or one of another kind than is known.
+        """
+        ours = left.column_name(self.left, "on the left side")
+        theirs = right.column_name(self.right, "on the right side")
+        if self.lower is None and self.upper is None:
+            raise SchemaError("join_interval needs a bound: lower, upper, or both")
+        value, other = F.col("l." + quoted(ours)), F.col("r." + quoted(theirs))
+        kind = left.node.schema.struct[ours].dataType
+        found = []
+        for bound, compare in ((self.lower, Column.__ge__), (self.upper, Column.__le__)):
+            if bound is not None:
+                found.append(compare(other, _moved(value, bound, kind, left.spark)))
+        if not all(isinstance(side.node.schema.struct[name].dataType, _MEASURED)
+                   for side, name in ((left, ours), (right, theirs))):
+            raise SchemaError(
+                f"join_interval is for numbers, dates and timestamps, and {self.left!r} is of type "
+                f"{kind.simpleString()}, {self.right!r} of type "
+                f"{right.node.schema.struct[theirs].dataType.simpleString()}"
+            )
+        return found
+
+
+def _interval(text: str, spark: SparkSession) -> Column:
+    """What a text such as ``5 minutes`` stands for."""
+    found = F.expr(f"INTERVAL {text}")
+    try:
+        with unlogged():
+            (field,) = spark.sql("SELECT 1 AS `none`").select(found).schema
+    except (AnalysisException, ParseException, ValueError):
+        field = None
+    if field is None or "interval" not in field.dataType.simpleString():
+        raise SchemaError(
+            f"{text!r} is no interval; one is '5 minutes', '-1 day', or '2 hours 30 minutes'"
+        )
+    return found
+
+
+def _moved(value: Column, bound: Any, kind: T.DataType, spark: SparkSession) -> Column:
+    """A value with a bound added to it."""
+    if isinstance(bound, str):
+        return value + _interval(bound, spark)
+    if isinstance(kind, T.DateType):
+        # So that it stays a date.
+        if isinstance(bound, timedelta) and not bound % timedelta(days=1):
+            bound = bound.days
+        if isinstance(bound, int) and not isinstance(bound, bool):
+            return F.date_add(value, bound)
+    if isinstance(bound, bool) or not isinstance(bound, (int, float, Decimal, timedelta, Column)):
+        raise SchemaError(
+            "a bound of join_interval is a number, a timedelta, text such as '5 minutes', or a "
+            f"column of a constant; it is {bound!r}"
+        )
+    return value + (bound if isinstance(bound, Column) else F.lit(bound))
+
+
 class JoinPlan:
     """One join, put together from operators.
 
@@ -148,6 +237,8 @@ class JoinPlan:
     left, right : Collection
     on : str, Column, or list of them
     kind : {"inner", "left", "right", "full", "semi", "anti"}
+    near : Near, optional
+        What has to be true beside the equality of columns that are given by name, if any are.
     """
 
     #: The two sides; in a full join with the key in the type that it has on both.
@@ -158,12 +249,14 @@ class JoinPlan:
     nodes: tuple[Node, Node]
     keys: tuple[list[str], list[str]]
 
-    def __init__(self, left: Collection, right: Collection, on: Any, kind: str):
+    def __init__(
+        self, left: Collection, right: Collection, on: Any, kind: str, near: Near | None = None
+    ):
         self.sides = (left, right)
-        self.on, self.kind = on, kind
+        self.on, self.kind, self.near = on, kind, near
         listed = list(on) if isinstance(on, (list, tuple)) else [on]
         named = [isinstance(o, str) for o in listed]
-        if not listed or any(named) != all(named) or not all(
+        if not listed and near is None or listed and any(named) != all(named) or not all(
             isinstance(o, (str, Column)) for o in listed
         ):
             raise SchemaError(
@@ -172,6 +265,8 @@ class JoinPlan:
         self.using = ([], [])
         self.residual: tuple[Column, ...] = ()
         self.null_safe = False
+        #: Where matches are found by ranges: what is surely larger or smaller, and what is near.
+        self.ways: list[tuple[Node, Node]] = []
         if all(named):
             self._by_names(listed)
         else:
@@ -188,16 +283,19 @@ class JoinPlan:
             [without_nullability(node.schema.struct[name].dataType) for name in key]
             for node, key in zip(self.nodes, self.using)
         )
-        if ours == theirs:
+        same = ours == theirs
+        if same and self.near is None:
             return
         left, right = (
             replace(side, resolver=Resolver.plain(side.node.schema.names).named(alias))
             for side, alias in zip(self.sides, "lr")
         )
-        condition = self._parse(left, right, [
-            F.col("l." + quoted(a)) == F.col("r." + quoted(b)) for a, b in zip(*self.using)
-        ])
-        if self.kind == "full":
+        on = [F.col("l." + quoted(a)) == F.col("r." + quoted(b)) for a, b in zip(*self.using)]
+        if self.near is not None:
+            on += self.near.conditions(*self.sides)
+        condition = self._parse(left, right, on)
+        self.residual = condition.residual
+        if self.kind == "full" and not same:
             # The key may come from either side, so it has the type of both.
             whole = (
                 with_replaced(left, self.using[0], condition.left),
@@ -212,11 +310,12 @@ class JoinPlan:
 
     def _by_condition(self, on: list[Column]) -> None:
         condition = self._parse(*self.sides, on)
-        if not condition.left:
+        if not self.keys[0]:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
-                "right side, so there is nothing to find matches by; for all pairs with a small "
-                'collection use crossJoin(other.hint("broadcast")) and where(condition)'
+                "right side, and no comparison of numbers, texts, dates or timestamps of both, so "
+                "there is nothing to find matches by; for all pairs with a small collection use "
+                'crossJoin(other.hint("broadcast")) and where(condition)'
             )
         self.null_safe = any(condition.null_safe)
         self.residual = condition.residual
@@ -227,7 +326,39 @@ class JoinPlan:
         ours, our_key = with_keys(left, condition.left)
         theirs, their_key = with_keys(right, condition.right)
         self.nodes, self.keys = (ours, theirs), (our_key, their_key)
+        interval = condition.interval
+        if interval is not None and (interval.length is not None or not our_key):
+            self._find_within((left, right), interval)
         return condition
+
+    def _find_within(self, sides: tuple[Collection, Collection], interval: Interval) -> None:
+        """Have matches found by the blocks of an interval too."""
+        at = interval.side
+        ends = [end for end in (interval.lower, interval.upper) if end is not None]
+        nodes, keys = list(self.nodes), [list(key) for key in self.keys]
+        found: list[list[str]] = []
+        for side, wanted in ((at, [interval.value]), (1 - at, ends)):
+            whole = sides[side].derived(nodes[side], resolver=sides[side].resolver)
+            nodes[side], names = with_keys(whole, wanted)
+            found.append(names)
+        (value,), others = found
+        block = unused("block", [name for node in nodes for name in node.schema.names])
+        self.keys = keys[0] + [block], keys[1] + [block]
+        if len(ends) == 2:
+            nodes[at] = with_block(nodes[at], OfValue(block, interval.length, value))
+            nodes[1 - at] = with_block(nodes[1 - at], OfInterval(block, interval.length, *others))
+            self.nodes = nodes[0], nodes[1]
+            return
+        # Whose records have many blocks should be few.
+        larger = interval.lower is not None
+        (end,) = others
+        if sides[at].small:
+            at, larger, value, end = 1 - at, not larger, end, value
+        ours = ranges.with_blocks(nodes[at], ranges.Within(block, value, None))
+        for stage in (ranges.Beyond(block, end, None, larger), ranges.Near(block, end, None)):
+            theirs = ranges.with_blocks(nodes[1 - at], stage)
+            self.ways.append((theirs, ours) if at else (ours, theirs))
+        self.nodes = self.ways[0]
 
     def joined(self) -> Collection:
         """The collection of the join."""
@@ -264,8 +395,23 @@ class JoinPlan:
         return replace(found, entries=tuple(entries))
 
     def _inner(self, resolver: Resolver) -> Node:
+        ways = [self._joined(resolver, nodes) for nodes in self.ways or [self.nodes]]
+        pairs = ways[0] if len(ways) == 1 else Concat(ways)
+        if self.residual:
+            matches = self.sides[0].derived(pairs, resolver=resolver)
+            if self.near is not None:
+                # The user's names and aliases are not what it is written in.
+                resolver = Resolver(tuple(
+                    Entry("lr"[o.side], o.source, o.internal) for o in resolver.sources
+                ))
+            for condition in self.residual:
+                matches = filtered(replace(matches, resolver=resolver), condition)
+            pairs = matches.node
+        return pairs
+
+    def _joined(self, resolver: Resolver, pair: tuple[Node, Node]) -> Node:
         side, hot, name = self._spread()
-        nodes, added = list(self.nodes), []
+        nodes, added = list(pair), []
         if hot is not None:
             names = tuple(nodes[side].schema.names)
             nodes[side] = salt(nodes[side], name, names, hot[side])
@@ -280,13 +426,7 @@ class JoinPlan:
             else (o.side, o.source, o.internal)
             for o in resolver.sources
         ]
-        pairs: Node = join(ours, theirs, columns, null_safe=self.null_safe)
-        if self.residual:
-            matches = self.sides[0].derived(pairs, resolver=resolver)
-            for condition in self.residual:
-                matches = filtered(replace(matches, resolver=resolver), condition)
-            pairs = matches.node
-        return pairs
+        return join(ours, theirs, columns, null_safe=self.null_safe)
 
     def _spread(self, only: int | None = None) -> tuple[int, tuple[Hot, Hot] | None, str]:
         """The side of which hot keys are spread over the buckets, what they are on either side, and
@@ -363,7 +503,7 @@ class JoinPlan:
         once = replace(whole, node=threshold(whole.node, _present), small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
         resolver = left.resolver.beside(right.resolver)
-        pairs = JoinPlan(left, right, self.on, "inner")._inner(resolver)
+        pairs = JoinPlan(left, right, self.on, "inner", self.near)._inner(resolver)
         ours = [(o.internal, o.source) for o in resolver.sources if o.side == side]
         keys = _distinct(pick("select", pairs, ours), [name for _, name in ours])
         return semijoin(arrange_by_self(whole.node), keys, anti=anti, null_safe=True)

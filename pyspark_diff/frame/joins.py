@@ -11,7 +11,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
-from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, hot_keys, seeing_both
+from pyspark_diff.frame.join_plan import Bound, JoinPlan, Near, cross_joined, hot_keys, seeing_both
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +24,16 @@ _HOW = {
     "semi": "semi", "leftsemi": "semi",
     "anti": "anti", "leftanti": "anti",
 }
+
+
+def _kind_of(how: str) -> str:
+    kind = _HOW.get(str(how).lower().replace("_", ""))
+    if kind is None:
+        raise SchemaError(
+            f"{how!r} is not a way to join; there are inner, left, right, full, left_semi, "
+            "left_anti and cross"
+        )
+    return kind
 
 
 class JoinMethods(Frame):
@@ -44,12 +54,13 @@ class JoinMethods(Frame):
             and is evaluated once.
         on : str, list of str, Column, or list of Column
             Names of columns that are on both sides and come once in the result, or a condition. A
-            condition must have at least one equality between the two sides; whatever else it asks
-            is checked on the pairs that this gives. Where a name is on both sides, take the columns
-            from their frames, ``a.join(b, a["x"] == b["y"])``, or tell them apart with `alias`:
-            ``a.alias("l").join(b.alias("r"), F.col("l.x") == F.col("r.y"))``. A plain Spark
-            frame has its own columns, ``a.join(df, a["x"] == df["y"])``. A collection that is
-            joined with itself needs `alias` for either.
+            condition must have at least one equality between the two sides, or a comparison, as in
+            ``F.col("y").between(F.col("x") - 5, F.col("x") + 5)``, in which no expression has
+            columns of both; whatever else it asks is checked on the pairs that this gives. Where a
+            name is on both sides, take the columns from their frames, ``a.join(b, a["x"] ==
+            b["y"])``, or tell them apart with `alias`: ``a.alias("l").join(b.alias("r"),
+            F.col("l.x") == F.col("r.y"))``. A plain Spark frame has its own columns, ``a.join(df,
+            a["x"] == df["y"])``. A collection that is joined with itself needs `alias` for either.
         how : str
             ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
             PySpark's other names for these.
@@ -65,6 +76,13 @@ class JoinMethods(Frame):
         key) is shared. A null key matches nothing. ``left_semi`` and ``left_anti`` ask whether the
         other side has a match, however many.
 
+        What a condition finds pairs by: its equalities; and with them, or without, a value of one
+        side that lies between two expressions of the other which differ by constants. Then the
+        pairs that are looked at are about twice those that are given, however many records have
+        the same key. Without equalities also a value between any two expressions, at about ten rows
+        for each record, and a single comparison, at up to 250 for each record of the right side (or
+        of the left one, if that has the hint ``broadcast``).
+
         Examples
         --------
         >>> a = spark.createDataFrame([(1, "a", 0, 1)], "k int, x string, time int, diff int")
@@ -79,15 +97,12 @@ class JoinMethods(Frame):
         1 a b 3 1
         >>> a.join(spark.createDataFrame([(1, "plain")], "k int, z string"), "k").at(0).collect()
         [Row(k=1, x='a', z='plain')]
+        >>> a.join(b, F.col("x") < F.col("y")).select("x", "y").at(3).collect()
+        [Row(x='a', y='b')]
         """
         other = self._lifted(other)
         theirs = self._peer(other)
-        kind = _HOW.get(how.lower().replace("_", ""))
-        if kind is None:
-            raise SchemaError(
-                f"{how!r} is not a way to join; there are inner, left, right, full, left_semi, "
-                "left_anti and cross"
-            )
+        kind = _kind_of(how)
         if kind == "cross" or on is None:
             if on is not None:
                 raise SchemaError("a cross join has no condition; leave out `on`")
@@ -97,6 +112,67 @@ class JoinMethods(Frame):
         ours, theirs, on = seeing_both(self._collection, theirs, on)
         with suggesting([*ours.columns, *theirs.columns]):
             return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
+
+    def join_interval(
+        self,
+        other: Self | Plain,
+        left_on: str,
+        right_on: str | None = None,
+        *,
+        lower: Bound = None,
+        upper: Bound = None,
+        by: str | Sequence[str] = (),
+        how: str = "inner",
+    ) -> Self:
+        """Pairs of records whose values are near each other, kept up to date.
+
+        A pair is one of which ``left + lower <= right <= left + upper``.
+
+        Parameters
+        ----------
+        other : DiffFrame, or a plain table
+        left_on, right_on : str
+            The columns that are compared, numbers, dates or timestamps; the same name on both sides
+            if only one is given.
+        lower, upper : number, timedelta, str or Column
+            What is added to the left value: a number, of days for dates; a duration; SQL text of an
+            interval, such as ``"-5 minutes"``; or a column of a constant. Without one of them there
+            is no bound on that side.
+        by : str or list of str
+            Columns that are on both sides, have to be equal, and come once in the result.
+        how : str
+            As of `join`.
+
+        Raises
+        ------
+        SchemaError
+            If there is no such column, none of the bounds is given, or a bound cannot be added.
+
+        Notes
+        -----
+        With both bounds the pairs that are looked at are about twice those that are given, however
+        many records are equal in ``by``; with one of them all that are equal in ``by``, if any. See
+        `join`. A null is near nothing. For the last record before each other one see an as-of join.
+
+        Examples
+        --------
+        >>> clicks = DiffFrame(spark.createDataFrame(
+        ...     [("a", 10, 0, 1), ("a", 90, 0, 1), ("b", 10, 1, 1)],
+        ...     "user string, at int, time int, diff int"))
+        >>> buys = DiffFrame(spark.createDataFrame(
+        ...     [("a", 12, 2, 1)], "user string, bought int, time int, diff int"))
+        >>> clicks.join_interval(
+        ...     buys, "at", "bought", lower=0, upper=30, by="user").to_df().collect()
+        [Row(user='a', at=10, bought=12, time=2, diff=1)]
+        """
+        other = self._lifted(other)
+        kind = _kind_of(how)
+        if kind == "cross":
+            raise SchemaError("join_interval has bounds, so it is no cross join")
+        names = [by] if isinstance(by, str) else list(by)
+        near = Near(left_on, left_on if right_on is None else right_on, lower, upper)
+        plan = JoinPlan(self._collection, self._peer(other), names, kind, near)
+        return self._wrap(plan.joined())
 
     def crossJoin(self, other: Self | Plain) -> Self:  # noqa: N802
         """All pairs of records, as PySpark's `crossJoin`, with a small collection.

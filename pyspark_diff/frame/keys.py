@@ -69,6 +69,12 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
     return order
 
 
+def check_form(form: str) -> None:
+    """Refuse a form of values that is none of `reduce`'s."""
+    if form not in FORMS:
+        raise SchemaError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+
+
 def reduced(
     source: Collection,
     func: Callable[..., Any],
@@ -80,8 +86,7 @@ def reduced(
     check: bool,
 ) -> Collection:
     """A Python function of each key's values: see `KeyedMethods.reduce`."""
-    if form not in FORMS:
-        raise SchemaError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+    check_form(form)
     names = key_columns(source, key, "reduce")
     parsed = parse_schema(schema)
     node = reduce(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError
+from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.collection import Collection
@@ -21,6 +21,7 @@ from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.kernels.results import WeightSum
 from pyspark_diff.operators.aggregate import aggregate
+from pyspark_diff.operators.checked import NothingThere, checked
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.join import pad
@@ -245,6 +246,92 @@ class MultisetMethods(Frame):
         both = self._widened(self._peer(other), "intersect")
         ours, theirs = (threshold(node, None) for node in both)
         return self._derived(threshold(Concat([ours, theirs]), _both), same=True)
+
+    def assert_empty(self, message: str | None = None) -> Self:
+        """The same collection, which is claimed to have no record at any time.
+
+        Parameters
+        ----------
+        message : str, optional
+            What the error begins with.
+
+        Raises
+        ------
+        AssertionFailedError
+            In the step that completes a time at which there is a record, or one was removed that
+            was not there. The step changes nothing. Names the time, some of the records, and the
+            updates that are to blame. Of a collection given as a whole, where the one that this
+            gives is read.
+
+        Notes
+        -----
+        Looked at are the times that are complete: what is taken back at the same time was not
+        there. Source: differential-dataflow ``Collection::assert_empty``.
+
+        Examples
+        --------
+        >>> from pyspark_diff import AssertionFailedError, Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     sales, sales_in = flow.input("sales", "id int, price int")
+        ...     _ = sales.where("price < 0").assert_empty("a price below zero")
+        ...     sales_in.insert([(1, 5), (2, -3)])
+        ...     try:
+        ...         flow.advance_to(1)
+        ...     except AssertionFailedError as error:
+        ...         print(str(error).splitlines()[0])
+        a price below zero: a collection of (id, price) was to be empty, and is not at time 0: \
+there is (2, -3) with the multiplicity 1
+        """
+        source = self._collection
+        claim = NothingThere(tuple(self.columns), message)
+        node = checked(source.node, claim, "assert_empty")
+        self._claim(node)
+        return self._derived(node, resolver=source.resolver)
+
+    def assert_eq(self, other: Self | Plain, message: str | None = None) -> Self:
+        """The same collection, which is claimed to have the same records as another at any time.
+
+        Parameters
+        ----------
+        other : DiffFrame, or a plain table
+            Columns are matched by position, as in `exceptAll`.
+        message : str, optional
+            What the error begins with.
+
+        Raises
+        ------
+        SchemaError
+            If there are other columns.
+        AssertionFailedError
+            As of `assert_empty`, for a record that is here more often than there, or less often.
+
+        Examples
+        --------
+        >>> columns = "k int, time int, diff int"
+        >>> a = DiffFrame(spark.createDataFrame([(1, 0, 2)], columns))
+        >>> b = DiffFrame(spark.createDataFrame([(1, 0, 1), (1, 0, 1)], columns))
+        >>> a.assert_eq(b).at(0).collect()
+        [Row(k=1), Row(k=1)]
+        """
+        ours, theirs = self._widened(self._peer(other), "assert_eq")
+        claim = NothingThere(tuple(self.columns), message, of_two=True)
+        node = checked(Concat([ours, _negated(theirs)]), claim, "assert_eq")
+        self._claim(node)
+        if self._collection.flow is not None:
+            return self
+        # Nothing is added, and what is nothing is looked at.
+        nothing = _cast(self._collection.derived(node), "assert_eq", self._node.schema.struct)
+        return self._derived(Concat([self._node, nothing]), same=True)
+
+    def _claim(self, node: Node) -> None:
+        """Have each step look at a claim, if there are steps."""
+        if node.loop is not None:
+            raise NotReadableError(
+                f"{node.kind} is for collections outside of loops: what is in a loop comes and "
+                "goes until it has come to rest"
+            )
+        if self._collection.flow is not None:
+            self._collection.flow._add_sink(node)
 
     def weighted(self, *cols: str) -> Self:
         """The records with whole-number columns moved into the diff, which is multiplied by them.

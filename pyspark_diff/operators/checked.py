@@ -1,27 +1,102 @@
-"""Checked: a collection as it is, which refuses that more of a record is removed than was inserted.
+"""Checked: a collection as it is, of which something is claimed at every time.
 
 At every time ``t``, for each record ``r`` with accumulated diff ``n``::
 
-    n >= 0   ⟹   accumulate(checked(A), t)[r] = n
-    n < 0    ⟹   an error
+    the claim holds of n   ⟹   accumulate(checked(A), t)[r] = n,   else an error
+
+That no more of a record is removed than was inserted is ``n >= 0``; that there is none, ``n = 0``;
+and that two collections are equal, that there is none in their difference.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.errors import NegativeMultiplicityError
+from pyspark_diff.errors import AssertionFailedError, DiffError, NegativeMultiplicityError
 from pyspark_diff.kernels.lookup import replay_on
+from pyspark_diff.kernels.updates import Int64
 from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import TimeType
 
 #: So many records are named.
 NAMED = 3
+
+
+class Claim(ABC):
+    """What is claimed of a collection, at every time."""
+
+    @abstractmethod
+    def broken(self, counts: Int64) -> np.ndarray:
+        """Whether each of some multiplicities must not be."""
+
+    @abstractmethod
+    def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
+        """The error to be raised.
+
+        Parameters
+        ----------
+        when : str
+            The first time at which there is any.
+        records : sequence of (str, int)
+            Some that must not be, with their multiplicities.
+        more : bool
+            Whether there are more of them.
+        """
+
+
+@dataclass(frozen=True)
+class NoneNegative(Claim):
+    """No more of a record was removed than was inserted."""
+
+    def broken(self, counts: Int64) -> np.ndarray:
+        return counts < 0
+
+    def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
+        named = [f"{row} stands with the multiplicity {count}" for row, count in records]
+        return NegativeMultiplicityError(
+            f"at time {when} {', '.join(named + ['...'] * more)}: more of it was removed than was "
+            "inserted. Remove only what is there"
+        )
+
+
+@dataclass(frozen=True)
+class NothingThere(Claim):
+    """There is no record, or none that one of two collections has and the other has not.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        As the user calls them.
+    message : str or None
+        What the user says of it.
+    of_two : bool
+        Whether it is the difference of two collections.
+    """
+
+    columns: tuple[str, ...]
+    message: str | None
+    of_two: bool = False
+
+    def broken(self, counts: Int64) -> np.ndarray:
+        return counts != 0
+
+    def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
+        named = [
+            f"{row} {abs(count)} times more {'here' if count > 0 else 'in the other'}"
+            if self.of_two else f"{row} with the multiplicity {count}" for row, count in records
+        ]
+        what = "was to be equal to another one" if self.of_two else "was to be empty"
+        said = f"{self.message}: " if self.message else ""
+        return AssertionFailedError(
+            f"{said}a collection of ({', '.join(self.columns)}) {what}, and is not at time {when}: "
+            f"there is {', '.join(named + ['...'] * more)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -31,9 +106,11 @@ class CheckedKernel(RecordKernel):
     Parameters
     ----------
     time_type : TimeType
+    claim : Claim
     """
 
     time_type: TimeType
+    claim: Claim = NoneNegative()
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
@@ -42,23 +119,19 @@ class CheckedKernel(RecordKernel):
         new = side.new.updates
         _, after, read = replay_on(side.old, side.new, side.limit)
         columns = side.layout.decode(new)
-        wrong = np.flatnonzero(after < 0)
+        wrong = np.flatnonzero(self.claim.broken(after))
         if wrong.size:
             times = new.times()
             first = wrong[times[wrong] == times[wrong].min()]
             # NAMED of them at most, for the message.
             records = [column.take(pa.array(first[:NAMED])).to_pylist() for column in columns]
-            when = self.time_type.decode(int(times[first[0]]))
-            named = [f"{row!r} stands with the multiplicity {count}"
-                     for row, count in zip(zip(*records), after[first[:NAMED]].tolist())]
-            named += ["..."] if first.size > NAMED else []
-            raise NegativeMultiplicityError(
-                f"at time {when!r} {', '.join(named)}: more of it was removed than was inserted. "
-                "Remove only what is there"
-            )
+            rows = map(repr, zip(*records) if records else [()])
+            when = repr(self.time_type.decode(int(times[first[0]])))
+            counts = after[first[:NAMED]].tolist()
+            raise self.claim.error(when, list(zip(rows, counts)), first.size > NAMED)
         return ([columns[i] for i in wanted], new.times(), new.diffs()), read
 
 
-def checked(source: Node) -> Keyed:
-    """The node that gives its input, and refuses negative multiplicities."""
-    return Keyed("checked", source, source.schema, CheckedKernel(source.time_type))
+def checked(source: Node, claim: Claim = NoneNegative(), kind: str = "checked") -> Keyed:
+    """The node that gives its input, and refuses what is not as claimed."""
+    return Keyed(kind, source, source.schema, CheckedKernel(source.time_type, claim))

@@ -11,6 +11,7 @@ arrangement, as it stood before the interval and at its times, and need not be k
     Kept      the record of a key that stands in the arrangement
     Sums      the results of the vector of a key:  (f1(v), f2(v), ...)
     First     the first of the values of a key in order, or the last
+    Places    what is made of the values of a key at some places in order
 
 All arrangements are by the same key. Any number of parts may be found in one.
 """
@@ -33,6 +34,7 @@ from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.lookup import accumulated_vectors, matching_rows
 from pyspark_diff.kernels.order import among, distinct, order_of
+from pyspark_diff.kernels.quantiles import Quantiles, at_places
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.kernels.results import Sums as Vectors
 from pyspark_diff.kernels.top_k import Firsts
@@ -254,6 +256,42 @@ class First(Part):
             return side.layout.column(rows, side.names.index(name), found)
 
         return States.changed(touched, before, touched.at(key, time), diff, row, column, read)
+
+
+@dataclass(frozen=True)
+class Places(Part):
+    """What is made of each key's values at some places, in an arrangement of numbers.
+
+    Parameters
+    ----------
+    value : str
+        The column of the numbers.
+    results : tuple of (str, Quantiles)
+    """
+
+    value: str
+    results: tuple[tuple[str, Quantiles], ...]
+
+    def needs(self, names: Sequence[str]) -> Sequence[str]:
+        return [self.value]
+
+    def states(self, touched: Touched, names: Sequence[str]) -> States:
+        side, read = touched.side, 0
+        events = touched.events() if len(side.new.updates) else np.empty(0, np.int64)
+        made: dict[str, pa.Array] = {}
+        for name, wanted in self.results:
+            if name in names:
+                every, totals, found, read = at_places(
+                    touched.keys, touched.place, side.old, side.new, events, touched.width,
+                    wanted, side.limit,
+                )
+                there = totals > 0
+                made[name] = wanted.of(totals[there], found[there])
+
+        def column(name: str, rows: Int64) -> pa.Array:
+            return made[name].take(pa.array(rows))
+
+        return States(every, np.where(there, np.cumsum(there) - 1, -1), column, read)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels import buffers
+from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.kernels.ranking import float_codes
 from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
@@ -143,8 +144,11 @@ def _rounded(column: pa.Array, scale: int) -> pa.Array:
 
 
 def _code(column: pa.Array) -> Int64:
-    """The codes of values, none of them null: the upper bits of what they are as doubles."""
+    """The codes of values, none of them null: the upper bits of what they are as doubles, and the
+    first bytes of texts."""
     kind = column.type
+    if buffers.is_bytes(kind):
+        return (numbers(column, None) >> (64 - DIGITS * BITS)) + (_CODES >> 1)
     if pa.types.is_decimal(kind):
         low, high = buffers.decimal_words(column).T
         # Of the absolute value: of a small negative one both words are large, and cancel.

@@ -26,7 +26,11 @@ from pyspark_diff.spark.replaced import replaced
 
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
-_SQL_OPERATORS = {"And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>"}
+_SQL_OPERATORS = {
+    "And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>",
+    "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
+    "Add": "+", "Subtract": "-",
+}
 
 #: What follows the name of an aggregate over values in an order that it has no other name for.
 WITHIN_GROUP = "within group"

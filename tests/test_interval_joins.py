@@ -1,0 +1,292 @@
+"""Joins by intervals are what they are by all pairs.
+
+    lower <= value <= upper  ⟺  the blocks of the value and of the interval have one in common, and
+                                the condition is true of the two
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import datetime, timedelta
+from decimal import Context, Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from test_ranges import blocks
+
+from pyspark_diff import Dataflow, DiffFrame, SchemaError
+from pyspark_diff.expressions.conditions import parse_condition
+from pyspark_diff.kernels.blocks import numbers
+from pyspark_diff.operators.blocks import OfInterval, OfValue
+
+whole = st.integers(-3, 3) | st.integers(-2**63, 2**63 - 1) | st.sampled_from(
+    [sign * 2**k + e for k in (5, 10, 31, 53, 62) for e in (-1, 0, 1) for sign in (-1, 1)]
+)
+some_float = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e-320])
+#: Arrow types, values of them, and sizes of blocks.
+ORDERED = {
+    "long": (pa.int64(), whole, [None, 1, 7, 2**40]),
+    "byte": (pa.int8(), st.integers(-128, 127), [None, 5]),
+    "boolean": (pa.bool_(), st.booleans(), [None]),
+    "date": (pa.date32(), st.integers(-99999, 99999), [None, 1, 30]),
+    "decimal(18,2)": (pa.decimal128(18, 2), st.integers(-10**18 + 1, 10**18 - 1), [None, 250]),
+    "decimal(19,0)": (pa.decimal128(19, 0), st.integers(-10**19 + 1, 10**19 - 1), [None, 3]),
+    "decimal(38,3)": (pa.decimal128(38, 3), st.integers(-10**38 + 1, 10**38 - 1), [None, 9]),
+    "double": (pa.float64(), some_float, [None, 0.5, 1e-300, 1e300]),
+    "float": (pa.float32(), st.floats(width=32), [None, 0.5]),
+    "string": (pa.string(), st.text(max_size=10) | st.text("ab\0", max_size=12), [None]),
+    "binary": (pa.binary(), st.binary(max_size=10), [None]),
+}
+
+
+def order(value):
+    if isinstance(value, float):
+        return (math.isnan(value), 0.0 if math.isnan(value) else value)
+    return value.encode() if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+@given(data=st.data())
+def test_blocks(kind, data):
+    arrow, values, sizes = ORDERED[kind]
+    made = data.draw(st.lists(values, min_size=3, max_size=20))
+    if pa.types.is_decimal(arrow):
+        made = [Decimal(v).scaleb(-arrow.scale, Context(60)) for v in made]
+    column = pa.array(made, arrow)
+    size = data.draw(st.sampled_from(sizes))
+    at = sorted(range(len(made)), key=lambda i: order(made[i]))
+    codes = numbers(column, size)[at]
+    assert (codes[1:] >= codes[:-1]).all()
+    if size is not None and data.draw(st.booleans()):
+        # Only of about the length of a block, as an interval may have very many of them.
+        first, last = at[:-1], at[1:]
+        near = np.flatnonzero(np.diff(codes.astype(object)) <= 40)
+        first, last = [first[i] for i in near], [last[i] for i in near]
+    elif size is None:
+        first = data.draw(st.lists(st.sampled_from(at), min_size=1, max_size=9))
+        last = data.draw(st.lists(st.sampled_from(at), min_size=len(first), max_size=len(first)))
+    else:
+        first = last = at
+    of_value = blocks(OfValue("b", size, "v"), column)
+    table = pa.table({"low": column.take(pa.array(first, pa.int64())),
+                      "high": column.take(pa.array(last, pa.int64())),
+                      "row": np.arange(len(first))})
+    found = OfInterval("b", size, "low", "high").on_table(table)
+    of_interval = {row: [] for row in range(len(first))}
+    for row, block in zip(found["row"].to_pylist(), found["b"].to_pylist()):
+        of_interval[row].append(block)
+    for row, there in of_interval.items():
+        assert len(set(there)) == len(there) <= 41
+        for i, mine in of_value.items():
+            met = len(set(mine) & set(there))
+            low, value, high = (order(made[j]) for j in (first[row], i, last[row]))
+            assert met == 1 if low <= value <= high else met <= 1
+
+
+DAY = datetime(2024, 2, 28)
+#: A type and values of it, the type of the other side, and two bounds in each of which a value can
+#: be moved, with what these are in Python.
+KINDS = {
+    "int": ("int", st.integers(-9, 9), "bigint", (-2, 3), None),
+    "int, far": ("bigint", st.integers(-9, 9).map(lambda n: n * 10**9), "int", (-10**9, 0), None),
+    "tinyint": ("tinyint", st.integers(-128, 127), "tinyint", (-100, 1000), None),
+    "int beside double": ("int", st.integers(-5, 5), "double", (-0.5, 1.5), None),
+    "double": ("double", st.integers(-9, 9).map(lambda n: n / 4)
+               | st.sampled_from([math.nan, math.inf, -math.inf, -0.0]), "double",
+               (-0.5, 0.25), None),
+    "decimal": ("decimal(12,2)", st.integers(-99, 99).map(lambda n: Decimal(n).scaleb(-2)),
+                "decimal(38,4)", (Decimal("-0.1"), Decimal("0.25")), None),
+    "date": ("date", st.integers(0, 9).map(lambda n: (DAY + timedelta(n)).date()), "date",
+             (-1, timedelta(2)), (timedelta(-1), timedelta(2))),
+    "timestamp_ntz": ("timestamp_ntz", st.integers(0, 90).map(lambda n: DAY + n * timedelta(0, 60)),
+                      "timestamp_ntz", (timedelta(0, -600), "5 minutes"),
+                      (timedelta(0, -600), timedelta(0, 300))),
+    "timestamp": ("timestamp", st.integers(0, 9).map(lambda n: DAY + n * timedelta(0, 3600)),
+                  "timestamp", ("-1 hour", "1 day"), (timedelta(0, -3600), timedelta(1))),
+}
+HOWS = ["inner", "left", "right", "full", "left_semi", "left_anti"]
+
+
+def pairs_of(left, right, how, keyed, holds):
+    """The join of rows (k, n, value), by all pairs; in the columns k, n, value, m, other."""
+    found = []
+
+    def match(a, b):
+        return holds(a[2], b[2]) and (not keyed or a[0] is not None and a[0] == b[0])
+    for a in left:
+        some = [b for b in right if match(a, b)]
+        if how in ("left_semi", "left_anti"):
+            found += [a] if bool(some) == (how == "left_semi") else []
+            continue
+        found += [(*a, *b[1:]) for b in some]
+        if not some and how in ("left", "full"):
+            found.append((*a, None, None))
+    if how in ("right", "full"):
+        for b in right:
+            if not any(match(a, b) for a in left):
+                found.append((b[0] if keyed else None, None, None, *b[1:]))
+    return Counter(map(shown, found))
+
+
+def shown(row):
+    return tuple("nan" if isinstance(v, float) and math.isnan(v) else v for v in row)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), how=st.sampled_from(HOWS), keyed=st.booleans(),
+       runner=st.sampled_from(["local", "local", "local", "spark"]), buckets=st.integers(1, 3))
+def test_interval(spark, kind, data, how, keyed, runner, buckets):
+    mine, values, theirs, bounds, meant = KINDS[kind]
+    bound = data.draw(st.sampled_from([bounds, bounds, (bounds[0], None), (None, bounds[1])]))
+    lower, upper = (b if n is None else n for n, b in zip((None, None), meant or bounds))
+    if bound[0] is None:
+        lower = None
+    if bound[1] is None:
+        upper = None
+
+    def holds(value, other):
+        if value is None or other is None:
+            return False
+        number = isinstance(value, float) or isinstance(other, float)
+        above, below = (
+            None if b is None else order(float(value + b)) if number else value + b
+            for b in (lower, upper)
+        )
+        other = order(float(other)) if number else other
+        return (above is None or above <= other) and (below is None or other <= below)
+
+    if theirs == "double" and mine == "int":
+        others = st.integers(-9, 9).map(lambda n: n / 2)
+    elif theirs in ("bigint", "int") and mine != theirs and kind == "int, far":
+        others = st.integers(-2, 2).map(lambda n: n * 10**9)
+    else:
+        others = values
+    row = st.tuples(st.sampled_from([0, 0, 1, None]), st.integers(0, 1))
+    lefts = st.lists(st.tuples(row, st.none() | values).map(lambda r: (*r[0], r[1])), max_size=5)
+    rights = st.lists(st.tuples(row, st.none() | others).map(lambda r: (*r[0], r[1])), max_size=5)
+    with Dataflow(spark, runner=runner, buckets=buckets) as flow:
+        a, a_in = flow.input("a", f"k int, n int, Value {mine}")
+        b, b_in = flow.input("b", f"k int, m int, other {theirs}")
+        if not keyed:
+            b = b.withColumnRenamed("k", "j")
+        joined = a.join_interval(
+            b, "value", "OTHER", lower=bound[0], upper=bound[1], by="K" if keyed else (), how=how
+        )
+        if not keyed and how not in ("left_semi", "left_anti"):
+            joined = joined.drop("j")
+        kept = joined.keep()
+        left, right = [], []
+        for time in range(3):
+            for session, there, more in ((a_in, left, lefts), (b_in, right, rights)):
+                came, gone = data.draw(more), there[:data.draw(st.integers(0, 2))]
+                session.insert(came)
+                session.remove(gone)
+                there[:] = [*there[len(gone):], *came]
+            flow.advance_to(time + 1)
+            found = Counter(shown(row) for row in map(tuple, kept.at().collect()))
+            expected = pairs_of(left, right, how, keyed, holds)
+            assert found == expected
+
+
+#: Conditions, and whether the length of the interval is told by them; None where there is none.
+BOUNDED = {
+    "y between x - 5 and x + 5": 10,
+    "y >= x - 5 and y < x + 5": 10,
+    "x - 5 <= y and x + 5 > y and x < y": 5,
+    "y between 5 + x and x + 1 + 4": 0,
+    "y between x - 5.5D and x + 5": None,  # as numbers of two types
+    "y between x - 5.5D and x + 5D": 10.5,
+    "x + 1 between y and y + 2": 2,
+    "d between e and e + interval 3 days": 3,
+    "d between date_sub(e, 2) and date_add(e, 1)": 3,
+    "t between u - interval 1 hour and u": 3600 * 10**6,
+    "t between u and u + interval 1 month": 31 * 86400 * 10**6,
+    "p between q - 0.01BD and q + 0.02BD": 3,
+    "y between x - z and x + z": None,
+    "y between x and 2 * x": None,
+    "y between x and v": None,
+    "x < y": None,
+    "s < r": None,
+}
+
+
+@pytest.mark.parametrize("condition", BOUNDED)
+def test_lengths(spark, condition):
+    left = spark.createDataFrame(
+        [], "x int, z int, v int, e date, u timestamp, q decimal(10,2), s string")
+    right = spark.createDataFrame([], "y bigint, d date, t timestamp, p decimal(10,2), r string")
+    for on in (F.expr(condition), [F.expr(part) for part in condition.split(" and ")]
+               if "between" not in condition else F.expr(condition)):
+        found = parse_condition(left, right, on).interval
+        assert found is not None and found.length == BOUNDED[condition]
+        alone = condition in ("x < y", "s < r", "y between x - 5.5D and x + 5")
+        assert (found.lower is None or found.upper is None) == alone
+
+
+def test_a_band_of_one_key_meets_few_pairs(spark):
+    """Twenty thousand records of one key are found by blocks, and not by the key alone."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        a, a_in = flow.input("a", "k int, x int")
+        b, b_in = flow.input("b", "k int, y int")
+        near = a.join_interval(b, "x", "y", lower=-5, upper=5, by="k")
+        at_blocks = near._node
+        while at_blocks.kind != "join":
+            (at_blocks,) = at_blocks.inputs
+        assert all(len(side.key) == 2 for side in at_blocks.inputs)
+        kept = near.agg(F.count("*").alias("n")).keep()
+        for session, name in ((a_in, "x"), (b_in, "y")):
+            session.insert(pa.table({"k": np.zeros(20_000, np.int32), name: np.arange(20_000)}))
+        flow.advance_to(1)
+        assert kept.at().collect()[0].n == 11 * 20_000 - 30
+
+
+WRONG = {
+    "no bound": lambda a: a.join_interval(a, "x"),
+    "no text of an interval": lambda a: a.join_interval(a, "x", lower="x"),
+    "a truth": lambda a: a.join_interval(a, "x", lower=True),
+    "a list": lambda a: a.join_interval(a, "x", upper=[1]),
+    "no such column": lambda a: a.join_interval(a, "z", lower=1),
+    "no such column on the right": lambda a: a.join_interval(a, "x", "z", lower=1),
+    "no such key": lambda a: a.join_interval(a, "x", lower=1, by="z"),
+    "a cross join": lambda a: a.join_interval(a, "x", lower=1, how="cross"),
+    "no way to join": lambda a: a.join_interval(a, "x", lower=1, how="sideways"),
+    "a text": lambda a: a.join_interval(a, "s", lower=1),
+    "an interval of a number": lambda a: a.join_interval(a, "x", lower="1 day"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_interval(spark, what):
+    a = DiffFrame(spark.createDataFrame([], "k int, x int, s string, time int, diff int"))
+    with pytest.raises((SchemaError, AnalysisException)) as caught:
+        WRONG[what](a)
+    assert str(caught.value)
+
+
+def test_an_interval_in_a_loop(spark):
+    """What is within a step of what was reached, from one on."""
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        places, places_in = flow.input("places", "x int")
+        start, start_in = flow.input("start", "x int")
+
+        def further(reached):
+            near = reached.alias("r").join_interval(places.alias("p"), "x", lower=-2, upper=2)
+            return near.select(F.col("p.x").alias("x")).union(start).distinct()
+
+        kept = start.iterate(further).keep()
+        places_in.insert([(n,) for n in (0, 2, 3, 5, 8, 9, 11)])
+        start_in.insert([(0,)])
+        flow.advance_to(1)
+        assert sorted(r.x for r in kept.at().collect()) == [0, 2, 3, 5]
+        places_in.insert([(6,)])
+        flow.advance_to(2)
+        assert sorted(r.x for r in kept.at().collect()) == [0, 2, 3, 5, 6, 8, 9, 11]
+        places_in.remove([(3,)])
+        flow.advance_to(3)
+        assert sorted(r.x for r in kept.at().collect()) == [0, 2]
