@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "remote_objects roots small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
-        "aggregate arrange by_self checked collate consolidate contract count cross imported "
+        "aggregate arrange by_self checked collate consolidate contract count cross due imported "
         "inspect join linear loop node projection ranges reduce threshold top_k twice "
         "upsert".split()
     ),
@@ -64,7 +64,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
+        "html join_plan joins keyed keys linear loops multiset reading row_wise sliding tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

@@ -16,6 +16,7 @@ from pyspark_diff.frame.keyed import KeyedMethods
 from pyspark_diff.frame.linear import LinearMethods
 from pyspark_diff.frame.loops import LoopMethods
 from pyspark_diff.frame.multiset import MultisetMethods
+from pyspark_diff.frame.sliding import SlidingMethods
 from pyspark_diff.frame.tables import TableMethods
 from pyspark_diff.operators.node import Input
 from pyspark_diff.spark.frames import column
@@ -24,7 +25,7 @@ from pyspark_diff.spark.version import check_session
 
 
 class DiffFrame(
-    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, LoopMethods, TableMethods,
+    LinearMethods, MultisetMethods, SlidingMethods, KeyedMethods, JoinMethods, LoopMethods, TableMethods,
     PySparkMethods,
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.

@@ -1,0 +1,177 @@
+"""Due: what happens to a record some time after it came, or at a time that it says itself.
+
+With ``w`` an interval, and ``c(r)`` the event time of a record ``r`` in a column::
+
+    accumulate(delay(A, w), t)            =  accumulate(A, t - w)
+    accumulate(expire_after(A, w), t)     =  accumulate(A, t) - accumulate(A, t - w)
+    accumulate(expire_after(A, w, c), t)  =  { r in accumulate(A, t) : c(r) + w > t }
+
+The updates that something is still due for are kept by the time at which it is, so that a step
+finds what falls due in it where it looks, whatever else waits. What was done is dropped when
+batches are merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import DiffOverflowError, InvalidTimeError
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import concat, joined
+from pyspark_diff.operators.contract import Changes, ReplayKernel, Side, Stage
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.node import Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.spark.frames import map_tables
+from pyspark_diff.spark.schema import TIME, Schema, TimeType
+
+
+@dataclass(frozen=True)
+class Due(Stage):
+    """A column with the time at which something is due for an update, as a number.
+
+    Parameters
+    ----------
+    name : str
+        Of the new column.
+    interval : int
+        So long after its time.
+    column : str or None
+        After the event time in this column instead. Updates that come when it has passed are left
+        out.
+    time_type : TimeType
+    """
+
+    name: str
+    interval: int
+    column: str | None
+    time_type: TimeType
+    keeps_time_and_diff = False  # it looks at the time, though it leaves it as it is
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        fields = [*frame.schema.fields, T.StructField(self.name, T.LongType())]
+        return map_tables(frame, self.on_table, T.StructType(fields))
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        time = self._numbers(table, TIME, "time")
+        event = time
+        if self.column is not None:
+            event = self._numbers(table, self.column, self.column)
+        last = (1 << (self.time_type.arrow.bit_width - 1)) - 1
+        if event.size and int(event.max()) > last - self.interval:
+            raise InvalidTimeError(
+                f"the time {self.time_type.decode(int(event.max()))!r} and the interval after it "
+                f"leave the range of times of type {self.time_type.name}; cast the times to a "
+                "wider type, or filter these rows out"
+            )
+        due = event + self.interval
+        table = table.append_column(self.name, pa.array(due))
+        if self.column is not None and (due <= time).any():
+            table = table.filter(pa.array(due > time))
+        return table
+
+    def _numbers(self, table: pa.Table, name: str, told: str) -> np.ndarray:
+        column = joined([table[name]])
+        if column.null_count:
+            raise InvalidTimeError(
+                f"{column.null_count} rows have no {told} (it is null): give every row one, or "
+                "filter these rows out"
+            )
+        return as_int64(column).to_numpy()
+
+
+class Waiting(Keyed):
+    """An arrangement of updates by the time at which they are due, that drops what was done."""
+
+    @property
+    def plain(self) -> bool:
+        return False  # nobody else finds the collection in it
+
+
+@dataclass(frozen=True)
+class DueKernel(ReplayKernel):
+    """What falls due in the interval, at the time at which it does.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Columns of the records.
+    sign : int
+        1 where records come then, -1 where they go.
+    """
+
+    names: tuple[str, ...]
+    sign: int
+    by_time = True
+
+    def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
+        return [self.names[i] for i in wanted]
+
+    def __call__(
+        self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
+    ) -> tuple[Changes, int]:
+        (side,) = sides
+        found = concat([*side.old, side.new.updates])
+        columns = dict(zip(side.names, side.layout.decode(found)))
+        diff = found.diffs()
+        if self.sign < 0:
+            if (diff == np.iinfo(np.int64).min).any():
+                raise DiffOverflowError(
+                    "a diff of -9223372036854775808 cannot be taken back within 64 bits"
+                )
+            diff = -diff
+        return ([columns[self.names[i]] for i in wanted], found.key64, diff), sum(map(len, side.old))
+
+
+def _waits(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Linear:
+    """The node with a column, its last one, that tells when something is due."""
+    name = unused("due", [*source.schema.names, *taken])
+    fields = [*source.schema.struct.fields, T.StructField(name, T.LongType(), False)]
+    stage = Due(name, interval, column, source.time_type)
+    also = frozenset() if column is None else frozenset([column])
+    return Linear(
+        "due", source, Schema(T.StructType(fields)), stage,
+        lambda wanted: (wanted - {name}) | also,
+    )
+
+
+def _falls_due(kind: str, source: Linear, sign: int) -> Reader:
+    *names, due = source.schema.names
+    waiting = Waiting("waiting", source, source.schema, None, (due,))
+    kernel = DueKernel(tuple(names), sign)
+    return Reader(kind, (waiting,), source.schema.only(names), kernel)
+
+
+def delay(source: Node, interval: int, taken: Sequence[str]) -> Reader:
+    """The node with each update of ``source`` so much later.
+
+    Parameters
+    ----------
+    source : Node
+    interval : int
+        As times are encoded.
+    taken : sequence of str
+        Names that no column may have.
+
+    Notes
+    -----
+    Source: timely-dataflow ``operators/core/feedback.rs`` and differential-dataflow ``delay``.
+    """
+    return _falls_due("delay", _waits(source, interval, None, taken), 1)
+
+
+def expire_after(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Concat:
+    """The node with the records of ``source`` until so long after their times, or after those in
+    a column. The parameters are those of `delay`."""
+    there = _waits(source, interval, column, taken)
+    gone = _falls_due("expire_after", there, -1)
+    if column is None:
+        return Concat((source, gone))
+    names = [(name, name) for name in source.schema.names]
+    return Concat((pick("unexpired", there, names), gone))
