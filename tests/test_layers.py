@@ -58,7 +58,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "plan program progress rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow discarding durable feeding hold input_session "
+        "background blame catalog clock coercion dataflow discarding durable feeding hold input_session "
         "inputs keyed_session opening outputs parts probe sink source staleness stepping stored "
         "tables telling whole_history".split()
     ),

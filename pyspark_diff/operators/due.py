@@ -13,7 +13,7 @@ batches are merged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
@@ -27,7 +27,7 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side, Stage
 from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.node import Concat, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.node import Concat, Input, Keyed, Linear, Node, Reader
 from pyspark_diff.spark.frames import map_tables
 from pyspark_diff.spark.schema import TIME, Schema, TimeType
 
@@ -84,6 +84,20 @@ class Due(Stage):
                 "filter these rows out"
             )
         return as_int64(column).to_numpy()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Clock(Input):
+    """Where the current time enters, as one record.
+
+    Parameters
+    ----------
+    every : int
+        The interval between its ticks, as times are encoded.
+    """
+
+    kind = "clock"
+    every: int = field(kw_only=True)
 
 
 class Waiting(Keyed):
