@@ -648,7 +648,7 @@ class Run:
             return
         assert self._discarded or frontier is not None or not new, "updates of what is complete"
         # What was discarded is taken back where it was.
-        behind = not all(time >= frontier for _, time, _ in new)
+        behind = bool(new) and (frontier is None or min(t for _, t, _ in new) < frontier)
         assert self._discarded or not behind, "updates behind the frontier"
         inputs = len(self.program.inputs)
         if output.node >= inputs and self.program.ops[output.node - inputs].name in KEYED:

@@ -64,7 +64,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise sliding tables".split()
+        "html join_plan joins keyed keys linear loops multiset reading row_wise sliding tables times".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

@@ -24,7 +24,6 @@ from pyspark_diff import (
     NotReadableError,
     ProgramChangedError,
     SchemaError,
-    StepError,
 )
 
 EXAMPLES = settings().max_examples
@@ -173,8 +172,8 @@ def sliding_programs(draw, **options):
     program = draw(programs(**options))
     count, later = len(program.inputs), (draw(INTERVALS), draw(INTERVALS))
     added = tuple(
-        Op(name, (draw(st.integers(0, count + number - 1)),), (interval,))
-        for number, (name, interval) in enumerate(zip(("delay", "expire_after"), later))
+        Op(name, (draw(st.sampled_from([0, of])),), (interval,))
+        for of, name, interval in zip((0, count), ("delay", "expire_after"), later)
     )
     first = st.sampled_from([0, count, count + 1, count + 1])
     ops = tuple(
@@ -300,11 +299,11 @@ def test_records_without_a_time_and_times_that_do_not_exist(spark, runner):
         source, session = flow.input("source", COLUMNS)
         source.expire_after(10, "at").keep()
         session.insert([(1, None)])
-        with pytest.raises(StepError, match="1 rows have no at .it is null.: give every row one"):
+        with pytest.raises(InvalidTimeError, match="1 rows have no at .it is null.: give every row one"):
             flow.advance_to(1)
         session.discard()
         session.insert([(1, 2**31 - 5)])
-        with pytest.raises(StepError, match="leave the range of times of type int"):
+        with pytest.raises(InvalidTimeError, match="leave the range of times of type int"):
             flow.advance_to(2)
 
 
@@ -351,7 +350,7 @@ def test_a_step_reads_what_falls_due_and_nothing_else(spark):
         flow.advance_to(1)
         for t in range(200, 210):
             flow.advance_to(t)
-            assert flow._state.report.rows_read == (101 if t == 200 else 1)
+            assert flow._state.report.rows_read == (100 if t == 200 else 1)
 
 
 # The clock.
@@ -410,8 +409,9 @@ def test_the_clock_has_the_last_tick(spark, data, every, stored, tmp_path_factor
     flow.advance_to(max(at) + 3)
     for t in range(max(at) + 3):
         assert accumulated(seen, t) == ticked(every, start, t), t
-    expected = accumulated(seen, max(at) + 2)
-    assert total((tuple(row), 1) for row in flow["now"].at().collect()) == expected
+    if max(at) + 2 >= start:
+        found = flow["now"].at().collect()
+        assert total((tuple(row), 1) for row in found) == accumulated(seen, max(at) + 2)
     flow.close()
 
 

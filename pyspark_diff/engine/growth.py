@@ -176,8 +176,8 @@ def _grown(
         elif node in late and isinstance(node, Reader):
             shared = [source for source in node.arranged if source not in late]
             for source in shared:
-                if not _alive(state, source):
-                    raise _GoneError(source)
+                if not _alive(state, source) or isinstance(source, Waiting):
+                    raise _GoneError(source)  # or it has dropped what was done
             read.update(dict.fromkeys(shared))
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:

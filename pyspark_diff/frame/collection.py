@@ -20,9 +20,10 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import Handle, Owner, handles_in
 from pyspark_diff.expressions.names import Entry, Resolver
+from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.node import Input, Node
+from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.spark.frames import template
 from pyspark_diff.spark.schema import (
     DIFF,
@@ -225,10 +226,11 @@ class Collection:
                 "or give both as a whole. A table that does not change goes beside a collection as "
                 "it is, without DiffFrame"
             )
-        if other.node.time_type != self.node.time_type:
+        ours, theirs = time_kind(self.node), time_kind(other.node)
+        if ours != theirs and not _is_constant(other.node):
             raise SchemaError(
-                f"the two collections have times of different types, {self.node.time_type.name} "
-                f"and {other.node.time_type.name}; cast one"
+                f"the two collections have times of different types, {ours.simpleString()} "
+                f"and {theirs.simpleString()}; cast one"
             )
 
     def matched(self, other: Collection, kind: str) -> Collection:
@@ -250,6 +252,13 @@ class Collection:
             f"{kind} needs the same columns on both sides; here ({self.node.schema.describe()}), "
             f"there ({other.node.schema.describe()})"
         )
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether a collection is there at all times, whatever these are."""
+    if isinstance(node, Input):
+        return isinstance(node, Constant)
+    return all(map(_is_constant, node.inputs))
 
 
 def _called(node: Node) -> str:

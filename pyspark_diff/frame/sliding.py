@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.due import delay, expire_after
+from pyspark_diff.operators.loop import time_scope
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,6 +125,11 @@ class SlidingMethods(Frame):
     def _interval(self, interval: Interval, what: str) -> int:
         """The interval as a number, where it may be waited for."""
         node = self._node
+        if time_scope(node) is not None:
+            raise SchemaError(
+                f"{what} goes by times that come one after the other, and those of this "
+                f"collection are structs: {time_kind(node).simpleString()}"
+            )
         if node.loop is not None:
             raise SchemaError(
                 f"{what} cannot be used in {node.loop.name}: what comes of it later would have to "
