@@ -23,7 +23,7 @@ from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.node import Constant, Input, Node
+from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import template
 from pyspark_diff.spark.schema import (
     DIFF,
@@ -227,7 +227,7 @@ class Collection:
                 "it is, without DiffFrame"
             )
         ours, theirs = time_kind(self.node), time_kind(other.node)
-        if ours != theirs and not _is_constant(other.node):
+        if ours != theirs:
             raise SchemaError(
                 f"the two collections have times of different types, {ours.simpleString()} "
                 f"and {theirs.simpleString()}; cast one"
@@ -252,13 +252,6 @@ class Collection:
             f"{kind} needs the same columns on both sides; here ({self.node.schema.describe()}), "
             f"there ({other.node.schema.describe()})"
         )
-
-
-def _is_constant(node: Node) -> bool:
-    """Whether a collection is there at all times, whatever these are."""
-    if isinstance(node, Input):
-        return isinstance(node, Constant)
-    return all(map(_is_constant, node.inputs))
 
 
 def _called(node: Node) -> str:

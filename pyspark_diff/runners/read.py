@@ -144,8 +144,10 @@ class Read:
         """Where keys are times, the updates under those of the interval, or under all before its
         end."""
         start, stop = 0, len(updates)
-        if self.lower is not None and not every:
-            start = int(np.searchsorted(updates.key64, self.lower))
+        if not every:
+            # Where all was complete before there is no beginning, and nothing is due any more.
+            lower = self.lower
+            start = stop if lower is None else int(np.searchsorted(updates.key64, lower))
         if self.upper is not None:
             stop = int(np.searchsorted(updates.key64, self.upper))
         return updates.between(start, max(start, stop))
