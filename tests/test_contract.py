@@ -44,6 +44,7 @@ from pyspark_diff.operators.consolidate import ConsolidateKernel
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel, Side, Stage
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.cross import SALTS, Replicate, Salt
+from pyspark_diff.operators.due import Due, DueKernel
 from pyspark_diff.operators.join import JoinKernel, Pad, SemijoinKernel
 from pyspark_diff.operators.linear import (
     DropNull,
@@ -55,7 +56,7 @@ from pyspark_diff.operators.linear import (
     Negate,
     Pick,
 )
-from pyspark_diff.operators.loop import Entering
+from pyspark_diff.operators.loop import Entering, Revealing
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
@@ -387,10 +388,12 @@ def classes_in(package: ModuleType, base: type) -> set[type]:
 #: Kernels that are no function of what they read at a time: they fold it, in order of time, over
 #: what they gave. `test_keyed_inputs` holds it to that.
 FOLDS = {UpsertKernel}
+#: Those that go by the time, and not only by what they read: `test_sliding` is about them.
+BY_TIME = {DueKernel}
 
 
 def test_every_kernel_and_every_stage_has_an_example():
-    assert classes_in(operators, Kernel) - FOLDS == set(KERNELS)
+    assert classes_in(operators, Kernel) - FOLDS - BY_TIME == set(KERNELS)
     assert classes_in(operators, Stage) == set(STAGES)
 
 
@@ -796,6 +799,8 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Within: lambda _: Within("n", "w", None),
     Beyond: lambda _: Beyond("n", "w", None, True),
     Near: lambda _: Near("n", "w", None),
+    Due: lambda _: Due("due", 3, None, TimeType(T.LongType())),
+    Revealing: lambda _: Revealing("n", 4),
 }
 
 

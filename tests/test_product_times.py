@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import Op, Program, columns_of, evaluate, normal, total
+from oracle import evaluate, normal, total
 from programs import build, formed, pool, programs
 from pyspark.sql import functions as F
 from test_iterate import looping
@@ -139,7 +139,8 @@ def test_three_changes_of_which_no_two_meet_where_all_do(spark):
     rows = [(1, (1, 1, 0), 1), (2, (2, 0, 0), 1), (3, (0, 2, 0), 1), (4, (0, 0, 1), 1)]
     frame = history(spark, rows, "v int", "struct<i: int, j: int, k: int>")
     least = frame.groupBy().agg(F.collect_list("v").alias("all"))
-    for time, expected in {(2, 2, 1): [1, 2, 3, 4], (2, 2, 0): [1, 2, 3], (1, 2, 1): [1, 3, 4]}.items():
+    expected_at = {(2, 2, 1): [1, 2, 3, 4], (2, 2, 0): [1, 2, 3], (1, 2, 1): [1, 3, 4]}
+    for time, expected in expected_at.items():
         ((found,),) = least.at(time).collect()
         assert sorted(found) == expected
 
@@ -158,10 +159,8 @@ def test_graphs(spark, rows):
     reached = graphs.bfs(edges, roots)
     found = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in reached.to_df().collect()]
     for time in product(range(5), repeat=2):
-        there = {(a, b) for a, b in (
-            record for record, n in accumulated([((a, b), t, d) for a, b, t, d in rows], time).items()
-            if n > 0
-        )}
+        now_there = accumulated([((a, b), t, d) for a, b, t, d in rows], time)
+        there = {edge for edge, n in now_there.items() if n > 0}
         distances, now, step = {0: 0}, {0}, 0
         while now:
             step += 1
@@ -183,9 +182,8 @@ def test_a_loop_of_several_variables(spark):
         even.set(beyond(odd).union(one).distinct())
         at_odd = odd.set(beyond(even).distinct())
     found = at_odd.leave()
-    assert [sorted(row.node for row in found.at(t).collect()) for t in [(0, 0), (0, 1), (2, 2)]] == [
-        [], [2], [2, 4]
-    ]
+    for time, expected in {(0, 0): [], (0, 1): [2], (2, 2): [2, 4]}.items():
+        assert sorted(row.node for row in found.at(time).collect()) == expected
     with pytest.raises(NotReadableError, match="this one is in none"):
         found.leave()
     with pytest.raises(NotReadableError, match="changes in each iteration"):
@@ -245,7 +243,7 @@ def test_negative_first_fields_are_times_like_others(spark):
 def test_what_is_asked_at_times_of_another_shape(spark):
     frame = history(spark, [(1, (0, 0), 1)], "k int")
     for time in (0, (0,), (0, 0, 0), "now", (0, "a")):
-        with pytest.raises(InvalidTimeError, match=r"give an integer for each field, such as \(3, 0\)"):
+        with pytest.raises(InvalidTimeError, match=r"for each field, such as \(3, 0\)"):
             frame.at(time)
 
 

@@ -113,7 +113,7 @@ def feeds(draw):
     steps, begin = [], 0
     for cut in cuts:
         # Some come before their time.
-        ready = [u for u in history if u[1] < cut + draw(st.sampled_from([0, 0, 3])) ]
+        ready = [u for u in history if u[1] < cut + draw(st.sampled_from([0, 0, 3]))]
         now = [u for u in ready if u[1] >= begin]
         history = [u for u in history if u not in now]
         steps.append((now, cut))
@@ -299,7 +299,7 @@ def test_records_without_a_time_and_times_that_do_not_exist(spark, runner):
         source, session = flow.input("source", COLUMNS)
         source.expire_after(10, "at").keep()
         session.insert([(1, None)])
-        with pytest.raises(InvalidTimeError, match="1 rows have no at .it is null.: give every row one"):
+        with pytest.raises(InvalidTimeError, match="1 rows have no at .it is null.: give"):
             flow.advance_to(1)
         session.discard()
         session.insert([(1, 2**31 - 5)])
@@ -316,7 +316,7 @@ def test_what_is_added_late_needs_the_times_of_what_came(spark):
         session.insert([(2, 4)])
         flow.advance_to(6)
         for made in (lambda: source.delay(3).keep(), lambda: source.expire_after(3).keep()):
-            with pytest.raises(NotReadableError, match=r"name a column with the time: expire_after"):
+            with pytest.raises(NotReadableError, match="name a column with the time: expire_af"):
                 made()
         late = source.expire_after(5, "at").keep()
         flow.advance_to(7)
@@ -450,7 +450,7 @@ def test_what_a_clock_cannot_be(spark):
             flow.clock("1 day", name="other", column="Time")
         with pytest.raises(NotReadableError, match="'clock' is a clock, which nobody feeds"):
             flow.session("clock")
-        with pytest.raises(InvalidTimeError, match=r"would tick \d+ times.*flow.clock.every, start="):
+        with pytest.raises(InvalidTimeError, match=r"tick \d+ times.*flow.clock.every, start="):
             flow.advance_to(datetime.datetime(2026, 3, 1))
 
 

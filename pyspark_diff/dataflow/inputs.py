@@ -89,7 +89,9 @@ class Inputs:
         )
         return KeyedSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
-    def new_clock(self, name: str, column: str, every: int, start: Any, state: State) -> ClockSession:
+    def new_clock(
+        self, name: str, column: str, every: int, start: Any, state: State
+    ) -> ClockSession:
         """A session for a clock, which is not among the inputs yet."""
         struct = T.StructType([T.StructField(column, self._time_type.kind)])
         parsed, begin = self._columns(name, struct, start, state)

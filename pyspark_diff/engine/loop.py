@@ -120,10 +120,10 @@ class Iteration:
             at = (*base, heapq.heappop(agenda))
             self._iterate(subgraph, at)
             for leave in subgraph.leaves:
-                feeds = self._feeds(leave.inputs[0], at)
+                found = self._feeds(leave.inputs[0], at)
                 for stage in leave.stages(at[-1]):
-                    feeds = tuple(feed.then(stage) for feed in feeds)
-                left[leave].extend(feeds)
+                    found = tuple(feed.then(stage) for feed in found)
+                left[leave].extend(found)
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)

@@ -27,8 +27,8 @@ from pyspark_diff.spark.version import check_session
 
 
 class DiffFrame(
-    LinearMethods, MultisetMethods, SlidingMethods, KeyedMethods, JoinMethods, LoopMethods, TableMethods,
-    PySparkMethods,
+    LinearMethods, MultisetMethods, SlidingMethods, KeyedMethods, JoinMethods, LoopMethods,
+    TableMethods, PySparkMethods,
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 

@@ -23,7 +23,9 @@ from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.times import coordinate, time_columns, time_kind
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import time_scope, without_times
+from pyspark_diff.operators.node import Input
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import DIFF, TIME
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -349,17 +351,21 @@ class ReadMethods(Frame):
         """`at`, where times are structs."""
         source, kind = self._collection, time_kind(self._node)
         assert isinstance(kind, T.StructType)
-        first, rest = None, ()
-        if time is not None:
-            first, *rest = coordinate(time, kind)
+        last = () if time is None else coordinate(time, kind)
         updates = self._in_fields().to_df()
         names = self._fields()
-        for name, last in zip(names, rest):
-            updates = updates.where(column(name) <= last)
+        for name, part in zip(names, last[1:]):
+            updates = updates.where(column(name) <= part)
         # What is left is in order of the first field.
-        left = updates.drop(*names)
-        whole = type(self)(left, source.time_name, source.diff_name)  # type: ignore[call-arg]
-        return self._with_user_names(whole.at(first, allow_negative=allow_negative))
+        left = updates.drop(*names).withColumnsRenamed({
+            source.time_name: TIME, source.diff_name: DIFF
+        })
+        schema, first = self._node.schema, self._node.time_type
+        node = Input(schema, first, "updates", left, local=left.isLocal())
+        whole = self._wrap(replace(source, node=node, resolver=Resolver.plain(schema.names)))
+        return self._with_user_names(
+            whole.at(last[0] if last else None, allow_negative=allow_negative)
+        )
 
     def _running(self) -> BaseDataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""

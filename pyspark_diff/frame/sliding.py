@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.times import time_kind
-from pyspark_diff.operators.due import delay, expire_after
+from pyspark_diff.operators.due import due, falls_due
+from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.operators.node import Concat, Node
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,8 +89,14 @@ class SlidingMethods(Frame):
                     f"expire_after: the column {column!r} is of type {kind.simpleString()} and the "
                     f"times of type {wanted.name}; cast it"
                 )
-        taken = (source.time_name, source.diff_name)
-        return self._derived(expire_after(source.node, length, internal, taken), same=True)
+        there = due(source.node, length, internal, (source.time_name, source.diff_name))
+        gone = falls_due("expire_after", there, -1)
+        came: Node = source.node
+        if internal is not None:
+            # What comes too late is left out on the way.
+            names = [(name, name) for name in source.node.schema.names]
+            came = pick("unexpired", there, names)
+        return self._derived(Concat((came, gone)), same=True)
 
     def delay(self, interval: Interval) -> Self:
         """The collection as it was ``interval`` before: each update comes that much later.
@@ -119,8 +127,8 @@ class SlidingMethods(Frame):
         """
         source = self._collection
         length = self._interval(interval, "delay")
-        node = delay(source.node, length, (source.time_name, source.diff_name))
-        return self._derived(node, same=True)
+        there = due(source.node, length, None, (source.time_name, source.diff_name))
+        return self._derived(falls_due("delay", there, 1), same=True)
 
     def _interval(self, interval: Interval, what: str) -> int:
         """The interval as a number, where it may be waited for."""

@@ -29,6 +29,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.frame.times import time_kind
 from pyspark_diff.graphs.neighbours import ends
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import meant_by
@@ -151,8 +152,8 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
 
 def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
     """A static frame of ids that are given one by one."""
-    kind, time = edges.schema["src"].dataType, edges._node.time_type.kind
-    if edges._collection.flow is None and not isinstance(time, T.IntegralType):
+    kind, time = edges.schema["src"].dataType, time_kind(edges._node)
+    if not _is_beside(edges) and not isinstance(time, T.IntegralType):
         raise SchemaError(
             f"{what} are given as a list, which is there from time 0 on, and times of this graph "
             f"are of type {time.simpleString()}: give a frame with the columns 'node', 'time' and "
@@ -166,9 +167,16 @@ def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
             f"{what} must have ids of the type of the edges' ends, which is "
             f"{kind.simpleString()}: {error}"
         ) from error
-    if edges._collection.flow is not None:
+    if _is_beside(edges):
         return found
     return found.withColumns({"time": F.lit(0).cast(time), "diff": F.lit(1)})
+
+
+def _is_beside(frame: DiffFrame) -> bool:
+    """Whether a static table beside a collection is a constant: else it is a history that has all
+    at time 0."""
+    times = time_kind(frame._node)
+    return frame._collection.flow is not None or isinstance(times, T.StructType)
 
 
 def at_least_one(value: Any, name: str) -> int:
@@ -202,7 +210,7 @@ def _columns(
         )
     if isinstance(table, DiffFrame):
         return table.select(*names)
-    if isinstance(beside, DiffFrame) and beside._collection.flow is not None:
+    if isinstance(beside, DiffFrame) and _is_beside(beside):
         return beside._lifted(table).select(*names)
     wanted = [column(name) for name in names]
     if all(meant_by(name, table.columns, spark) for name in ("time", "diff")):

@@ -24,10 +24,9 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import DiffOverflowError, InvalidTimeError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.updates import concat, joined
+from pyspark_diff.kernels.updates import Int64, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side, Stage
-from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.node import Concat, Input, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.node import Input, Keyed, Linear, Node, Reader
 from pyspark_diff.spark.frames import map_tables
 from pyspark_diff.spark.schema import TIME, Schema, TimeType
 
@@ -59,10 +58,9 @@ class Due(Stage):
         return map_tables(frame, self.on_table, T.StructType(fields))
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        time = self._numbers(table, TIME, "time")
-        event = time
+        time = event = _numbers(table[TIME], "time")
         if self.column is not None:
-            event = self._numbers(table, self.column, self.column)
+            event = _numbers(table[self.column], self.column)
         last = (1 << (self.time_type.arrow.bit_width - 1)) - 1
         if event.size and int(event.max()) > last - self.interval:
             raise InvalidTimeError(
@@ -76,14 +74,16 @@ class Due(Stage):
             table = table.filter(pa.array(due > time))
         return table
 
-    def _numbers(self, table: pa.Table, name: str, told: str) -> np.ndarray:
-        column = joined([table[name]])
-        if column.null_count:
-            raise InvalidTimeError(
-                f"{column.null_count} rows have no {told} (it is null): give every row one, or "
-                "filter these rows out"
-            )
-        return as_int64(column).to_numpy()
+
+def _numbers(column: pa.ChunkedArray, name: str) -> Int64:
+    """Times as numbers."""
+    if column.null_count:
+        raise InvalidTimeError(
+            f"{column.null_count} rows have no {name} (it is null): give every row one, or filter "
+            "these rows out"
+        )
+    found: Int64 = as_int64(joined([column])).to_numpy()
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,11 +140,23 @@ class DueKernel(ReplayKernel):
                     "a diff of -9223372036854775808 cannot be taken back within 64 bits"
                 )
             diff = -diff
-        return ([columns[self.names[i]] for i in wanted], found.key64, diff), sum(map(len, side.old))
+        records = [columns[self.names[i]] for i in wanted]
+        return (records, found.key64, diff), sum(map(len, side.old))
 
 
-def _waits(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Linear:
-    """The node with a column, its last one, that tells when something is due."""
+def due(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Linear:
+    """The node with a column, its last one, that tells when something is due.
+
+    Parameters
+    ----------
+    source : Node
+    interval : int
+        As times are encoded.
+    column : str or None
+        So long after the event time in this column, and not after the time of an update.
+    taken : sequence of str
+        Names that no column may have.
+    """
     name = unused("due", [*source.schema.names, *taken])
     fields = [*source.schema.struct.fields, T.StructField(name, T.LongType(), False)]
     stage = Due(name, interval, column, source.time_type)
@@ -155,37 +167,21 @@ def _waits(source: Node, interval: int, column: str | None, taken: Sequence[str]
     )
 
 
-def _falls_due(kind: str, source: Linear, sign: int) -> Reader:
-    *names, due = source.schema.names
-    waiting = Waiting("waiting", source, source.schema, None, (due,))
-    kernel = DueKernel(tuple(names), sign)
-    return Reader(kind, (waiting,), source.schema.only(names), kernel)
-
-
-def delay(source: Node, interval: int, taken: Sequence[str]) -> Reader:
-    """The node with each update of ``source`` so much later.
+def falls_due(kind: str, source: Linear, sign: int) -> Reader:
+    """The node with the updates of `due`, without that column, at the times in it.
 
     Parameters
     ----------
-    source : Node
-    interval : int
-        As times are encoded.
-    taken : sequence of str
-        Names that no column may have.
+    kind : str
+    source : Linear
+    sign : int
+        1 where records come then, -1 where they go.
 
     Notes
     -----
-    Source: timely-dataflow ``operators/core/feedback.rs`` and differential-dataflow ``delay``.
+    Source: differential-dataflow ``Collection::delay``, whose updates wait in the operator too.
     """
-    return _falls_due("delay", _waits(source, interval, None, taken), 1)
-
-
-def expire_after(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Concat:
-    """The node with the records of ``source`` until so long after their times, or after those in
-    a column. The parameters are those of `delay`."""
-    there = _waits(source, interval, column, taken)
-    gone = _falls_due("expire_after", there, -1)
-    if column is None:
-        return Concat((source, gone))
-    names = [(name, name) for name in source.schema.names]
-    return Concat((pick("unexpired", there, names), gone))
+    *names, when = source.schema.names
+    waiting = Waiting("waiting", source, source.schema, None, (when,))
+    kernel = DueKernel(tuple(names), sign)
+    return Reader(kind, (waiting,), source.schema.only(names), kernel)
