@@ -235,14 +235,34 @@ def aggregate_type(function: str, kinds: list[str]) -> str:
     return f"array<{kinds[0]}>" if function[:7] == "collect" else kinds[0]
 
 
-def evaluate(program: Program, inputs: list[Collection]) -> list[Collection]:
-    """Each node's collection at the time at which the inputs stand as given."""
+def evaluate(
+    program: Program, inputs: list[Collection],
+    earlier: Callable[[int], list[Collection]] | None = None,
+) -> list[Collection]:
+    """Each node's collection at the time at which the inputs stand as given; ``earlier`` tells them
+    some time before, where there are operators that want to know."""
     columns = columns_of(program)
     nodes = list(inputs)
     for op in program.ops:
+        if op.name in ("delay", "expire_after"):
+            assert earlier is not None
+            (of,), (interval,) = op.of, op.args
+            before = Program(program.inputs, program.ops[:len(nodes) - len(inputs)], ())
+            then = evaluate(before, *_at(earlier, interval))[of]
+            gone = ((record, -n) for record, n in then.items())
+            left = total([*nodes[of].items(), *gone])
+            nodes.append(then if op.name == "delay" else left)
+            continue
         names = [[name for name, _ in columns[i]] for i in (*op.of, len(nodes))]
         nodes.append(_evaluate(op, [nodes[i] for i in op.of], names[:-1], names[-1]))
     return nodes
+
+
+def _at(
+    earlier: Callable[[int], list[Collection]], interval: int
+) -> tuple[list[Collection], Callable[[int], list[Collection]]]:
+    """The inputs some time before, and before that."""
+    return earlier(interval), lambda more: earlier(interval + more)
 
 
 def enters(record: Record) -> int:

@@ -648,7 +648,7 @@ class Run:
             return
         assert self._discarded or frontier is not None or not new, "updates of what is complete"
         # What was discarded is taken back where it was.
-        behind = not all(time >= frontier for _, time, _ in new)
+        behind = bool(new) and (frontier is None or min(t for _, t, _ in new) < frontier)
         assert self._discarded or not behind, "updates behind the frontier"
         inputs = len(self.program.inputs)
         if output.node >= inputs and self.program.ops[output.node - inputs].name in KEYED:
@@ -662,14 +662,18 @@ class Run:
         """All times below a frontier at which anything may change, and the last one."""
         seen = [update for output in self.outputs for update in output.seen]
         found = {time for updates in (*self.history, seen) for _, time, _ in updates}
+        later = [op.args[0] for op in self.program.ops if op.name in ("delay", "expire_after")]
+        found |= {time + interval for time in found for interval in later}
         found |= {0, max(found, default=0) + 1 if frontier is None else frontier - 1}
         return sorted(t for t in found if t >= 0 and (frontier is None or t < frontier))
 
     def expected(self, node: int, time: int) -> Any:
         """The oracle's answer."""
         if time not in self._expected:
-            now = [accumulate(updates, time) for updates in self.history]
-            self._expected[time] = evaluate(self.program, now)
+            def before(interval: int) -> list[Any]:
+                return [accumulate(updates, time - interval) for updates in self.history]
+
+            self._expected[time] = evaluate(self.program, before(0), before)
         return self._expected[time][node]
 
     def check(self) -> None:

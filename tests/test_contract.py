@@ -47,6 +47,7 @@ from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.blocks import OfInterval, OfValue
 from pyspark_diff.operators.codes import Codes
 from pyspark_diff.operators.cross import SALTS, Replicate, Salt
+from pyspark_diff.operators.due import Due, DueKernel
 from pyspark_diff.operators.join import JoinKernel, Pad, SemijoinKernel
 from pyspark_diff.operators.linear import (
     DropNull,
@@ -58,7 +59,7 @@ from pyspark_diff.operators.linear import (
     Negate,
     Pick,
 )
-from pyspark_diff.operators.loop import Entering
+from pyspark_diff.operators.loop import Entering, Revealing
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
@@ -434,10 +435,12 @@ def classes_in(package: ModuleType, base: type) -> set[type]:
 #: Kernels that are no function of what they read at a time: they fold it, in order of time, over
 #: what they gave. `test_keyed_inputs` holds it to that.
 FOLDS = {UpsertKernel}
+#: Those that go by the time, and not only by what they read: `test_sliding` is about them.
+BY_TIME = {DueKernel}
 
 
 def test_every_kernel_and_every_stage_has_an_example():
-    assert classes_in(operators, Kernel) - FOLDS == set(KERNELS)
+    assert classes_in(operators, Kernel) - FOLDS - BY_TIME == set(KERNELS)
     assert classes_in(operators, Stage) == set(STAGES)
 
 
@@ -846,6 +849,8 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Codes: lambda _: Codes("w"),
     OfValue: lambda _: OfValue("n", None, "w"),
     OfInterval: lambda _: OfInterval("n", 3, "w", "w"),
+    Due: lambda _: Due("due", 3, None, TimeType(T.LongType())),
+    Revealing: lambda _: Revealing("n", 4),
 }
 
 

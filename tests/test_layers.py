@@ -48,8 +48,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "
-        "imported inspect join linear loop node projection ranges reduce threshold top_k twice "
-        "upsert window".split()
+        "due imported inspect join linear loop node projection ranges reduce threshold top_k "
+        "twice upsert window".split()
     ),
     "runners": frozenset(
         "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
@@ -60,14 +60,14 @@ ROOMS: dict[str, frozenset[str]] = {
         "plan program progress rewind state step subgraph traces".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog coercion dataflow discarding durable feeding hold input_session "
-        "inputs keyed_session opening outputs parts probe sink source staleness stepping stored "
-        "tables telling whole_history".split()
+        "background blame catalog clock coercion dataflow discarding durable feeding hold "
+        "input_session inputs keyed_session opening outputs parts probe sink source staleness "
+        "stepping stored tables telling whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
         "diffframe grouped html join_plan joins keyed keys linear loops multiset reading row_wise "
-        "tables windows".split()
+        "sliding tables times windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

@@ -168,6 +168,15 @@ class FeedingMethods(SteppingMethods):
             self._add_session(session)
         return found, session
 
+    def _add_clock(self, name: str, column: str, every: Any, start: Any) -> Node:
+        length = self.time_type.interval(every, "clock")
+        with self._lock:
+            self._check_open()
+            session = self._inputs.new_clock(name, column, length, start, self._state)
+            self._add_session(session)
+            self._keep(session._node)  # one record, for what is added later
+            return session._node
+
     def _add_keyed_input(
         self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
     ) -> tuple[Reader, KeyedSession]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.clock import ClockSession
 from pyspark_diff.dataflow.input_session import BaseSession, Discard, InputSession, check_name
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.engine.graph import Graph
@@ -21,6 +22,7 @@ from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.errors import SchemaError, TimeRegressionError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.layout import from_int64
+from pyspark_diff.operators.due import Clock
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.operators.upsert import changes_input
 from pyspark_diff.runners.feed import UpdateRows
@@ -87,6 +89,15 @@ class Inputs:
         )
         return KeyedSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
+    def new_clock(
+        self, name: str, column: str, every: int, start: Any, state: State
+    ) -> ClockSession:
+        """A session for a clock, which is not among the inputs yet."""
+        struct = T.StructType([T.StructField(column, self._time_type.kind)])
+        parsed, begin = self._columns(name, struct, start, state)
+        node = Clock(parsed, self._time_type, name, every=every)
+        return ClockSession(node, self._spark, *self._time_and_diff, begin, self._discard)
+
     def _columns(
         self, name: str, schema: str | T.StructType, start: Any, state: State
     ) -> tuple[Schema, int]:
@@ -113,6 +124,10 @@ class Inputs:
     def nodes(self) -> list[Node]:
         """Their nodes, in the order in which they came."""
         return list(self._sessions)
+
+    def fed(self) -> list[Node]:
+        """The nodes of those that are given anything from outside."""
+        return [n for n, s in self._sessions.items() if not isinstance(s, ClockSession)]
 
     def sessions(self) -> ValuesView[BaseSession]:
         """All sessions, in the order in which they came."""
@@ -159,6 +174,17 @@ class Inputs:
         for session in self.sessions():
             session._hand_over(frontier)
 
+    def _tick(self) -> None:
+        """Let clocks go on to where all others have got to that are open."""
+        clocks = [s for s in self._sessions.values() if isinstance(s, ClockSession)]
+        if not clocks:
+            return
+        others = [s for s in self._sessions.values() if not isinstance(s, ClockSession)]
+        frontiers = (session._content.frontier for session in others)
+        now = meet_all(frontier for frontier in frontiers if not frontier.is_empty)
+        for clock in clocks if not now.is_empty else ():
+            clock._hand_over(now)
+
     def latest(self) -> int | None:
         """The time of the one that is furthest of those that are open; None if none is."""
         return max((at for s in self.sessions() if (at := s._at()) is not None), default=None)
@@ -175,6 +201,7 @@ class Inputs:
             held = session._content
             if held.capability is not held.frontier or held.waiting or held.rows:
                 session._hand_over()
+        self._tick()
 
     def given(
         self, graph: Graph, state: State
@@ -241,6 +268,9 @@ class Inputs:
                     at = at.join(now)
                 self.begins[node] = frontiers[node] = at
             session._go_on(at)
+            if isinstance(session, ClockSession):
+                runs = None if state.graph is None else state.graph.lowered.get(node)
+                session._go_on_after(runs in state.given)
             if isinstance(session, KeyedSession):
                 session._next = max(session._next, numbers.get(session.name, 0))
         return frontiers

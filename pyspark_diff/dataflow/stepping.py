@@ -225,8 +225,9 @@ class SteppingMethods(Parts):
         """
         self._check_outside("discard")
         with self._lock:
-            found = self._take_back(self._inputs.nodes(), None, waiting)
-            return {name: found[node] for node, name in self._inputs.names().items()}
+            found = self._take_back(self._inputs.fed(), None, waiting)
+            names = self._inputs.names()
+            return {names[node]: dropped for node, dropped in found.items()}
 
     def progress(self) -> Progress:
         """How far the step that runs is, or the last one if none does. Any thread may ask.

@@ -25,6 +25,7 @@ from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
 from pyspark_diff.kernels.coordinates import pack
+from pyspark_diff.operators.due import Waiting
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
@@ -41,6 +42,7 @@ from pyspark_diff.runners.work import (
     Work,
     files_of,
     merge_together,
+    still_due,
     write_file,
 )
 from pyspark_diff.spark.bridge import JobLabel
@@ -505,7 +507,10 @@ class StepContext:
         wanted: list[tuple[Arranged, Sequence[Batch], int | None]] = []
         for node, (trace, fences) in traces.items():
             self.traces[node] = trace
-            for first, stop in reversed(trace.due(fences)):
+            due_now = trace.due(fences)
+            if isinstance(node, Waiting):
+                due_now = trace.due(fences, partial(_still_due, since=trace.since.bound))
+            for first, stop in reversed(due_now):
                 batches = trace.batches[first:stop]
                 if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
                     continue
@@ -529,10 +534,10 @@ class StepContext:
             rows = sum(batch.rows for batch in batches)
             self.report.rows_merged += rows
             few, directory = self.settings.few(rows), self.directory_of(node)
-            buckets = self.settings.buckets
+            buckets, by_time = self.settings.buckets, isinstance(node, Waiting)
             if few and rows < self.settings.piece_rows and buckets > 1 and not apart(rows, buckets):
                 layout = self.graph.form(node).layout
-                whole = merge_together(batches, directory, since, layout, buckets)
+                whole = merge_together(batches, directory, since, layout, buckets, by_time)
                 self.written.extend(file.path for files in whole.values() for file in files)
                 found.append(whole)
                 continue
@@ -542,7 +547,7 @@ class StepContext:
                 all_ = [file.path for batch in batches for file in batch.files.get(bucket, ())]
                 if every or len(all_) > len(files):
                     several[bucket] = all_
-            merge = Merge(several, directory, since, self.settings.piece_rows)
+            merge = Merge(several, directory, since, self.settings.piece_rows, by_time)
             if several and not few:
                 by_spark.append((len(found), merge))
             found.append(self._over(merged, self.local.merge(merge) if several and few else {}))
@@ -580,3 +585,8 @@ def _within(trace: Trace, since: Antichain, upper: Antichain) -> int | None:
     if at is None or until is None or begin is None:
         return at
     return min(at, max(until - 1, begin))
+
+
+def _still_due(batch: Batch, since: int | None) -> int:
+    """How many rows of a batch are under times that have not passed."""
+    return sum(len(still_due(storage.open_updates(path), since)) for _, path in batch.opened())

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark_diff.engine.description import Description, described, digest_of, rows_of
 from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph, order_of
+from pyspark_diff.operators.due import Clock
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import EnterAt, Variable
 from pyspark_diff.operators.node import Arranged, Constant, Input, Keyed, Linear, Node, Reader
@@ -146,6 +147,8 @@ def _own(node: Node, rows: bool) -> tuple[Mapping[str, str], tuple[str, ...]]:
     elif isinstance(node, Input):
         found["name"] = node.name
         found["frame"] = node.frame is not None
+    if isinstance(node, Clock):
+        found["interval"] = node.every
     if isinstance(node, Linear):
         found.update(_parameters(node.stage))
     if isinstance(node, Arranged):

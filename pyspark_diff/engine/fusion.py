@@ -106,6 +106,8 @@ class Fusion:
             visits.emitted[node] = (Feed(rows),)
 
     def _reading(self, visits: Visits, node: Reader) -> Reading | None:
+        if node.kernel.by_time:
+            return None  # what falls due is in other buckets too
         made = visits.made
         places = {place: made[s] for place, s in enumerate(node.arranged) if s in made}
         if not places or not all(s in made or visits.stands(s) for s in node.arranged):

@@ -67,9 +67,11 @@ class Part:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether there is neither a loop among them nor a constant."""
+        """Whether there is no loop among them, no constant, and nothing that falls due by itself.
+        """
         return not any(isinstance(item, Subgraph) for _, item in self.items) and not any(
-            isinstance(node, Constant) for node in self.inputs
+            isinstance(node, Constant) or isinstance(node, Reader) and node.kernel.by_time
+            for node in self.nodes
         )
 
 

@@ -18,6 +18,7 @@ from pyspark_diff.engine.lowering import Standing
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.operators.due import Due, Waiting
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Expression, MapInArrow, MapInPandas
@@ -175,8 +176,8 @@ def _grown(
         elif node in late and isinstance(node, Reader):
             shared = [source for source in node.arranged if source not in late]
             for source in shared:
-                if not _alive(state, source):
-                    raise _GoneError(source)
+                if not _alive(state, source) or isinstance(source, Waiting):
+                    raise _GoneError(source)  # or it has dropped what was done
             read.update(dict.fromkeys(shared))
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
@@ -188,6 +189,13 @@ def _grown(
     if any(state.traces[base].since != state.traces[base].lower for base in read):
         stages = [node.stage for node in late if isinstance(node, Linear)]
         stages += [stage for found in pasts.values() for past in found for stage in past.chain]
+        if any(isinstance(stage, Due) and stage.column is None for stage in stages):
+            raise NotReadableError(
+                "delay, and expire_after without a column, go by when each record came, and the "
+                "times of what has been processed are no longer known one by one; add it before "
+                "the first step, name a column with the time: expire_after(interval, column), or "
+                "keep all times: Dataflow(keep_history=True)"
+            )
         if any(isinstance(s, _SEEING) and not s.keeps_time_and_diff for s in stages):
             raise NotReadableError(
                 "transform, mapInPandas and mapInArrow may look at the times of updates, and those "
@@ -224,7 +232,7 @@ def _holds(node: Node) -> Node | None:
     if node.loop is not None:
         return None
     if isinstance(node, Keyed) and node.kernel is None and node.diff_columns is None:
-        return node.inputs[0]
+        return None if isinstance(node, Waiting) else node.inputs[0]
     return node if isinstance(node, Reader) and node.keeps else None
 
 

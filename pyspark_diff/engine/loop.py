@@ -24,7 +24,7 @@ from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
-from pyspark_diff.errors import SchemaError, StalledError
+from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import Updates, joined, spread
@@ -120,7 +120,10 @@ class Iteration:
             at = (*base, heapq.heappop(agenda))
             self._iterate(subgraph, at)
             for leave in subgraph.leaves:
-                left[leave].extend(self._feeds(leave.inputs[0], at))
+                found = self._feeds(leave.inputs[0], at)
+                for stage in leave.stages(at[-1]):
+                    found = tuple(feed.then(stage) for feed in found)
+                left[leave].extend(found)
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
@@ -229,10 +232,7 @@ class Iteration:
             made = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
             found = [made.within(t)[node.at] for t in self.step.local.tables(made)]
             if any(column.null_count for column in found):
-                raise SchemaError(
-                    f"enter_at: a record of {node.loop.name} has no iteration to enter at: it is "
-                    "null"
-                )
+                raise node.loop.no_entry(None)
             numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in found)]
             for number, rows in zip(*node.iterations(np.concatenate(numbers))):
                 # Of all the rows that are read so many count.

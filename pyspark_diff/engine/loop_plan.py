@@ -14,7 +14,7 @@ from pyspark_diff.kernels.key_replay import BOTH, LEAST, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
-from pyspark_diff.operators.loop import Enter, EnterAt, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, TimeScope, Variable
 from pyspark_diff.operators.node import Arranged, Concat, Keyed, Linear, Node, Reader
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.operators.top_k import TopKKernel
@@ -44,6 +44,8 @@ def planned(
     subgraph: Subgraph, wanted: Mapping[Node, frozenset[str]], sinks: Collection[Node]
 ) -> Planned | None:
     """The form of a loop on numbers; None where it has none."""
+    if isinstance(subgraph.loop, TimeScope):
+        return None
     if subgraph.loop.depth != 1 or any(node in sinks for node in subgraph.nodes()):
         return None
     stages: dict[Node, OnNumbers] = {}

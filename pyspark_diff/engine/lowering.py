@@ -250,7 +250,7 @@ def entered(program: Program, standing: Standing = Standing()) -> Lowered:
         return known[at]
 
     def enter(node: Node, inputs: Sequence[Node]) -> Node:
-        if isinstance(node, (Leave, Reader)):
+        if isinstance(node, (Enter, Leave, Reader)):
             return node.over(inputs)
         return node.over([within(node.loop, source) for source in inputs])
 

@@ -310,6 +310,7 @@ class Step:
         rows = sum(view.rows for view in read.views)
         if read.kernel.visits_all:
             rows += context.trace(node, lower).rows
+        rows += sum(read.due_rows.values())
         results, rest = context.read(node, read, rows)
         context.emit(node, results, upper, rest.get(0, ()))
         if node.keeps:

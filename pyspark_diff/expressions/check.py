@@ -22,6 +22,13 @@ _ROW_WISE = frozenset(
 )
 
 
+#: What is meant by the time of day, in a collection.
+_CLOCK = (
+    ". For records of the last seven days write frame.expire_after(\"7 days\", column), and for "
+    "the current time as a collection, to join with, flow.clock(\"1 day\")"
+)
+
+
 def check_deterministic(frame: DataFrame) -> None:
     """Refuse expressions whose value may differ between an insertion and its retraction.
 
@@ -34,8 +41,13 @@ def check_deterministic(frame: DataFrame) -> None:
         raise NonDeterministicError(
             f"{', '.join(unstable)} may give another value when a row is retracted than it gave "
             "when the row was inserted, so the two would not cancel; compute the value before the "
-            "rows enter the collection"
+            "rows enter the collection" + (_CLOCK if any(map(_is_clock, unstable)) else "")
         )
+
+
+def _is_clock(name: str) -> bool:
+    """Whether an expression is the time of day."""
+    return name.startswith(("current_", "now", "localtimestamp"))
 
 
 def check_row_wise(frame: DataFrame, what: str) -> None:

@@ -20,6 +20,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import Handle, Owner, handles_in
 from pyspark_diff.expressions.names import Entry, Resolver
+from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
@@ -225,10 +226,11 @@ class Collection:
                 "or give both as a whole. A table that does not change goes beside a collection as "
                 "it is, without DiffFrame"
             )
-        if other.node.time_type != self.node.time_type:
+        ours, theirs = time_kind(self.node), time_kind(other.node)
+        if ours != theirs:
             raise SchemaError(
-                f"the two collections have times of different types, {self.node.time_type.name} "
-                f"and {other.node.time_type.name}; cast one"
+                f"the two collections have times of different types, {ours.simpleString()} "
+                f"and {theirs.simpleString()}; cast one"
             )
 
     def matched(self, other: Collection, kind: str) -> Collection:

@@ -10,7 +10,7 @@ constant, and is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pandas as pd
@@ -24,6 +24,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.operators.loop import Enter, time_scope
 from pyspark_diff.operators.node import Constant
 from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
@@ -115,10 +116,13 @@ def beside(collection: Collection, data: object) -> Collection:
             "frame that has time and diff columns with DiffFrame(df)"
         )
     collection.check_open()
-    return constant(data, Setting(
+    found = constant(data, Setting(
         collection.flow, collection.spark, collection.node.time_type, collection.time_name,
         collection.diff_name,
     ))
+    scope = time_scope(collection.node)
+    # Where times are structs, it is there from the first of all their fields on.
+    return found if scope is None else replace(found, node=Enter(scope, found.node))
 
 
 def _check_names(names: tuple[str, ...], setting: Setting) -> None:

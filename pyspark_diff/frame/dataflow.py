@@ -21,6 +21,7 @@ from pyspark_diff.frame.constants import Setting, constant
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
+from pyspark_diff.frame.sliding import Interval
 from pyspark_diff.operators.node import Node, Reader
 from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
@@ -213,7 +214,11 @@ class Dataflow(BaseDataflow):
             names = ", ".join(map(repr, found)) or "none"
             raise NotReadableError(f"there is no input {name!r}; the inputs are {names}")
         session = found[name]
-        assert isinstance(session, (InputSession, KeyedSession))  # there are no others
+        if not isinstance(session, (InputSession, KeyedSession)):
+            raise NotReadableError(
+                f"{name!r} is a clock, which nobody feeds: it goes on with the other inputs, and "
+                "with advance_to of the dataflow"
+            )
         return session
 
     @overload
@@ -333,6 +338,64 @@ class Dataflow(BaseDataflow):
         """
         self._check_open()
         return self._frame_of(self._sources.late(name))
+
+    def clock(
+        self, every: Interval, *, name: str = "clock", column: str = "now", start: Any = None
+    ) -> DiffFrame:
+        """The current time, as a collection of one record: the last tick up to then.
+
+        What depends on the time of day is a join with it, and is kept up to date as anything else:
+        the time is that of the data, up to where the inputs have advanced, and not that of the
+        machine.
+
+        Parameters
+        ----------
+        every : int, timedelta or str
+            The interval between two ticks, as of `DiffFrame.expire_after`. Ticks are its multiples,
+            from zero or the epoch on. What is made of the clock changes at each of them.
+        name : str
+            As inputs have one.
+        column : str
+            What its column is called.
+        start : int, date or datetime, optional
+            When it begins; before, there is no record. Where the inputs do, if not given.
+
+        Returns
+        -------
+        DiffFrame
+
+        Raises
+        ------
+        InvalidTimeError
+            If ``every`` is no interval of these times; or when inputs advance, if that would be
+            more than ten million ticks.
+
+        Notes
+        -----
+        It goes on with the least of the frontiers of the inputs that are open, and with
+        `advance_to`. Where all are closed it stays, as there is always a later time.
+
+        What only leaves when it has become old needs no clock: see `DiffFrame.expire_after`, which
+        costs what leaves, and not a look at each record at each tick.
+
+        Examples
+        --------
+        >>> from datetime import date
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark, time_type="date") as flow:
+        ...     bills, bills_in = flow.input("bills", "id int, due date", start=date(2026, 3, 1))
+        ...     today = flow.clock("1 day", start=date(2026, 3, 1))
+        ...     late = bills.join(today).selectExpr("id", "datediff(now, due) AS days")
+        ...     late = late.where("days > 0").keep()
+        ...     bills_in.insert([(1, date(2026, 3, 2)), (2, date(2026, 3, 9))])
+        ...     for day in (3, 6):
+        ...         _ = flow.advance_to(date(2026, 3, day))
+        ...         print(late.at().collect())
+        []
+        [Row(id=1, days=3)]
+        """
+        found = self._frame_of(self._add_clock(name, column, every, start))
+        return found.hint("broadcast")  # one record goes beside all others
 
     def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
         """A collection that never changes: some rows, there at all times.

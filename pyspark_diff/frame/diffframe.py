@@ -17,16 +17,19 @@ from pyspark_diff.frame.keyed import KeyedMethods
 from pyspark_diff.frame.linear import LinearMethods
 from pyspark_diff.frame.loops import LoopMethods
 from pyspark_diff.frame.multiset import MultisetMethods
+from pyspark_diff.frame.sliding import SlidingMethods
 from pyspark_diff.frame.tables import TableMethods
-from pyspark_diff.operators.node import Input
+from pyspark_diff.frame.times import first_type, time_columns, time_kind
+from pyspark_diff.operators.loop import with_times
+from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, meant_by
 from pyspark_diff.spark.version import check_session
 
 
 class DiffFrame(
-    LinearMethods, MultisetMethods, KeyedMethods, JoinMethods, AsofMethods, LoopMethods,
-    TableMethods, PySparkMethods,
+    LinearMethods, MultisetMethods, SlidingMethods, KeyedMethods, JoinMethods, AsofMethods,
+    LoopMethods, TableMethods, PySparkMethods,
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
@@ -41,7 +44,9 @@ class DiffFrame(
     frame : DataFrame
         Update rows: data columns, a time and a diff.
     time : str
-        Name of the time column: an integer, date or timestamp, never null.
+        Name of the time column: an integer, date or timestamp, never null; or a struct of integers,
+        of which all but the first are never negative. Structs are compared field by field: one
+        comes before another iff no field of it is larger.
     diff : str
         Name of the diff column: an integer, never null.
 
@@ -69,6 +74,16 @@ class DiffFrame(
     <BLANKLINE>
     >>> degrees.at(4).collect()
     [Row(src=1, count=2)]
+
+    With structs as times, what is there at one is what came at those that are no later in any
+    field: here what was true on a day, as it was known on another.
+
+    >>> reports = spark.createDataFrame(
+    ...     [("ann", (1, 1), 1), ("ann", (5, 2), -1), ("bob", (3, 2), 1)],
+    ...     "name string, time struct<day:int, known:int>, diff int")
+    >>> hired = DiffFrame(reports).count()
+    >>> [sorted(row.name for row in hired.at(time).collect()) for time in [(4, 1), (4, 2), (5, 2)]]
+    [['ann'], ['ann', 'bob'], ['bob']]
     """
 
     def __init__(self, frame: DataFrame, time: str = "time", diff: str = "diff"):
@@ -97,24 +112,36 @@ class DiffFrame(
                 "cast it"
             )
         check_deterministic(frame)
-        kind = TimeType(types[time])
         fields = [f for f in frame.schema.fields if f.name not in (time, diff)]
         schema = Schema(T.StructType(fields))
+        times, kind = types[time], TimeType(first_type(types[time]))
+        moment, more = column(time), []
+        if isinstance(times, T.StructType):
+            moment, *rest = (column(time).getField(f.name) for f in times.fields)
+            names = time_columns(times, [*schema.names, time, diff])
+            more = [one.cast("long").alias(name) for one, name in zip(rest, names)]
+            fields = [*fields, *(T.StructField(name, T.LongType()) for name in names)]
         updates = frame.select(
-            *[column(f.name) for f in fields],
-            column(time).alias(TIME),
+            *[column(f.name) for f in schema.struct.fields],
+            *more,
+            moment.alias(TIME),
             column(diff).cast("long").alias(DIFF),
         )
-        node = Input(schema, kind, "frame", updates, local=frame.isLocal())
-        resolver = Resolver.plain(schema.names).owned(node.name, frame)
+        node: Node = Input(
+            Schema(T.StructType(fields)), kind, "frame", updates, local=frame.isLocal()
+        )
+        resolver = Resolver.plain(schema.names).owned("frame", frame)
+        if isinstance(times, T.StructType):
+            node = with_times(node, times, names)
         super().__init__(Collection(node, None, frame.sparkSession, time, diff, resolver))
 
     def __repr__(self) -> str:
-        columns = self._node.schema.describe()
-        return f"DiffFrame[{columns}; {self._collection.time_name} {self._node.time_type.name}]"
+        columns, kind = self._node.schema.describe(), time_kind(self._node)
+        return f"DiffFrame[{columns}; {self._collection.time_name} {kind.simpleString()}]"
 
     def _repr_html_(self) -> str:
         fields = [(field.name, field.dataType.simpleString()) for field in self.schema.fields]
         title = "DiffFrame: a collection that changes; .at(t).show() for its rows at a time"
-        time = (self._collection.time_name, f"time, {self._node.time_type.name}")
+        kind = time_kind(self._node).simpleString()
+        time = (self._collection.time_name, f"time, {kind}")
         return as_html(title, ("column", "type"), [*fields, time])

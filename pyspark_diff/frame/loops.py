@@ -7,6 +7,7 @@ with at that time, or what it has reached after a number of iterations.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from pyspark.sql import types as T
@@ -17,7 +18,7 @@ from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import EnterAt, Leave, Variable
+from pyspark_diff.operators.loop import EnterAt, Leave, Variable, time_scope
 from pyspark_diff.operators.node import Concat, Linear, LoopScope, Node
 from pyspark_diff.spark.frames import column
 
@@ -136,6 +137,12 @@ class Loop:
         if self._scope is None or self._scope not in _stack():
             raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
         start._collection.check_unambiguous("a variable")
+        if self._scope.parent is None and not self._variables:
+            around = time_scope(start._node)
+            if around is not None:  # times are structs, and that is what the loop is in
+                place = _stack().index(self._scope)
+                self._scope = replace(self._scope, parent=around)
+                _stack()[place] = self._scope
         node = Variable(self._scope, start._node)
         self._variables.append(node)
         return start._derived(node)
@@ -262,6 +269,9 @@ class LoopMethods(Frame):
         if isinstance(iteration, str):
             iteration = column(self._collection.column_name(iteration, "for enter_at"))
         source, found = self._collection.seeing(iteration)
+        around = time_scope(source.node)
+        if around is not None and stack[-1].around(around.depth) is not around:
+            raise SchemaError("with times that are structs a loop has a variable before enter_at")
         names = source.node.schema.names
         at = unused("iteration", names)
         node = computed(
@@ -305,7 +315,7 @@ class LoopMethods(Frame):
         """A collection of a loop as it is at the end, for use outside of it."""
         self._collection.check_open()
         self._collection.check_unambiguous("leave")
-        if self._node.loop is None:
+        if self._node.loop is time_scope(self._node):
             raise NotReadableError(
                 "leave is for collections of a loop, and this one is in none: use it as it is"
             )

@@ -6,17 +6,26 @@ read from a dataflow that runs the whole history, when it is first asked for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.errors import NotReadableError
+from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.times import coordinate, time_columns, time_kind
 from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.loop import time_scope, without_times
+from pyspark_diff.operators.node import Input
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import DIFF, TIME
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,6 +40,8 @@ class ReadMethods(Frame):
 
     #: The dataflow that has run a collection that is given as a whole.
     _whole: BaseDataflow | None = None
+    #: The same collection as `_in_fields` has it.
+    _told: Self | None = None
 
     def keep(self, name: str | None = None) -> Self:
         """This collection, kept up to date by every step, so that `at` and `to_df` can read it.
@@ -218,6 +229,12 @@ class ReadMethods(Frame):
         NotReadableError
             If the collection was not kept.
         """
+        kind = time_kind(self._node)
+        if isinstance(kind, T.StructType):
+            return self._with_user_names(self._in_fields().to_df().select(
+                *map(column, self._node.schema.names), self._time_of_fields(kind),
+                column(self._collection.diff_name),
+            ))
         flow = self._running()
         with flow._reading():
             updates = flow._arrangement(self._node).updates(self._collection.spark)
@@ -229,8 +246,9 @@ class ReadMethods(Frame):
 
         Parameters
         ----------
-        time : int, date or datetime, optional
-            The latest complete time if not given.
+        time : int, date, datetime or tuple of int, optional
+            The latest complete time if not given. Where times are structs, one of them as a tuple;
+            the collection is what came at times that are no later in any field.
         allow_negative : bool
             Leave out records with a negative multiplicity instead of refusing.
 
@@ -248,6 +266,8 @@ class ReadMethods(Frame):
         >>> n.at(0).collect(), n.at(1).collect()
         ([Row(n=7), Row(n=7)], [Row(n=7)])
         """
+        if time_scope(self._node) is not None:
+            return self._at_fields(time, allow_negative)
         flow = self._running()
         with flow._reading():
             arrangement = flow._arrangement(self._node)
@@ -282,6 +302,11 @@ class ReadMethods(Frame):
         >>> n.changes(0, 1).collect()
         [Row(n=7, time=1, diff=-1)]
         """
+        if time_scope(self._node) is not None:
+            raise NotReadableError(
+                "changes is of times that come one after the other, and here they are structs: "
+                "take the updates that you want from to_df()"
+            )
         flow = self._running()
         with flow._reading():
             found = flow._arrangement(self._node).changed(
@@ -294,6 +319,53 @@ class ReadMethods(Frame):
         if not self._collection.resolver.ambiguous:
             return frame
         return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
+
+    def _fields(self) -> list[str]:
+        """The columns that fields of times become, but for the first."""
+        source = self._collection
+        kind = time_kind(self._node)
+        assert isinstance(kind, T.StructType)
+        return time_columns(kind, [*self._node.schema.names, source.time_name, source.diff_name])
+
+    def _in_fields(self) -> Self:
+        """This collection with only the first field of each time as its time, the others being
+        columns: made once, so that it runs once."""
+        if self._told is None:
+            scope = time_scope(self._node)
+            if self._node.loop is not scope:
+                self._running()  # says why not
+            self._told = self._wrap(replace(
+                self._collection, node=without_times(self._node, self._fields()),
+                resolver=Resolver.plain([*self._node.schema.names, *self._fields()]),
+            ))
+        return self._told
+
+    def _time_of_fields(self, kind: T.StructType) -> Column:
+        """The times again, of their fields."""
+        time = self._collection.time_name
+        fields = zip(kind.fields, [time, *self._fields()])
+        parts = [column(name).cast(field.dataType).alias(field.name) for field, name in fields]
+        return F.struct(*parts).alias(time)
+
+    def _at_fields(self, time: Any, allow_negative: bool) -> DataFrame:
+        """`at`, where times are structs."""
+        source, kind = self._collection, time_kind(self._node)
+        assert isinstance(kind, T.StructType)
+        last = () if time is None else coordinate(time, kind)
+        updates = self._in_fields().to_df()
+        names = self._fields()
+        for name, part in zip(names, last[1:]):
+            updates = updates.where(column(name) <= part)
+        # What is left is in order of the first field.
+        left = updates.drop(*names).withColumnsRenamed({
+            source.time_name: TIME, source.diff_name: DIFF
+        })
+        schema, first = self._node.schema, self._node.time_type
+        node = Input(schema, first, "updates", left, local=left.isLocal())
+        whole = self._wrap(replace(source, node=node, resolver=Resolver.plain(schema.names)))
+        return self._with_user_names(
+            whole.at(last[0] if last else None, allow_negative=allow_negative)
+        )
 
     def _running(self) -> BaseDataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""

@@ -26,6 +26,12 @@ that::
 
     sum(G + given, time <= t) = F(sum(G), updates of new up to t in order)
 
+One whose keys are times gives something of each record at the time that is its key, whether or not
+anything new has come. It is shown those before the end of the interval, of the old ones those in
+it, and of them all it gives what it gives of each::
+
+    given = f({ u in old + new : lower <= key(u) < upper })
+
 ``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both
 sides is met once, at the coordinate and in the step of the later one of the two::
 
@@ -163,6 +169,9 @@ class Kernel(ABC):
     arranges_output: bool
     #: Whether it looks up in a step what it gave in those before.
     recalls: ClassVar[bool] = False
+    #: Whether its keys are times, so that it visits those of the interval, and is shown nothing
+    #: else.
+    by_time: ClassVar[bool] = False
 
     @property
     def visits_all(self) -> bool:

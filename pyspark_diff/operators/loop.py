@@ -12,23 +12,79 @@ What enters has all its updates at coordinate 0. With a number of iterations ``f
     enter_at(a, f) at (t, i) = { r in a at t : f(r) <= i }
 
 so the updates of a record are at the coordinate ``f(r)``, whenever in time they come.
+
+Times that are structs ``(t, i, ...)`` are ordered field by field, as times and coordinates are. So
+collections with such times are in a loop for each field but the first, in which nothing goes round:
+each update enters it at that field of its time, and what comes out has the field in a column.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import InitVar, dataclass, field
+from functools import cache
+from typing import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError, StalledError
+from pyspark_diff.errors import DiffError, InvalidTimeError, SchemaError
+from pyspark_diff.kernels.coordinates import bits
 from pyspark_diff.kernels.updates import Int64
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import LoopScope, Node, Passing
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, without_nullability
+
+
+@dataclass(frozen=True, eq=False)
+class TimeScope(LoopScope):
+    """A field of times that are structs, as the loop that its updates are in.
+
+    Parameters
+    ----------
+    times : StructType
+        Type of the times.
+    """
+
+    times: T.StructType = field(kw_only=True)
+
+    def no_entry(self, number: int | None) -> DiffError:
+        name, kind = self.times.fields[self.depth].name, self.times.simpleString()
+        if number is None:
+            return InvalidTimeError(
+                f"rows have no time: the field {name!r} of it is null; give every row a time, or "
+                "filter these rows out"
+            )
+        return InvalidTimeError(
+            f"a row has {number} in the field {name!r} of its time, of type {kind}: all fields "
+            f"but the first are from 0 to {self.max_iterations - 1}"
+        )
+
+
+def time_scope(node: Node) -> TimeScope | None:
+    """The innermost field of the times of a collection, where these are structs."""
+    loop = node.loop
+    while loop is not None and not isinstance(loop, TimeScope):
+        loop = loop.parent
+    return loop
+
+
+@cache
+def _scopes(kind: str) -> tuple[TimeScope, ...]:
+    """The loops of a type of times, the outermost first: of one type they are the same."""
+    times = T.StructType.fromJson(json.loads(kind))
+    found: list[TimeScope] = []
+    count = len(times.fields) - 1
+    for _ in range(count):
+        parent = found[-1] if found else None
+        name = f"the times {times.simpleString()}"
+        found.append(TimeScope(name, parent, 1 << bits(count), stops=False, times=times))
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,18 +180,12 @@ class EnterAt(Node):
         """
         found, counts = np.unique(numbers, return_counts=True)
         if found.size and found[0] < 0:
-            raise SchemaError(
-                f"enter_at: a record of {self.loop.name} is to enter at iteration {found[0]}; "
-                "iterations are counted from 0"
-            )
+            raise self.loop.no_entry(int(found[0]))
         if self.loop.stops:  # it ends before they enter
             there = found < self.loop.max_iterations
             found, counts = found[there], counts[there]
         elif found.size and found[-1] >= self.loop.max_iterations:
-            raise StalledError(
-                f"enter_at: a record of {self.loop.name} is to enter at iteration {found[-1]}, and "
-                f"it has {self.loop.max_iterations} at most: give a larger max_iterations"
-            )
+            raise self.loop.no_entry(int(found[-1]))
         return found.tolist(), counts.tolist()
 
 
@@ -161,6 +211,49 @@ class Entering(Stage):
         return table.filter(pc.equal(table[self.at], self.number)).drop_columns([self.at])
 
 
+def with_times(source: Node, times: T.StructType, fields: Sequence[str]) -> EnterAt:
+    """The collection whose times have more fields than the first, which are columns so far."""
+    names = source.schema.names
+    found = source
+    for scope, column_ in zip(_scopes(times.json()), fields):
+        names = tuple(name for name in names if name != column_)
+        found = EnterAt(scope, found, column_, names)
+    assert isinstance(found, EnterAt)  # there is a field besides the first
+    return found
+
+
+def without_times(source: Node, names: Sequence[str]) -> Reveal:
+    """The collection at times that are only the first field, the others being columns again."""
+    found = source
+    for name in reversed(names):
+        found = Reveal(found, name)
+    assert isinstance(found, Reveal)
+    return found
+
+
+@dataclass(frozen=True)
+class Revealing(Stage):
+    """A column with one number in all records.
+
+    Parameters
+    ----------
+    name : str
+    number : int
+    """
+
+    name: str
+    number: int
+    keeps_time_and_diff = True
+    may_fail = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        return frame.withColumn(self.name, F.lit(self.number).cast("long"))
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        numbers = pa.array(np.full(table.num_rows, self.number, np.int64))
+        return table.append_column(self.name, numbers)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Leave(Passing):
     """A collection of a loop as it is at the end, seen from outside."""
@@ -172,3 +265,33 @@ class Leave(Passing):
         if source.loop is None:
             raise SchemaError("a collection that is in no loop cannot leave one")
         self._settle((source,), schema=source.schema, loop=source.loop.parent)
+
+    def stages(self, iteration: int) -> tuple[Stage, ...]:
+        """What is done to what leaves at an iteration."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reveal(Leave):
+    """A collection of a loop, seen from outside, with the iteration of each update in a column.
+
+    Parameters
+    ----------
+    source : Node
+    name : str
+        Of that column, the last one.
+    """
+
+    kind = "reveal"
+    name: str
+
+    def __post_init__(self, source: Node) -> None:
+        super().__post_init__(source)
+        fields = [*source.schema.struct.fields, T.StructField(self.name, T.LongType(), False)]
+        object.__setattr__(self, "schema", Schema(T.StructType(fields)))
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        return wanted - {self.name}
+
+    def stages(self, iteration: int) -> tuple[Stage, ...]:
+        return (Revealing(self.name, iteration),)

@@ -14,7 +14,7 @@ from typing import Callable, Sequence, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pyspark_diff.errors import SchemaError
+from pyspark_diff.errors import DiffError, SchemaError, StalledError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.contract import (
     DiffColumns,
@@ -58,6 +58,22 @@ class LoopScope:
         while found.depth > depth and found.parent is not None:
             found = found.parent
         return found
+
+    def no_entry(self, number: int | None) -> DiffError:
+        """The error of a record that is to enter at an iteration that there is not."""
+        if number is None:
+            return SchemaError(
+                f"enter_at: a record of {self.name} has no iteration to enter at: it is null"
+            )
+        if number < 0:
+            return SchemaError(
+                f"enter_at: a record of {self.name} is to enter at iteration {number}; iterations "
+                "are counted from 0"
+            )
+        return StalledError(
+            f"enter_at: a record of {self.name} is to enter at iteration {number}, and it has "
+            f"{self.max_iterations} at most: give a larger max_iterations"
+        )
 
     def __contains__(self, node: Node) -> bool:
         """Whether a node is in this loop, or in one inside of it."""

@@ -128,7 +128,8 @@ class LocalRunner:
         def merged(bucket: int) -> tuple[BatchFile, ...]:
             self._stop.check()
             return merge_bucket(
-                merge.files[bucket], merge.directory, bucket, merge.since, most, in_memory=True
+                merge.files[bucket], merge.directory, bucket, merge.since, most, merge.by_time,
+                in_memory=True,
             )
 
         # To the end: where it is left before that, a Ctrl-C that comes meanwhile is lost.

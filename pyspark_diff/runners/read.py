@@ -26,13 +26,14 @@ piece, and adds up what is equal before the next. See `Rest`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.consolidate import Grouped, consolidate
+from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, within
@@ -52,7 +53,7 @@ from pyspark_diff.runners.view import View, opened
 from pyspark_diff.runners.work import BucketResult, Output, write_file, write_files
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.trace.batch import BatchFile, Paths
 
 #: So many pairs of a bucket are made at once, also where there is room for more: 10^8 pairs that
 #: are added up take a fourth of the time and of the memory that they take in pieces of 40 million,
@@ -123,7 +124,33 @@ class Read:
             found.update(view.new, view.both if view.first else ())
         if self.kernel.visits_all and self.own is not None:
             found.update(self.own.old)
-        return sorted(found)
+        return sorted(found.union(self.due_rows))
+
+    @cached_property
+    def due_rows(self) -> dict[int, int]:
+        """Where keys are times, the buckets in which old updates may fall due, and about how many.
+        """
+        found: dict[int, int] = {}
+        for view in self.views if self.kernel.by_time else ():
+            assert isinstance(view.old, Paths)  # it is asked on the driver
+            for batch in view.old.batches:
+                for bucket, path in batch.opened():
+                    rows = len(self._falling_due(storage.open_updates(path)))
+                    for one in (batch.files if bucket is None else [bucket]) if rows else ():
+                        found[one] = found.get(one, 0) + (rows if bucket is not None else 1)
+        return found
+
+    def _falling_due(self, updates: Updates, *, every: bool = False) -> Updates:
+        """Where keys are times, the updates under those of the interval, or under all before its
+        end."""
+        start, stop = 0, len(updates)
+        if not every:
+            # Where all was complete before there is no beginning, and nothing is due any more.
+            lower = self.lower
+            start = stop if lower is None else int(np.searchsorted(updates.key64, lower))
+        if self.upper is not None:
+            stop = int(np.searchsorted(updates.key64, self.upper))
+        return updates.between(start, max(start, stop))
 
     def paths(self) -> Iterator[str]:
         """All files that are read."""
@@ -163,11 +190,21 @@ class Read:
             both = opened(view.both.get(bucket, ()))
             (new if view.first else old).extend(both)
             old += opened((*view.old.get(bucket, ()), *view.earlier.get(bucket, ())))
+        if self.kernel.by_time:
+            new, old = [*new, *map(self._falling_due, old)], []
         return new, old
 
     def sides(self, bucket: int, keys: Keys) -> list[Side]:
         """What is in a range of one bucket."""
-        return [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
+        found = [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
+        if self.kernel.by_time:
+            found = [
+                replace(
+                    side, old=list(map(self._falling_due, side.old)),
+                    new=runs_of(self._falling_due(side.new.updates, every=True)),
+                ) for side in found
+            ]
+        return found
 
 
 def read_bucket(

@@ -233,7 +233,7 @@ def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
     def run(number: int) -> Iterator[Row]:
         merge, bucket = listed[number]
         made = merge_bucket(
-            merge.files[bucket], merge.directory, bucket, merge.since, merge.most
+            merge.files[bucket], merge.directory, bucket, merge.since, merge.most, merge.by_time
         )
         yield bucket, json.dumps({"files": _told(made)}), None
 

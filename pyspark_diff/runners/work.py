@@ -177,12 +177,15 @@ class Merge:
         Times are advanced to it.
     most : int
         So many rows are held at once.
+    by_time : bool
+        Keys are times, and what is under those before `since` is of no use any more.
     """
 
     files: Mapping[int, Sequence[str]]
     directory: str
     since: int | None
     most: int
+    by_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,11 +293,13 @@ def run_bucket(
 
 
 def merge_bucket(
-    paths: Sequence[str], directory: str, bucket: int, since: int | None, most: int, *,
-    in_memory: bool = False,
+    paths: Sequence[str], directory: str, bucket: int, since: int | None, most: int,
+    by_time: bool, *, in_memory: bool = False,
 ) -> tuple[BatchFile, ...]:
     """Merge one bucket's files into new ones, times advanced to ``since``."""
     batches = [storage.open_updates(path) for path in paths]
+    if by_time:
+        batches = [still_due(updates, since) for updates in batches]
     files: list[BatchFile] = []
     for number, keys in enumerate(ranges(batches, [], fitting(batches, most))):
         merged = merge([within(batch, keys) for batch in batches], since)
@@ -392,11 +397,21 @@ def opened_by(
     ]
 
 
+def still_due(updates: Updates, since: int | None) -> Updates:
+    """Of updates whose keys are times, those under keys that have not passed."""
+    if since is None:
+        return updates
+    return updates.between(int(np.searchsorted(updates.key64, since)), len(updates))
+
+
 def merge_together(
-    batches: Sequence[Batch], directory: str, since: int | None, layout: Layout, buckets: int
+    batches: Sequence[Batch], directory: str, since: int | None, layout: Layout, buckets: int,
+    by_time: bool,
 ) -> Mapping[int, tuple[BatchFile, ...]]:
     """As `merge_bucket` for all buckets of batches that have few rows, in one go."""
     held = [storage.open_updates(path) for batch in batches for _, path in batch.opened()]
+    if by_time:
+        held = [still_due(updates, since) for updates in held]
     return write_files(directory, merge(held, since), layout, buckets)
 
 

@@ -9,6 +9,7 @@ library's own, ``__time`` and ``__diff``. For every time type::
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -373,6 +374,12 @@ class TimeType:
             (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType,
              T.TimestampNTZType),
         ):
+            if isinstance(self.kind, T.StructType):
+                raise SchemaError(
+                    f"a struct as time is for whole histories, DiffFrame(history), and not for a "
+                    f"dataflow: {self.kind.simpleString()}. Advance by one field of it, and have "
+                    "the others as columns"
+                )
             raise SchemaError(
                 f"a time column must be an integer, date or timestamp, not "
                 f"{self.kind.simpleString()}; cast it"
@@ -410,6 +417,49 @@ class TimeType:
             f"{value!r} is not a time of this dataflow, whose times are of type {self.name}"
         )
 
+    def measures(self, kind: T.DataType) -> bool:
+        """Whether values of a column are such times, as numbers too."""
+        if isinstance(self.kind, T.IntegralType):
+            return isinstance(kind, T.IntegralType)
+        return kind == self.kind
+
+    def interval(self, value: Any, what: str) -> int:
+        """An interval of time as a number: of times themselves, of days or of microseconds.
+
+        Raises
+        ------
+        InvalidTimeError
+            If it is none for these times, or not positive.
+
+        Examples
+        --------
+        >>> TimeType(T.TimestampType()).interval("90 seconds", "delay")
+        90000000
+        >>> TimeType(T.DateType()).interval(datetime.timedelta(weeks=1), "delay")
+        7
+        """
+        found: int | None = None
+        if isinstance(self.kind, T.IntegralType):
+            wanted = "an integer, as the times are"
+            if not isinstance(value, bool) and hasattr(value, "__index__"):
+                found = int(value.__index__())
+        else:
+            dates = isinstance(self.kind, T.DateType)
+            wanted = "a timedelta, or a text such as '7 days' or '2 weeks'"
+            wanted += ", of whole days" if dates else ", '90 seconds'"
+            length = _length(value) if isinstance(value, str) else value
+            unit = datetime.timedelta(days=1) if dates else _MICROSECOND
+            if isinstance(length, datetime.timedelta) and not length % unit:
+                found = length // unit
+        if found is None:
+            raise InvalidTimeError(
+                f"{what} takes an interval, which for times of type {self.name} is {wanted}; not "
+                f"{value!r}"
+            )
+        if found <= 0:
+            raise InvalidTimeError(f"the interval of {what} is positive, not {value!r}")
+        return found
+
     def _encode_timestamp(self, value: datetime.datetime) -> int:
         if isinstance(self.kind, T.TimestampNTZType):
             if value.tzinfo is not None:
@@ -431,6 +481,18 @@ class TimeType:
             seconds, rest = divmod(number, 1_000_000)
             return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
         return int(number)
+
+
+_LENGTH = re.compile(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|day|week)s?\s*")
+
+
+def _length(text: str) -> datetime.timedelta | None:
+    """An interval that is a text; months are not of one length, and are none."""
+    found = _LENGTH.fullmatch(text.lower())
+    try:
+        return None if found is None else datetime.timedelta(**{f"{found[2]}s": int(found[1])})
+    except OverflowError:
+        return None
 
 
 #: By the names that Spark has for them.

@@ -16,7 +16,7 @@ a row, whatever is in it: batches of a few rows are merged some at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Iterable, Mapping
+from typing import Callable, Iterable, Mapping
 
 from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
@@ -110,7 +110,9 @@ class Trace:
         batch = Batch(Description(lower, upper, self.since), files)
         return replace(self, batches=self.batches + (batch,))
 
-    def due(self, fences: Iterable[Antichain] = ()) -> list[tuple[int, int]]:
+    def due(
+        self, fences: Iterable[Antichain] = (), size: Callable[[Batch], int] = lambda b: b.rows
+    ) -> list[tuple[int, int]]:
         """Which batches are to be merged into one: pairs of first and one past the last.
 
         Parameters
@@ -118,6 +120,8 @@ class Trace:
         fences : iterable of Antichain
             Frontiers of readers. What lies before one is not merged with what lies behind it,
             since that reader has yet to tell the two apart.
+        size : callable, optional
+            How many rows are left of a batch when it is merged; all, if not given.
         """
         stops = {len(self.batches)}
         for fence in fences:
@@ -127,9 +131,10 @@ class Trace:
         for stop in sorted(stops):
             rows = count = 0
             for i, batch in enumerate(reversed(self.batches[begin:stop])):
-                if i and 2 * batch.rows <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
+                held = size(batch)
+                if i and 2 * held <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
                     count = i + 1
-                rows += batch.rows
+                rows += held
             if count:
                 found.append((stop - count, stop))
             begin = stop

@@ -1,0 +1,96 @@
+"""The clock: an input that nobody feeds, as what it holds is the time itself.
+
+With ticks ``every`` so long, from the time on at which it begins::
+
+    clock at t  =  { the last tick that is not after t }
+
+It goes on with the frontiers of the other inputs, so that it never holds anything back, and gives
+the same however often it goes on. When they are complete it stays where it is: there is always a
+later time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pyspark_diff.dataflow.input_session import BaseSession, Discard
+from pyspark_diff.engine.state import Arrival
+from pyspark_diff.errors import InvalidTimeError
+from pyspark_diff.kernels.layout import from_int64
+from pyspark_diff.operators.due import Clock
+from pyspark_diff.runners.feed import UpdateRows
+from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.times import Antichain
+
+#: So many ticks are made at once; more are not meant.
+MOST_TICKS = 10_000_000
+
+
+class ClockSession(BaseSession):
+    """Makes the ticks of a clock. It holds state: how far it is.
+
+    Parameters
+    ----------
+    node : Clock
+    every : int
+        The interval between ticks, as times are encoded.
+    spark, time, diff, start, discard
+        As of other sessions.
+    """
+
+    def __init__(
+        self, node: Clock, spark: SparkSession, time: str, diff: str, start: int, discard: Discard
+    ):
+        super().__init__(node, spark, time, diff, start, discard)
+        self._every = node.every
+        #: Whether the first record is there.
+        self._begun = False
+
+    def _go_on_after(self, begun: bool) -> None:
+        """Told when it goes on with a state: whether that has any tick."""
+        self._begun = begun
+
+    def _hand_over(self, to: Antichain | None = None) -> None:
+        now = self._content.capability
+        begin, end = now.bound, None if to is None else to.bound
+        if begin is not None and end is not None and begin < end:
+            source = self._ticks(begin, end)
+            with self._lock:
+                if source is not None:
+                    self._add(waiting=[Arrival(*source)])
+                self._begun = True
+        super()._hand_over(to)
+
+    def _ticks(self, begin: int, end: int) -> tuple[UpdateRows, int] | None:
+        """The updates at times of an interval, and the last time among them."""
+        every = self._every
+        first = -(-begin // every)
+        count = -(-end // every) - first
+        if count > MOST_TICKS:
+            decode = self._node.time_type.decode
+            raise InvalidTimeError(
+                f"the clock {self.name!r} would tick {count} times from {decode(begin)!r} to "
+                f"{decode(end)!r}: give it a longer interval, or let it begin later: "
+                "flow.clock(every, start=...)"
+            )
+        ticks = np.arange(first, first + count) * every
+        came, went = ticks, ticks
+        if not self._begun and (not count or ticks[0] > begin):
+            came = np.append(begin, ticks)  # the last tick of before is there when it begins
+        elif not self._begun:
+            went = ticks[1:]
+        if not came.size:
+            return None
+        shown = np.concatenate([came // every, went // every - 1]) * every
+        times = np.concatenate([came, went])
+        diffs = np.repeat([1, -1], [came.size, went.size])
+        kind = self._node.time_type.arrow
+        table = pa.table(
+            [from_int64(pa.array(shown), kind), from_int64(pa.array(times), kind),
+             pa.array(diffs)],
+            names=[*self._node.schema.names, TIME, DIFF],
+        )
+        rows = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
+        return rows, int(times.max())

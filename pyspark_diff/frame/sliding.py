@@ -1,0 +1,147 @@
+"""The methods of a frame that move updates in time: what leaves when it has become old.
+
+What a collection is at a time is a function of what it was up to then, and never of when somebody
+looks: the clock is the frontier.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.times import time_kind
+from pyspark_diff.operators.due import due, falls_due
+from pyspark_diff.operators.linear import pick
+from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.operators.node import Concat, Node
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: How long something is: in the unit of integer times, or in days and hours.
+Interval = int | str | datetime.timedelta
+
+
+class SlidingMethods(Frame):
+    """Windows that slide, and delays."""
+
+    def expire_after(self, interval: Interval, column: str | None = None) -> Self:
+        """The records of the last ``interval``: each leaves so long after it came.
+
+        Parameters
+        ----------
+        interval : int, timedelta or str
+            For times that are integers an integer, else a timedelta or a text such as
+            ``"7 days"``.
+        column : str, optional
+            Of the time that a record says it is of, in the type of the times: it leaves that long
+            after this. One that comes later than that never appears.
+
+        Returns
+        -------
+        DiffFrame
+
+        Raises
+        ------
+        InvalidTimeError
+            If that is no interval of these times, or not positive. Of a step, if a record has no
+            time in its column, or would leave later than there are times.
+        SchemaError
+            If there is no such column, or it is of another type; or in a loop.
+
+        Notes
+        -----
+        With a column it is a filter, as ``WHERE column + interval > current_timestamp`` is meant:
+        a record that is removed is gone. Without, each update is undone after the interval, the
+        removal of a record as well, so that what is there is the collection less itself as it was
+        an interval ago. Where records are removed, name a column with their time.
+
+        What has still to leave is kept by the time at which it does, and a step looks at what comes
+        and at what leaves in it. With its input complete, all leave.
+
+        Examples
+        --------
+        >>> from datetime import datetime
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark, time_type="timestamp_ntz") as flow:
+        ...     clicks, clicks_in = flow.input("clicks", "page string, at timestamp_ntz")
+        ...     week = clicks.expire_after("7 days", "at").select("page").count().keep()
+        ...     clicks_in.insert([("a", datetime(2026, 3, 1)), ("a", datetime(2026, 3, 5))])
+        ...     for day in (6, 9, 13):
+        ...         _ = flow.advance_to(datetime(2026, 3, day))
+        ...         print(day, week.at().collect())
+        6 [Row(page='a', count=2)]
+        9 [Row(page='a', count=1)]
+        13 []
+        """
+        source = self._collection
+        length = self._interval(interval, "expire_after")
+        internal = None
+        if column is not None:
+            if not isinstance(column, str):
+                raise SchemaError(f"expire_after takes the name of a column, not {column!r}")
+            internal = source.column_name(column, "for expire_after")
+            kind, wanted = source.node.schema.field(internal).dataType, source.node.time_type
+            if not wanted.measures(kind):
+                raise SchemaError(
+                    f"expire_after: the column {column!r} is of type {kind.simpleString()} and the "
+                    f"times of type {wanted.name}; cast it"
+                )
+        there = due(source.node, length, internal, (source.time_name, source.diff_name))
+        gone = falls_due("expire_after", there, -1)
+        came: Node = source.node
+        if internal is not None:
+            # What comes too late is left out on the way.
+            names = [(name, name) for name in source.node.schema.names]
+            came = pick("unexpired", there, names)
+        return self._derived(Concat((came, gone)), same=True)
+
+    def delay(self, interval: Interval) -> Self:
+        """The collection as it was ``interval`` before: each update comes that much later.
+
+        Parameters
+        ----------
+        interval : int, timedelta or str
+            As of `expire_after`.
+
+        Returns
+        -------
+        DiffFrame
+
+        Raises
+        ------
+        InvalidTimeError
+            As of `expire_after`.
+        SchemaError
+            In a loop.
+
+        Examples
+        --------
+        >>> rows = [("a", 0, 1), ("b", 2, 1), ("a", 4, -1)]
+        >>> stock = DiffFrame(spark.createDataFrame(rows, "item string, time int, diff int"))
+        >>> gone = stock.delay(3).subtract(stock)
+        >>> gone.to_df().orderBy("time").collect()
+        [Row(item='a', time=4, diff=1), Row(item='a', time=7, diff=-1)]
+        """
+        source = self._collection
+        length = self._interval(interval, "delay")
+        there = due(source.node, length, None, (source.time_name, source.diff_name))
+        return self._derived(falls_due("delay", there, 1), same=True)
+
+    def _interval(self, interval: Interval, what: str) -> int:
+        """The interval as a number, where it may be waited for."""
+        node = self._node
+        if time_scope(node) is not None:
+            raise SchemaError(
+                f"{what} goes by times that come one after the other, and those of this "
+                f"collection are structs: {time_kind(node).simpleString()}"
+            )
+        if node.loop is not None:
+            raise SchemaError(
+                f"{what} cannot be used in {node.loop.name}: what comes of it later would have to "
+                "enter iterations that are over. Use it on what enters the loop, or on what "
+                "comes out of it"
+            )
+        return node.time_type.interval(interval, what)

@@ -1,0 +1,79 @@
+"""Times that are structs, as users have them: a product of orders, compared field by field.
+
+    (a1, …, an) ≤ (b1, …, bn)  ⟺  ai ≤ bi for every i
+
+The first field is the time of the engine, which is totally ordered, and the others are the
+coordinates of loops around the program: see `pyspark_diff.operators.loop`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import InvalidTimeError, SchemaError
+from pyspark_diff.expressions.names import unused
+from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.operators.node import Node
+from pyspark_diff.times import Coordinate, as_time
+
+
+def first_type(kind: T.DataType) -> T.DataType:
+    """The type of times, or of their first field.
+
+    Raises
+    ------
+    SchemaError
+        If it is a struct of other than integers.
+    """
+    if not isinstance(kind, T.StructType):
+        return kind
+    others = [f for f in kind.fields if not isinstance(f.dataType, T.IntegralType)]
+    if others or len(kind.fields) < 2:
+        raise SchemaError(
+            "a time column that is a struct has two or more fields, all of them integers, not "
+            f"{kind.simpleString()}; cast them, or give one field as the time itself"
+        )
+    return kind.fields[0].dataType
+
+
+def time_columns(kind: T.StructType, taken: Iterable[str]) -> list[str]:
+    """Names of columns for the fields of times besides the first, none of those that are taken."""
+    found: list[str] = []
+    for field in kind.fields[1:]:
+        # What begins with underscores is the library's.
+        found.append(unused(f"time_{field.name}", [*taken, *found]))
+    return found
+
+
+def time_kind(node: Node) -> T.DataType:
+    """The type of a collection's times, as users have them."""
+    scope = time_scope(node)
+    return node.time_type.kind if scope is None else scope.times
+
+
+def coordinate(value: Any, kind: T.StructType) -> Coordinate:
+    """A time that a user gives, field by field.
+
+    Raises
+    ------
+    InvalidTimeError
+        If it is none.
+
+    Examples
+    --------
+    >>> coordinate([3, 0], T.StructType.fromDDL("day int, known int"))
+    (3, 0)
+    """
+    try:
+        found = as_time(value)
+        if isinstance(found, tuple) and len(found) == len(kind.fields):
+            return found
+    except InvalidTimeError:
+        pass
+    example = ", ".join(["3", *["0"] * (len(kind.fields) - 1)])
+    raise InvalidTimeError(
+        f"{value!r} is not a time of this collection, whose times are {kind.simpleString()}: give "
+        f"an integer for each field, such as ({example})"
+    )
