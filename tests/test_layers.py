@@ -67,8 +67,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "html join_plan joins keyed keys linear loops multiset reading row_wise tables".split()
     ),
     "graphs": frozenset(
-        "bfs clustering connected_components degrees edges k_core label_propagation neighbours "
-        "pagerank propagation reachability shortest_paths strongly_connected_components "
+        "bfs clustering connected_components degrees edges find k_core label_propagation "
+        "neighbours pagerank patterns propagation reachability shortest_paths strongly_connected_components "
         "transitive_closure triangles".split()
     ),
     "sources": frozenset(

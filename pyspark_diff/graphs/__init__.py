@@ -16,6 +16,7 @@ from pyspark_diff.graphs.clustering import local_clustering
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.degrees import degrees
 from pyspark_diff.graphs.edges import edges_of, nodes_of
+from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank
@@ -30,6 +31,7 @@ __all__ = [
     "connected_components",
     "degrees",
     "edges_of",
+    "find",
     "k_core",
     "k_core_nodes",
     "label_propagation",
