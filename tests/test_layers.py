@@ -68,7 +68,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find k_core label_propagation "
-        "neighbours pagerank patterns propagation reachability shortest_paths strongly_connected_components "
+        "neighbours pagerank patterns pregel propagation reachability shortest_paths strongly_connected_components "
         "transitive_closure triangles".split()
     ),
     "sources": frozenset(

@@ -20,6 +20,7 @@ from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank
+from pyspark_diff.graphs.pregel import pregel
 from pyspark_diff.graphs.reachability import reachability
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
@@ -38,6 +39,7 @@ __all__ = [
     "local_clustering",
     "nodes_of",
     "pagerank",
+    "pregel",
     "reachability",
     "shortest_paths",
     "strongly_connected_components",
