@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, SchemaError, graphs
@@ -213,6 +214,36 @@ def undirected(now: Standing) -> Standing:
     return Standing(now.edges + back, now.roots, now.alone)
 
 
+def pregel_distances(given: Any) -> DiffFrame:
+    first = given.roots.distinct().withColumn("first", F.lit(0).cast("long"))
+    return graphs.pregel(
+        given.edges, first, initial={"distance": F.col("first")}, aggregate=F.min("msg"),
+        to_dst=F.col("src.Distance") + F.col("edge.weight"),
+        update={"distance": F.least("distance", "msg")},
+    ).where("distance is not null")
+
+
+def pregel_components(given: Any) -> DiffFrame:
+    here, there = F.col("src.component"), F.col("dst.component")
+    return graphs.pregel(
+        given.edges, given.alone, initial={"component": F.col("node")}, aggregate=F.min("msg"),
+        to_dst=F.when(here < there, here), to_src=[F.when(here > there, there)],
+        update={"component": F.least("component", "msg")},
+    )
+
+
+def pregel_ranks(given: Any) -> DiffFrame:
+    known = graphs.degrees(given.edges, given.alone)
+    degree = F.col("src.out_degree")
+    # An edge that goes meets what its end is without it, for a moment.
+    share = F.call_function("div", F.col("src.rank") * 5, F.when(degree > 0, degree * 6))
+    return graphs.pregel(
+        given.edges, known, initial={"rank": F.lit(6_000_000).cast("long")},
+        to_dst=share, aggregate=F.sum("msg"),
+        update={"rank": F.coalesce("msg", F.lit(0)) + 1_000_000}, max_rounds=3,
+    )
+
+
 Program = Callable[[Any], DiffFrame]
 ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
     "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
@@ -282,6 +313,11 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
     "local_clustering": (lambda g: graphs.local_clustering(g.edges, g.alone), clustered),
     "pagerank_3": (lambda g: graphs.pagerank(g.edges, g.alone, rounds=3), ranks(3)),
     "pagerank_to_rest": (lambda g: graphs.pagerank(g.edges, g.alone, rounds=None), ranks(None)),
+    "pregel_distances": (pregel_distances, distances),
+    "pregel_components": (
+        pregel_components, lambda now: smallest_of(nx.connected_components(now.simple()))
+    ),
+    "pregel_ranks": (pregel_ranks, ranks(3)),
     "label_propagation": (
         lambda g: graphs.label_propagation(g.edges, g.alone, rounds=4), voted
     ),
@@ -362,6 +398,8 @@ PROGRAMS: dict[Any, Any] = {**ALGORITHMS, **GRAPHALYTICS}
 LONG = {"pagerank_to_rest"}
 #: Those whose answer is too large where a chain has ten thousand nodes.
 NOT_LINEAR = {"transitive_closure"}
+#: Those in which attributes of vertices have a part.
+PREGEL = {"pregel_distances", "pregel_components", "pregel_ranks"}
 #: Those that go along a chain again and again: ten thousand nodes take a quarter of an hour.
 NESTED = {"strongly_connected_components"}
 
@@ -515,7 +553,9 @@ def test_graphalytics(spark, algorithm, directed):
     check_steps(spark, (algorithm, directed), history, (1, 2, 4))
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"shortest_paths_of_doubles"}))
+@pytest.mark.parametrize("name", sorted(
+    set(ALGORITHMS) - {"shortest_paths_of_doubles"} - PREGEL
+))
 def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
     """With names as GraphFrames has them, and attributes."""
     program, oracle = ALGORITHMS[name]
@@ -700,6 +740,15 @@ def test_ids_of_vertices_are_in_id(spark):
     assert collected(graphs.nodes_of(edges, both)) == [(1,), (5,)]
 
 
+def message(edges: DiffFrame, **changed: Any) -> DiffFrame:
+    """Nodes that tell their ids."""
+    usual = {
+        "initial": {"x": F.col("node")}, "to_dst": F.col("src.x"), "aggregate": F.max("msg"),
+        "update": {"x": F.col("msg")},
+    }
+    return graphs.pregel(edges, **{**usual, **changed})
+
+
 BAD = {
     "no such column": (lambda e, n: graphs.bfs(e, n, src="from"), "no column 'from'.*src=.*"),
     "no weight": (lambda e, n: graphs.shortest_paths(e, n, weight="w"), "no column 'w'.*src, dst"),
@@ -719,6 +768,24 @@ BAD = {
     "roots in a dict": (lambda e, n: graphs.reachability(e, {1: 2}), "roots.*not a dict"),
     "k is zero": (lambda e, n: graphs.k_core(e, 0), "k must be .* at least 1, not 0"),
     "k is true": (lambda e, n: graphs.k_core_nodes(e, True), "at least 1, not True"),
+    "nothing to send": (lambda e, n: message(e, to_dst=[]), "nothing to send: give to_dst"),
+    "values of two names": (
+        lambda e, n: message(e, update={"y": F.col("msg")}), "initial has x, and update y"
+    ),
+    "a value of two types": (
+        lambda e, n: message(e, initial={"x": F.lit(1)}, update={"x": F.col("node")}),
+        "'x' is int at first.*bigint: cast",
+    ),
+    "a value called as a column": (
+        lambda e, n: message(e, initial={"Node": F.lit(1)}, update={"Node": F.lit(1)}),
+        "'Node' is no name",
+    ),
+    "vertices with a column of that name": (
+        lambda e, n: message(SimpleNamespace(edges=e, vertices=n.toDF("id").withColumn(
+            "MSG", F.lit(1)))),
+        "a column 'MSG': rename",
+    ),
+    "no rounds of pregel": (lambda e, n: message(e, max_rounds=0), "max_rounds must be .* not 0"),
     "no rounds": (lambda e, n: graphs.pagerank(e, rounds=0), "rounds must be .* not 0"),
     "rounds without end": (
         lambda e, n: graphs.label_propagation(e, rounds=None), "rounds must be .* not None"
@@ -869,3 +936,27 @@ def test_what_is_no_list_of_nodes_is_told(spark):
         graphs.pagerank(edges, personal=[1])
     with pytest.raises(SchemaError, match="number of rounds"):
         graphs.pagerank(edges, reset_probability=0.1, rounds=None)
+
+
+def test_pregel_gives_what_the_algorithms_give(spark):
+    """On a graph that is not small, and step by step; a message of what is not there is refused."""
+    choice = random.Random(8)
+    rows = [(choice.randrange(300), choice.randrange(300), choice.randrange(9)) for _ in range(700)]
+    with Dataflow(spark) as flow:
+        edges, session = flow.input("edges", "src long, dst long, weight int")
+        few = edges.select(F.col("src").alias("node")).where("node < 3")
+        given = SimpleNamespace(edges=edges, alone=None, roots=few)
+        pairs = [
+            (pregel_distances(given), graphs.shortest_paths(edges, given.roots.distinct())),
+            (pregel_components(given), graphs.connected_components(edges)),
+            (pregel_ranks(given), graphs.pagerank(edges, rounds=3)),
+        ]
+        kept = [(ours.keep(), theirs.keep()) for ours, theirs in pairs]
+        for at, (come, go) in enumerate([(rows[:600], []), (rows[600:], rows[:200])]):
+            session.insert(come)
+            session.remove(go)
+            flow.advance_to(at + 1)
+            for ours, theirs in kept:
+                assert collected(ours, at) == collected(theirs, at)
+    with pytest.raises(AnalysisException, match="nosuch"):
+        message(of_rows(spark, "src long, dst long", (1, 2)), to_dst=F.col("src.nosuch"))

@@ -70,8 +70,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "sliding tables times windows".split()
     ),
     "graphs": frozenset(
-        "bfs clustering connected_components degrees edges k_core label_propagation neighbours "
-        "pagerank propagation reachability shortest_paths strongly_connected_components "
+        "bfs clustering connected_components degrees edges find k_core label_propagation "
+        "neighbours pagerank patterns pregel propagation reachability shortest_paths strongly_connected_components "
         "transitive_closure triangles".split()
     ),
     "sources": frozenset(

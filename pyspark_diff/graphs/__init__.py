@@ -16,9 +16,11 @@ from pyspark_diff.graphs.clustering import local_clustering
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.degrees import degrees
 from pyspark_diff.graphs.edges import edges_of, nodes_of
+from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank
+from pyspark_diff.graphs.pregel import pregel
 from pyspark_diff.graphs.reachability import reachability
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
@@ -30,12 +32,14 @@ __all__ = [
     "connected_components",
     "degrees",
     "edges_of",
+    "find",
     "k_core",
     "k_core_nodes",
     "label_propagation",
     "local_clustering",
     "nodes_of",
     "pagerank",
+    "pregel",
     "reachability",
     "shortest_paths",
     "strongly_connected_components",

@@ -31,6 +31,7 @@ Results have ids in a column ``node`` and no attributes of nodes; a join brings 
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -148,6 +149,80 @@ def graph_of(
     if nodes is not None:
         found = found.union(ids_of(nodes, edges, "nodes"))
     return edges, found.distinct()
+
+
+@dataclass(frozen=True)
+class GraphParts:
+    """A graph with all columns of its tables.
+
+    Parameters
+    ----------
+    edges : DiffFrame
+        ``src``, ``dst``, and the attributes.
+    nodes : DiffFrame
+        Column ``node``, each once.
+    vertices : DiffFrame
+        ``node`` and the attributes: a row for each one of the table, and with nulls for each node
+        that has none there.
+    edge_attributes, node_attributes : tuple of str
+        Their columns here: a dot, and the name that the user's table has.
+    """
+
+    edges: DiffFrame
+    nodes: DiffFrame
+    vertices: DiffFrame
+    edge_attributes: tuple[str, ...]
+    node_attributes: tuple[str, ...]
+
+
+def parts_of(graph: Any, nodes: Any = None, *, src: str, dst: str) -> GraphParts:
+    """`graph_of`, with all other columns of the edges, and of the vertices or else of the nodes."""
+    _, every = graph_of(graph, nodes, src=src, dst=dst)
+    plain = isinstance(graph, (DiffFrame, DataFrame))
+    vertices = None if plain else getattr(graph, "vertices", None)
+    edges = graph if plain else graph.edges
+    more = _attributes(edges, (src, dst), ("src", "dst"), "the edges")
+    arcs = edges_with(graph, {f".{name}": name for name in more}, src, dst, beside=every)
+    table, what, ids = (
+        (nodes, "the nodes", _IDS) if vertices is None else (vertices, "the vertices", _IDS[::-1])
+    )
+    found: list[str] = []
+    known = every
+    if isinstance(table, (DiffFrame, DataFrame)):
+        spark = table.sparkSession
+        key = next(name for name in ids if meant_by(name, table.columns, spark))
+        found = _attributes(table, (key,), ("id",), what)
+        names = {"node": key, **{f".{name}": name for name in found}}
+        if found:
+            known = every.join(_columns(table, names, what, "rename it", every), "node", "left")
+    return GraphParts(
+        arcs, every, known, tuple(f".{name}" for name in more), tuple(f".{name}" for name in found)
+    )
+
+
+def _attributes(
+    table: DiffFrame | DataFrame, used: Sequence[str], named: Sequence[str], what: str
+) -> list[str]:
+    """The other columns of a table.
+
+    Raises
+    ------
+    SchemaError
+        If one has a name that is taken.
+    """
+    spark = table.sparkSession
+    gone = {found for name in used for found in meant_by(name, table.columns, spark)}
+    if isinstance(table, DataFrame) and _has(table, "time", "diff"):
+        gone |= {found for name in ("time", "diff")
+                 for found in meant_by(name, table.columns, spark)}
+    rest = [name for name in table.columns if name not in gone]
+    taken = [name for name in rest if meant_by(name, named, spark)]
+    if taken:
+        raise SchemaError(
+            f"{what} have a column {taken[0]!r} beside {', '.join(map(repr, used))}, which is to be"
+            " called so in the result: rename or drop it"
+        )
+    return rest
 
 
 def ids_of(

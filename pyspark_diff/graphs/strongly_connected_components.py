@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import functions as F
+
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.frame.loops import Loop
+from pyspark_diff.frame.loops import MAX_ITERATIONS, Loop
 from pyspark_diff.graphs.edges import graph_of
 from pyspark_diff.graphs.propagation import own_labels, smallest_labels
+
+#: So often components are made out by loops that are not in another one, whose rounds are cheap.
+PASSES = 2
 
 
 def strongly_connected_components(
@@ -59,18 +64,59 @@ def strongly_connected_components(
     [(1, 1), (2, 1), (3, 1)]
     """
     arcs, every = graph_of(edges, nodes, src=src, dst=dst)
-    own = own_labels(every)
+    rest = arcs.where(F.col("src") != F.col("dst")).toDF("node", "other")
+    found: list[DiffFrame] = []
+    for _ in range(PASSES):
+        whole, rest = _settled(rest)
+        found.append(whole)
+    settled = found[0].concat(*found[1:], _nested(rest))
+    return settled.union(own_labels(every.antijoin(settled, "node")))
 
-    def turned(kept: DiffFrame, labels: DiffFrame) -> DiffFrame:
-        """The edges whose ends have the same label, turned around."""
-        sent = kept.join(labels, "node").select("other", "node", "component")
-        # A node has one label, so this only asks whether the other end has the same.
-        same = sent.toDF("node", "other", "component").join(labels, ["node", "component"])
-        return same.select("node", "other")
 
+def _settled(arcs: DiffFrame) -> tuple[DiffFrame, DiffFrame]:
+    """Components that one round each way makes out, and the edges of all others."""
+    arcs, nodes = _trimmed(arcs)
+    own = own_labels(nodes)
+    forwards = smallest_labels(own, arcs)
+    back = _turned(arcs, forwards)
+    backwards = smallest_labels(own, back)
+    # The smallest node that reaches these is reached by them: it is in their component.
+    whole = forwards.join(backwards, ["node", "component"])
+    return whole, _turned(back, backwards).antijoin(whole, "node")
+
+
+def _trimmed(arcs: DiffFrame) -> tuple[DiffFrame, DiffFrame]:
+    """The edges and the nodes that are left when nodes without an edge to them, or without one from
+    them, go, as long as there are any.
+
+    They are on circles, or on ways from one circle to another.
+    """
+    back = arcs.select("other", "node").toDF("node", "other")
+    # What is left after so many rounds is right, too.
+    with Loop(MAX_ITERATIONS, on_limit="return", name="trimmed") as loop:
+        left = loop.variable(arcs.select("node").union(back.select("node")).distinct())
+        reached = left.join(arcs, "node").select("other").toDF("node").distinct()
+        leading = left.join(back, "node").select("other").toDF("node").distinct()
+        both = left.set(reached.join(leading, "node"))
+    nodes = loop.leave(both)
+    kept = arcs.join(nodes, "node").join(nodes.toDF("other"), "other").select("node", "other")
+    return kept, nodes
+
+
+def _turned(arcs: DiffFrame, labels: DiffFrame) -> DiffFrame:
+    """The edges whose ends have the same label, turned around."""
+    sent = arcs.join(labels, "node").select("other", "node", "component")
+    # A node has one label, so this only asks whether the other end has the same.
+    same = sent.toDF("node", "other", "component").join(labels, ["node", "component"])
+    return same.select("node", "other")
+
+
+def _nested(arcs: DiffFrame) -> DiffFrame:
+    """The component of each node that has an edge."""
+    own = own_labels(arcs.select("node").union(arcs.select("other").toDF("node")).distinct())
     with Loop(name="strongly_connected_components") as loop:
-        kept = loop.variable(arcs.toDF("node", "other"))
+        kept = loop.variable(arcs)
         forwards = smallest_labels(own, kept)
-        back = turned(kept, forwards)
-        kept.set(turned(back, smallest_labels(own, back)))
+        back = _turned(kept, forwards)
+        kept.set(_turned(back, smallest_labels(own, back)))
     return loop.leave(forwards)

@@ -1,0 +1,152 @@
+"""Motifs: all places of a graph where nodes and edges are as a pattern says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.edges import GraphParts, parts_of
+from pyspark_diff.graphs.patterns import EdgeTerm, Motif, parsed
+from pyspark_diff.spark.frames import column
+
+
+def find(
+    edges: Any, pattern: str, nodes: Any = None, *, src: str = "src", dst: str = "dst"
+) -> DiffFrame:
+    """All matches of a motif, as GraphFrames' ``find``, kept up to date.
+
+    A pattern is a list of terms with ``;`` between them. ``(a)-[e]->(b)`` is an edge ``e`` from a
+    node ``a`` to a node ``b``, and ``(b)<-[e]-(a)`` is the same; ``(a)`` is a node. The same name
+    is the same node everywhere, and two names may be one node. What has no name, ``()`` and
+    ``[]``, is asked for, and not shown. ``!(a)-[]->(b)`` says that there is no such edge.
+
+    Parameters
+    ----------
+    edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
+        Directed. Each of parallel edges is a match of its own.
+    pattern : str
+    nodes : DiffFrame, DataFrame or sequence of ids, optional
+        Nodes that may have no edge: column ``id`` (or ``node``), of the type of ``src``. Vertices
+        of ``edges`` count without being named.
+    src, dst : str
+        The columns of an edge's ends.
+
+    Returns
+    -------
+    DiffFrame
+        A row for each match, and a column for each name of the pattern, in the order in which they
+        first come. A node is a struct of ``id`` and the other columns of the vertices, or of
+        `nodes` where the graph has none; these are null for a node that is an end of an edge and
+        no vertex. An edge is a struct of ``src``, ``dst`` and its other columns. A name in a
+        negated term alone is each node of the graph for which the term is true.
+
+    Raises
+    ------
+    SchemaError
+        If the pattern is none, with the place where it goes wrong; if a column is missing, or types
+        differ.
+
+    Notes
+    -----
+    A join for each edge of the pattern, those first that share nodes with what is joined already,
+    and an antijoin for each negated one; what they have in between is kept as state. Attributes of
+    nodes are joined to the matches in the end, and only where there are any. Terms without a node
+    in common give all pairs of their matches, and a name in negated terms alone gives pairs with
+    all nodes. Conditions beside the pattern are `where` on the result, ``where("a.id < b.id")``;
+    filter edges before, where a condition is of edges alone.
+
+    Of GraphFrames' language there are no undirected edges ``(a)-[]-(b)`` and none of several hops
+    ``(a)-[e*2]->(b)``; an ``id`` as a key is ``select(F.col("a.id").alias("node"))``.
+    Source: Dave, Jindal, Li, Xin, Gonzalez, Zaharia, "GraphFrames: an integrated API for mixing
+    graph and relational queries", GRADES 2016.
+
+    Examples
+    --------
+    Who is followed and does not follow back:
+
+    >>> from pyspark_diff.graphs import find
+    >>> rows = [("ann", "bob", 0, 1), ("bob", "ann", 0, 1), ("ann", "eve", 0, 1),
+    ...         ("bob", "ann", 5, -1)]
+    >>> edges = spark.createDataFrame(rows, "src string, dst string, time int, diff int")
+    >>> fans = find(edges, "(a)-[e]->(b); !(b)-[]->(a)")
+    >>> fans.schema.simpleString()
+    'struct<a:struct<id:string>,e:struct<src:string,dst:string>,b:struct<id:string>>'
+    >>> found = fans.select("a.id", F.col("b.id").alias("other"))
+    >>> [sorted(tuple(row) for row in found.at(time).collect()) for time in (0, 5)]
+    [[('ann', 'eve')], [('ann', 'bob'), ('ann', 'eve')]]
+    """
+    motif = parsed(pattern)
+    graph = parts_of(edges, nodes, src=src, dst=dst)
+    rest = [term for term in motif.terms if not term.negated]
+    matches: DiffFrame | None = None
+    ends: dict[str, tuple[str, str]] = {}
+    while rest:
+        known = set() if matches is None else set(matches.columns)
+        term = max(rest, key=lambda term: len(known.intersection(term.nodes)))
+        rest.remove(term)
+        piece, ends_of_edge = _piece(term, graph)
+        if term.edge is not None:
+            ends[term.edge] = ends_of_edge
+        matches = piece if matches is None else _joined(matches, piece, term.nodes)
+    for name in motif.nodes:
+        if matches is None:
+            matches = graph.nodes.toDF(name)
+        elif name not in matches.columns:
+            matches = _joined(matches, graph.nodes.toDF(name), ())
+    assert matches is not None  # a pattern has a name
+    for term in motif.terms:
+        if term.negated:
+            matches = matches.antijoin(_piece(term, graph)[0], list(term.nodes))
+    return _shown(matches, motif, graph, ends)
+
+
+def _piece(term: EdgeTerm, graph: GraphParts) -> tuple[DiffFrame, tuple[str, str]]:
+    """The edges that a term may be, and where their ends are.
+
+    Columns are the names of nodes with their ids, and those of a named edge: its attributes, and
+    its ends where they have no name.
+    """
+    src, dst = term.src, term.dst
+    edges = graph.edges
+    if src is not None and src == dst:
+        edges = edges.where(F.col("src") == F.col("dst"))
+    columns: dict[str, str] = {}
+    at = tuple(
+        name if name is not None else f"{term.edge}.{end}"
+        for name, end in ((src, "src"), (dst, "dst"))
+    )
+    for name, end, known in zip(at, ("src", "dst"), (src, dst)):
+        if known is not None or term.edge is not None:
+            columns[name] = end
+    if term.edge is not None:
+        columns.update({f"{term.edge}{name}": name for name in graph.edge_attributes})
+    piece = edges.select(*(column(name).alias(new) for new, name in columns.items()))
+    return piece, (at[0], at[1])
+
+
+def _joined(matches: DiffFrame, piece: DiffFrame, nodes: tuple[str, ...]) -> DiffFrame:
+    on = [name for name in nodes if name in matches.columns]
+    return matches.join(piece, on) if on else matches.crossJoin(piece.hint("broadcast"))
+
+
+def _shown(
+    matches: DiffFrame, motif: Motif, graph: GraphParts, ends: dict[str, tuple[str, str]]
+) -> DiffFrame:
+    """Matches with a struct for each name."""
+    if graph.node_attributes:
+        for name in motif.nodes:
+            more = (f"{name}{attribute}" for attribute in graph.node_attributes)
+            matches = matches.join(graph.vertices.toDF(name, *more), name)
+
+    def struct(name: str) -> Column:
+        if name in motif.nodes:
+            fields, more = {"id": name}, graph.node_attributes
+        else:
+            fields, more = dict(zip(("src", "dst"), ends[name])), graph.edge_attributes
+        fields.update({attribute[1:]: f"{name}{attribute}" for attribute in more})
+        return F.struct(*(column(at).alias(field) for field, at in fields.items())).alias(name)
+
+    return matches.select(*map(struct, motif.names))
