@@ -246,6 +246,32 @@ def test_a_band_of_one_key_meets_few_pairs(spark):
         assert kept.at().collect()[0].n == 11 * 20_000 - 30
 
 
+def test_comparisons_of_columns_of_frames(spark):
+    """A column that is taken from a frame, as PySpark's users write it."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        a, a_in = flow.input("a", "k int, x int")
+        b, b_in = flow.input("b", "k int, x int")
+        kept = {
+            name: a.join(b, condition).select(a["x"], b["x"].alias("y")).keep()
+            for name, condition in {
+                "less": a["x"] < b["x"],
+                "near": b["x"].between(a["x"], a["x"] + 1),
+                "of a key": (a["k"] == b["k"]) & (a["x"] >= b["x"]) & (a["x"] <= b["x"] + 2),
+            }.items()
+        }
+        rows = [(n % 2, n) for n in range(5)]
+        a_in.insert(rows)
+        b_in.insert(rows)
+        flow.advance_to(1)
+        found = {name: sorted(map(tuple, one.at().collect())) for name, one in kept.items()}
+    pairs = [(x, y) for _, x in rows for _, y in rows]
+    assert found == {
+        "less": [(x, y) for x, y in pairs if x < y],
+        "near": [(x, y) for x, y in pairs if x <= y <= x + 1],
+        "of a key": [(x, y) for x, y in pairs if (x - y) in (0, 2)],
+    }
+
+
 WRONG = {
     "no bound": lambda a: a.join_interval(a, "x"),
     "no text of an interval": lambda a: a.join_interval(a, "x", lower="x"),

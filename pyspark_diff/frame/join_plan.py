@@ -338,7 +338,8 @@ class JoinPlan:
         nodes, keys = list(self.nodes), [list(key) for key in self.keys]
         found: list[list[str]] = []
         for side, wanted in ((at, [interval.value]), (1 - at, ends)):
-            whole = sides[side].derived(nodes[side], resolver=sides[side].resolver)
+            # With what its handles stand for, which a collection of its own would not have.
+            whole = replace(sides[side], node=nodes[side])
             nodes[side], names = with_keys(whole, wanted)
             found.append(names)
         (value,), others = found
