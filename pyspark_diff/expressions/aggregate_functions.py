@@ -173,7 +173,7 @@ class Count(LinearFunction):
     """The number of records, or of those in which none of the arguments is null."""
 
     name: str = "count"
-    arity = None
+    arity: ClassVar[int | None] = None
     empty = 0
 
     def evaluated(
