@@ -302,7 +302,7 @@ def by_v() -> Any:
                                    "following)")),
     lambda f: f.select("v", F.expr("count(*) over (order by cast(v as decimal(6, 2)) desc range "
                                    "between 1.25 preceding and current row)")),
-], ids=str)
+])
 def test_as_spark(spark, make):
     as_spark(spark, sales(spark), make)
 
