@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import total
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F
@@ -21,7 +22,13 @@ from pyspark.sql import types as T
 from test_law import examples
 from test_law_sql import CHANGES, Query, histories, run
 
-from pyspark_diff import Dataflow, DiffError, DiffFrame, NegativeMultiplicityError
+from pyspark_diff import (
+    Dataflow,
+    DiffError,
+    DiffFrame,
+    NegativeMultiplicityError,
+    ProgramChangedError,
+)
 from pyspark_diff.kernels import window_rows
 from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
@@ -261,12 +268,18 @@ def sales(spark) -> DiffFrame:
 def as_spark(spark, frame: DiffFrame, make: Callable[[Any], Any]) -> None:
     """What is made of a collection is at each time what is made of it as it stands then."""
     found = make(frame)
+    updates = [tuple(row) for row in found.to_df().collect()]
+    given = [tuple(row) for row in frame.to_df().collect()]
     for time in range(3):
-        plain = make(frame.at(time))
-        assert found.columns == plain.columns
-        assert [f.dataType for f in found.schema] == [f.dataType for f in plain.schema]
-        rows = [sorted(map(str, df.collect())) for df in (found.at(time), plain)]
-        assert rows[0] == rows[1], time
+        now, made = (
+            total((row[:-2], row[-1]) for row in rows if row[-2] <= time)
+            for rows in (given, updates)
+        )
+        plain = make(spark.createDataFrame(list(now.elements()), frame.schema))
+        if not time:
+            assert found.columns == plain.columns
+            assert [f.dataType for f in found.schema] == [f.dataType for f in plain.schema]
+        assert made == Counter(map(tuple, plain.collect())), time
 
 
 def by_v() -> Any:
@@ -399,3 +412,12 @@ def test_in_a_loop_and_across_applications(spark, runner, tmp_path):
             assert sorted(map(tuple, flow["least"].at(time).collect())) == least(there)
             sums = [(k, v, sum(w for key, w in there if key == k and w <= v)) for k, v in there]
             assert sorted(map(tuple, flow["sums"].at(time).collect())) == sorted(sums)
+
+    def other(flow: Dataflow) -> None:
+        frame, _ = flow.input("in", "k string, v int")
+        frame.iterate(lambda x: x).keep("least")
+        over = SparkWindow.partitionBy("k").orderBy("v").rowsBetween(-1, 0)
+        frame.withColumn("r", F.sum("v").over(over)).keep("sums")
+
+    with pytest.raises(ProgramChangedError, match="window"):
+        Dataflow.open(tmp_path, other, spark=spark, runner=runner, buckets=2)
