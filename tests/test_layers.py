@@ -59,13 +59,13 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable feeding hold "
-        "input_session inputs keyed_session opening outputs parts probe sink source staleness "
-        "stepping stored tables telling whole_history".split()
+        "input_session inputs keyed_session opening outputs parts probe product_session sink "
+        "source staleness stepping stored tables telling times whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark base collection comparisons constants dataflow diffframe grouped "
-        "html join_plan joins keyed keys linear loops multiset reading row_wise sliding tables "
-        "times".split()
+        "html join_plan joins keyed keys linear loops multiset reading row_wise sliding "
+        "tables".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges k_core label_propagation neighbours "

@@ -29,7 +29,6 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.frame.times import time_kind
 from pyspark_diff.graphs.neighbours import ends
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import meant_by
@@ -152,7 +151,7 @@ def ids_of(nodes: Any, edges: DiffFrame, what: str) -> DiffFrame:
 
 def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
     """A static frame of ids that are given one by one."""
-    kind, time = edges.schema["src"].dataType, time_kind(edges._node)
+    kind, time = edges.schema["src"].dataType, edges._collection.times
     if not _is_beside(edges) and not isinstance(time, T.IntegralType):
         raise SchemaError(
             f"{what} are given as a list, which is there from time 0 on, and times of this graph "
@@ -175,8 +174,8 @@ def _listed(ids: Collection[Any], edges: DiffFrame, what: str) -> DataFrame:
 def _is_beside(frame: DiffFrame) -> bool:
     """Whether a static table beside a collection is a constant: else it is a history that has all
     at time 0."""
-    times = time_kind(frame._node)
-    return frame._collection.flow is not None or isinstance(times, T.StructType)
+    there = frame._collection
+    return there.flow is not None or isinstance(there.times, T.StructType)
 
 
 def at_least_one(value: Any, name: str) -> int:
