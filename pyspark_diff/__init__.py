@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.keyed_session import KeyedSession
     from pyspark_diff.dataflow.probe import Probe
+    from pyspark_diff.dataflow.product_session import ProductSession
     from pyspark_diff.dataflow.staleness import StaleWarning
     from pyspark_diff.dataflow.stored import StateReader
     from pyspark_diff.engine.progress import Progress
@@ -85,6 +86,7 @@ _HOMES = {
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",
     "Probe": "dataflow.probe",
+    "ProductSession": "dataflow.product_session",
     "ProgramChangedError": "errors",
     "Progress": "engine.progress",
     "RepeatedTokenError": "errors",
@@ -133,6 +135,7 @@ __all__ = [
     "NonDeterministicError",
     "NotReadableError",
     "Probe",
+    "ProductSession",
     "ProgramChangedError",
     "Progress",
     "RepeatedTokenError",

@@ -61,8 +61,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable feeding hold "
-        "input_session inputs keyed_session opening outputs parts probe sink source staleness "
-        "stepping stored tables telling whole_history".split()
+        "input_session inputs keyed_session opening outputs parts probe product_session sink "
+        "source staleness stepping stored tables telling times whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "

@@ -25,6 +25,7 @@ from pyspark_diff import (
     NegativeMultiplicityError,
     NotReadableError,
     SchemaError,
+    TimeRegressionError,
     graphs,
 )
 
@@ -115,6 +116,176 @@ def test_random_programs_of_frames_that_spark_reads(spark, data):
 @given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
 def test_random_loops(spark, data, loops):
     check(spark, data, data.draw(looping(loops)), 2, "arrow")
+
+
+# In steps, whatever the cut.
+
+
+def shown(seen):
+    return lambda record, time, diff: seen.append((tuple(record), time, diff))
+
+
+@st.composite
+def frontiers(draw, fields, first):
+    """A frontier of which that is the least first field, of one time or of several."""
+    rest = st.tuples(*[st.integers(0, 1)] * (fields - 1))
+    found = [(first, *draw(rest))]
+    if draw(st.booleans()):
+        found.append((first + 1, *[0] * (fields - 1)))
+    return found
+
+
+def check_steps(spark, data, program, fields, **options):
+    pending = data.draw(histories(program.inputs, fields))
+    given_ = [[] for _ in pending]
+    kind = kind_of(fields)
+    with Dataflow(spark, time_type=kind, keep_history=data.draw(st.booleans()), **options) as flow:
+        sources = [
+            flow.input(f"in{n}", ", ".join(f"`{name}` {k}" for name, k in columns))
+            for n, columns in enumerate(program.inputs)
+        ]
+        nodes = build(program, [frame for frame, _ in sources])
+        seen = {node: [] for node in program.outputs}
+        kept = {}
+        for node in program.outputs:
+            nodes[node].inspect(shown(seen[node]))
+            kept[node] = nodes[node].keep()
+        first = 0
+        while first < SIDE:
+            first += data.draw(st.sampled_from([1, 1, 2]))
+            for number, (_, session) in enumerate(sources):
+                now = [u for u in pending[number] if u[1][0] < first or data.draw(st.booleans())]
+                pending[number] = [u for u in pending[number] if u not in now]
+                # What does not come in time does not come.
+                now = [u for u in now if session._frontier.less_equal(u[1])]
+                session.update([(*record, time, diff) for record, time, diff in now])
+                given_[number] += now
+            flow.advance_to(data.draw(frontiers(fields, first)))
+            times = [t for t in product(range(SIDE), repeat=fields) if t[0] < first]
+            answers = {
+                t: evaluate(program, [accumulated(history, t) for history in given_])
+                for t in times
+            }
+            for node, time in product(program.outputs, times):
+                assert accumulated(seen[node], time) == answers[time][node], (node, time)
+        for node in program.outputs:
+            time = (first - 1, *data.draw(st.tuples(*[st.integers(0, SIDE)] * (fields - 1))))
+            now = [accumulated(history, time) for history in given_]
+            expected = evaluate(program, now)[node]
+            found = kept[node].at(time, allow_negative=True).collect()
+            assert Counter(normal(tuple(row)) for row in found) == +expected
+
+
+@examples(4)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.integers(1, 3))
+def test_random_programs_in_steps(spark, data, fields, buckets):
+    program = data.draw(programs(most=4, whole=True))
+    check_steps(spark, data, program, fields, runner="local", buckets=buckets)
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_random_programs_in_steps_in_spark(spark, data):
+    check_steps(spark, data, data.draw(programs(most=2, whole=True)), 2, runner="spark", buckets=2)
+
+
+@examples(2)
+@given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
+def test_random_loops_in_steps(spark, data, loops):
+    check_steps(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+PAIR = "struct<i: int, j: int>"
+
+
+def test_a_session_takes_what_is_beyond_its_frontier(spark):
+    with Dataflow(spark, time_type=PAIR) as flow:
+        frame, session = flow.input("source", "k int", start=(1, 2))
+        kept = frame.count().keep("counted")
+        assert session.time() == (1, 2) and flow.session("source") is session
+        assert session.name == "source" and session.schema.names == ["k"]
+        session.insert([(7,)])
+        session.advance_to([(3, 2), (1, 5)])
+        for time in [(2, 4), (3, 1), (0, 9)]:
+            for rows in ([(8, time, 1)], spark.createDataFrame(
+                [(8, time, 1)], f"k int, time {PAIR}, diff long"
+            ).repartition(1)):
+                with pytest.raises(TimeRegressionError, match=rf"time \({time[0]}, {time[1]}\) is"):
+                    session.update(rows)
+        session.update([(8, (1, 5), 1), (9, (4, 2), 1)])
+        session.update(spark.createDataFrame(
+            [(8, (3, 2), 2)], f"k int, time {PAIR}, diff long"
+        ).repartition(1))
+        with pytest.raises(InvalidTimeError, match="at several times"):
+            session.insert([(8,)])
+        for to in [(2, 3), (0, 0), [(3, 2), (0, 5)]]:
+            with pytest.raises(TimeRegressionError, match="cannot go back"):
+                session.advance_to(to)
+        probe = kept.probe()
+        assert probe.less_than((1, 3)) and not probe.less_than((1, 0))
+        flow.advance_to((4, 0))
+        assert session._frontier.elements == ((4, 2),)
+        assert not probe.less_than((4, 0)) and probe.less_than((4, 1)) and probe.time() == (4, 0)
+        assert repr(session) == "ProductSession('source', at [(4, 2)])"
+        assert sorted(kept.at((3, 2)).collect()) == [(7, 1), (8, 2)]
+        assert sorted(flow["counted"].at((3, 5)).collect()) == [(7, 1), (8, 3)]
+        with pytest.raises(NotReadableError, match="time 4 is not complete"):
+            kept.at((4, 0))
+        with session:
+            pass
+        flow.step()
+        assert probe.done() and probe.time() is None
+        assert sorted(kept.at().collect()) == [(7, 1), (8, 3), (9, 1)]
+
+
+def test_rows_that_have_no_time(spark):
+    with Dataflow(spark, time_type=PAIR) as flow:
+        _, session = flow.input("source", "k int")
+        for time in (None, (None, 0), (0, None)):
+            frame = spark.createDataFrame([(1, time, 1)], f"k int, time {PAIR}, diff long")
+            for rows in ([(1, time, 1)], frame.repartition(1)):
+                with pytest.raises(InvalidTimeError, match="1 rows for input 'source' have a null"):
+                    session.update(rows)
+        with pytest.raises(InvalidTimeError, match="never negative"):
+            session.advance_to((1, -1))
+        with pytest.raises(InvalidTimeError, match="an integer for each field"):
+            flow.advance_to(3)
+
+
+def test_tables_that_do_not_change_in_a_dataflow(spark):
+    with Dataflow(spark, time_type=PAIR) as flow:
+        frame, session = flow.input("source", "k int")
+        names = flow.constant([(1, "one")], "k int, name string")
+        named = frame.join(names, "k").keep()
+        session.update([(1, (0, 2), 1), (2, (0, 0), 1)])
+        flow.advance_to((1, 0))
+        assert named.at((0, 2)).collect() == [(1, "one")] and named.at((0, 1)).collect() == []
+
+
+def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
+    with pytest.raises(SchemaError, match="a store holds a dataflow whose times come one after"):
+        Dataflow.open(str(tmp_path / "s"), lambda flow: None, spark=spark, time_type=PAIR)
+    with Dataflow(spark, time_type=PAIR) as flow:
+        for made in (
+            lambda: flow.input("a", "k int", key="k"), lambda: flow.input("a", "k int", check=True),
+            lambda: flow.clock(1), lambda: flow.source("a", None),
+        ):
+            with pytest.raises(SchemaError, match="times that come one after the other"):
+                made()
+        frame, _ = flow.input("source", "k int")
+        for made in (lambda: frame.hold(), lambda: frame.sink("s", None),
+                     lambda: frame.changes((0, 0))):
+            with pytest.raises(NotReadableError, match="times that come one after the other"):
+                made()
+        with pytest.raises(NotReadableError, match="one by one"):
+            frame.inspect(print, by_table=True)
+        kept = frame.count().keep()
+        flow.advance_to((1, 0))
+        for late in (frame.distinct(), frame):
+            with pytest.raises(NotReadableError, match="cannot be added after the first step"):
+                late.keep()
+        flow.advance_to((2, 0))
+        assert kept.at((1, 1)).collect() == []
 
 
 # What a pair of times has that one has not: a join of times at which nothing came.
@@ -262,5 +433,5 @@ def test_what_needs_times_one_after_the_other(spark):
     other = history(spark, [(1, (0, 0), 1)], "k int", "struct<i: int, k: int>")
     with pytest.raises(SchemaError, match="times of different types"):
         frame.join(other, "k")
-    with pytest.raises(SchemaError, match=r"a struct as time is for whole histories, DiffFrame\("):
-        Dataflow(spark, time_type="struct<i: int, j: int>")
+    with pytest.raises(SchemaError, match="two or more fields, all of them integers"):
+        Dataflow(spark, time_type="struct<i: int, j: string>")

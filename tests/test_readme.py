@@ -13,7 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, usual, second, third, fourth, fifth, sixth, seventh = blocks("python")
+    first, usual, second, third, sliding, fourth, fifth, sixth, seventh = blocks("python")
     # Each has a scope of its own, as what is copied alone into a new program.
     exec(first, {})  # noqa: S102 - the point of the test
     # In which order the rows of one time come depends on the number of cores.
@@ -37,6 +37,8 @@ def test_examples_run(spark, capsys):
         "Row(boss='ada', people=1) 1 1",
     ]
     assert shown[3].split()[:4] == ["name", "key", "rows", "batches"]
+    exec(sliding, {})  # noqa: S102
+    assert re.findall(r"home\| *(\d)\|", capsys.readouterr().out) == ["2", "1"]
     exec(fourth, {})  # noqa: S102
     assert sorted(capsys.readouterr().out.splitlines()) == [
         "Row(start='home', km=0) 0 1", "Row(start='lake', km=4) 0 1",

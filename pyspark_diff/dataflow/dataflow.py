@@ -110,7 +110,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
                     return meet_all(begins[n] for n in fed)  # it has not run yet
             return meet_all(state.frontiers.get(n, begins[n]) for n in fed)
 
-        return Probe(self.time_type, read)
+        return Probe(self.time_type, read, self.times)
 
     def _kept_names(self) -> list[str]:
         """The names under which collections are kept."""

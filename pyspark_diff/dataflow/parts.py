@@ -16,8 +16,10 @@ from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.dataflow.input_session import Discarded
 from pyspark_diff.dataflow.inputs import Inputs
 from pyspark_diff.dataflow.outputs import Outputs
+from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.sink import Sinks
 from pyspark_diff.dataflow.source import Sources
+from pyspark_diff.dataflow.times import frontier_of, parse_times
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.live import Live
@@ -25,10 +27,11 @@ from pyspark_diff.engine.state import State
 from pyspark_diff.errors import (
     ClosedError,
     NotReadableError,
+    SchemaError,
     StalledError,
 )
 from pyspark_diff.operators.node import Input, Node
-from pyspark_diff.spark.schema import check_names, parse_time_type
+from pyspark_diff.spark.schema import check_names
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
 from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Antichain
@@ -59,7 +62,10 @@ class Parts(ABC):
         check_names([time, diff])
         check_session(spark)
         self.spark = spark
-        self.time_type = parse_time_type(time_type)
+        #: The type of its times, if it is a struct; the engine's are their first fields.
+        self.times, self.time_type = parse_times(time_type)
+        #: By their names the sessions of its inputs then.
+        self._products: dict[str, ProductSession] = {}
         self.time_name, self.diff_name = time, diff
         self.runner = runner
         self.local_rows = driver_rows(spark) if local_rows is None else local_rows
@@ -116,6 +122,27 @@ class Parts(ABC):
                 f"{what}() was called by a function that a step of the same dataflow is calling, "
                 "and the step cannot go on before that returns. Let the function only take a note "
                 f"or feed an input, and call {what}() when the step has returned"
+            )
+
+    def _first_of(self, time: Any) -> Any:
+        """A time, or where times are structs the first field of a frontier, to which the inputs go
+        on in the others."""
+        if self.times is None:
+            return time
+        frontier = frontier_of(time, self.times)
+        for session in self._products.values():
+            session._advance_at_least(frontier)
+        return self._first_field(frontier)
+
+    def _first_field(self, frontier: Antichain) -> int:
+        """The least first field of a frontier."""
+        return min(one[0] for one in frontier if isinstance(one, tuple))
+
+    def _check_plain_times(self, what: str) -> None:
+        if self.times is not None:
+            raise SchemaError(
+                f"{what} goes by times that come one after the other, and those of this dataflow "
+                f"are structs: {self.times.simpleString()}"
             )
 
     def _store_of(self, what: str) -> Store:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.times import coordinate
 from pyspark_diff.spark.schema import TimeType
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, Time
 
 
 class Probe:
@@ -32,30 +35,49 @@ class Probe:
     (True, False, Antichain([1]))
     """
 
-    def __init__(self, time_type: TimeType, read: Callable[[], Antichain]):
+    def __init__(
+        self, time_type: TimeType, read: Callable[[], Antichain],
+        times: T.StructType | None = None,
+    ):
         self._time_type = time_type
-        self._read = read
+        self._times = times
+        self._engine = read
+
+    def _read(self) -> Antichain:
+        found = self._engine()
+        if self._times is None or found.is_empty:
+            return found
+        # All that lies before in the first field is complete, whatever the others.
+        return Antichain([(found.bound or 0, *[0] * (len(self._times.fields) - 1))])
+
+    def _encode(self, time: Any) -> Time:
+        if self._times is not None:
+            return coordinate(time, self._times)
+        return self._time_type.encode(time)
 
     def __repr__(self) -> str:
         return "Probe(complete)" if self.done() else f"Probe(at {self.time()!r})"
 
     def less_than(self, time: Any) -> bool:
         """Whether updates at times before ``time`` may still appear."""
-        return self._read().less_than(self._time_type.encode(time))
+        return self._read().less_than(self._encode(time))
 
     def less_equal(self, time: Any) -> bool:
         """Whether updates at times up to and including ``time`` may still appear."""
-        return self._read().less_equal(self._time_type.encode(time))
+        return self._read().less_equal(self._encode(time))
 
     def done(self) -> bool:
         """Whether the collection is complete."""
         return self._read().is_empty
 
     def frontier(self) -> Antichain:
-        """The least times that may still appear, as encoded integers; empty when complete."""
+        """The least times that may still appear, as encoded integers, or tuples of them; empty when
+        complete."""
         return self._read()
 
     def time(self) -> Any:
         """The one time of the frontier as the user's type, or None when complete."""
+        if self._times is not None:
+            return next(iter(self._read()), None)
         at = self._read().bound
         return None if at is None else self._time_type.decode(at)

@@ -148,6 +148,8 @@ class SteppingMethods(Parts):
         Parameters
         ----------
         time : int, date or datetime
+            Where times are structs a tuple, or a list of some. All is complete then at times whose
+            first field is less than the least of theirs.
         on_iteration : callable, optional
         token : str, optional
             Both as of `step`.
@@ -180,7 +182,7 @@ class SteppingMethods(Parts):
         self._check_outside("advance_to")
         with self._lock:
             self._check_token(token)
-            self._inputs.advance_to(time)
+            self._inputs.advance_to(self._first_of(time))
             self._inputs.hand_over()
             return self._step(on_iteration, token=token)
 

@@ -37,7 +37,7 @@ from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import DropNull, Pick
-from pyspark_diff.operators.loop import Enter, Leave, Variable
+from pyspark_diff.operators.loop import Enter, Leave, Variable, time_scope
 from pyspark_diff.operators.node import (
     Arranged,
     Constant,
@@ -275,6 +275,11 @@ def imported(program: Program, standing: Standing = Standing()) -> Lowered:
     def bring(node: Node, source: Node) -> Node:
         if source not in standing:
             return source
+        if time_scope(source) is not None:
+            raise NotReadableError(
+                f"{node.kind} cannot be added after the first step, where times are structs: write "
+                "all of the program before it"
+            )
         if source.loop is not None:
             raise NotReadableError(
                 f"{node.kind} cannot be added inside of {source.loop.name}, which has run. Take "

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.times import time_kind
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import Handle, Owner, handles_in
 from pyspark_diff.expressions.names import Entry, Resolver
-from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
@@ -74,6 +74,11 @@ class Collection:
     def columns(self) -> list[str]:
         """Names of the data columns, as the user sees them."""
         return self.resolver.visible
+
+    @property
+    def times(self) -> T.DataType:
+        """The type of its times, as the user sees them."""
+        return time_kind(self.node)
 
     @property
     def schema(self) -> T.StructType:
@@ -226,7 +231,7 @@ class Collection:
                 "or give both as a whole. A table that does not change goes beside a collection as "
                 "it is, without DiffFrame"
             )
-        ours, theirs = time_kind(self.node), time_kind(other.node)
+        ours, theirs = self.times, other.times
         if ours != theirs:
             raise SchemaError(
                 f"the two collections have times of different types, {ours.simpleString()} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Sequence, overload
 
 from pyspark.sql import SparkSession
@@ -13,7 +14,9 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.opening import opened
+from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.source import Source
+from pyspark_diff.dataflow.times import frontier_of, parse_times, time_columns
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
@@ -22,8 +25,9 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.frame.sliding import Interval
+from pyspark_diff.operators.loop import Enter, scope_of, with_times
 from pyspark_diff.operators.node import Node, Reader
-from pyspark_diff.spark.schema import Schema, meant_by
+from pyspark_diff.spark.schema import Schema, meant_by, parse_schema
 from pyspark_diff.spark.tables import read_table
 
 if TYPE_CHECKING:
@@ -41,7 +45,11 @@ class Dataflow(BaseDataflow):
     spark : SparkSession
         Any session; none of its settings is changed.
     time_type : str or DataType
-        Type of the logical times of all inputs: an integer, date or timestamp.
+        Type of the logical times of all inputs: an integer, date or timestamp; or a struct of
+        integers, which is compared field by field (`DiffFrame`), such as
+        ``"struct<day: int, known: int>"``. Then all is complete whose first field lies before the
+        frontiers of the inputs, whatever they are in the others; and there are no stores, keys,
+        sources, sinks and clocks, and the program is written before the first step.
     time, diff : str
         Names of these two columns wherever updates are shown as a table.
     buckets : int, optional
@@ -194,6 +202,13 @@ class Dataflow(BaseDataflow):
         ...     flow["counts"].at().collect()
         [Row(word='a', count=3)]
         """
+        times, _ = parse_times(time_type)
+        if times is not None:
+            raise SchemaError(
+                f"a store holds a dataflow whose times come one after the other, and these are "
+                f"structs: {times.simpleString()}. Take Dataflow(spark, time_type=...), which "
+                "lives as long as the application"
+            )
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
             time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
@@ -214,6 +229,8 @@ class Dataflow(BaseDataflow):
             names = ", ".join(map(repr, found)) or "none"
             raise NotReadableError(f"there is no input {name!r}; the inputs are {names}")
         session = found[name]
+        if name in self._products:
+            return self._products[name]  # type: ignore[return-value]
         if not isinstance(session, (InputSession, KeyedSession)):
             raise NotReadableError(
                 f"{name!r} is a clock, which nobody feeds: it goes on with the other inputs, and "
@@ -258,7 +275,7 @@ class Dataflow(BaseDataflow):
         -------
         frame : DiffFrame
         session : InputSession or KeyedSession
-            The latter with a key.
+            The latter with a key; where times are structs a `ProductSession`.
 
         Examples
         --------
@@ -276,11 +293,35 @@ class Dataflow(BaseDataflow):
         ...     sorted(tuple(row) for row in kept.at().collect())
         [('milk', 2), ('tea', 4)]
         """
+        if self.times is not None:
+            return self._product_input(name, schema, start, key is not None or check)
         if key is None:
             node, session = self._add_input(name, schema, start, check)
             return self._frame_of(node), session
         keyed, keyed_session = self._add_keyed_input(name, schema, start, key)
         return self._frame_of(keyed, keyed.key), keyed_session
+
+    def _product_input(
+        self, name: str, schema: str | T.StructType, start: Any, more: bool
+    ) -> tuple[DiffFrame, Any]:
+        """The same where times are structs."""
+        times = self.times
+        assert times is not None
+        if more:
+            self._check_plain_times("an input with a key, or one that is checked,")
+        parsed = parse_schema(schema)
+        fields = time_columns(times, [*parsed.names, self.time_name, self.diff_name])
+        first = None
+        begin = None if start is None else frontier_of(start, times)
+        if begin is not None:
+            first = self._first_field(begin)
+        struct = T.StructType([*parsed.struct.fields, *(
+            T.StructField(name, T.LongType()) for name in fields
+        )])
+        node, session = self._add_input(name, struct, first, False)
+        product = ProductSession(session, parsed, times, fields, self.diff_name, begin)
+        self._products[name] = product
+        return self._frame_of(with_times(node, times, fields)), product
 
     def source(
         self, name: str, source: Source, *, start: Any = None,
@@ -318,6 +359,7 @@ class Dataflow(BaseDataflow):
         ...     cities.at().collect()
         [Row(city='Rome', count=2)]
         """
+        self._check_plain_times("a source")
         node = self._add_source(name, source, start, late)
         return self._frame_of(node, node.key if isinstance(node, Reader) else None)
 
@@ -394,6 +436,7 @@ class Dataflow(BaseDataflow):
         []
         [Row(id=1, days=3)]
         """
+        self._check_plain_times("a clock")
         found = self._frame_of(self._add_clock(name, column, every, start))
         return found.hint("broadcast")  # one record goes beside all others
 
@@ -432,7 +475,10 @@ class Dataflow(BaseDataflow):
         """
         self._check_open()
         setting = Setting(self, self.spark, self.time_type, self.time_name, self.diff_name)
-        return DiffFrame._wrap(constant(data, setting, schema))
+        found = constant(data, setting, schema)
+        if self.times is not None:
+            found = replace(found, node=Enter(scope_of(self.times), found.node))
+        return DiffFrame._wrap(found)
 
     @overload
     def import_table(self, table: str, input: None = None) -> DiffFrame: ...
@@ -493,6 +539,7 @@ class Dataflow(BaseDataflow):
         rows = read_table(self.spark, table)
         if input is None:
             return self.constant(rows)
+        self._check_plain_times("an input that begins with a table")
         if self._writing:
             raise SchemaError(
                 f"a program that is opened again would give table {table} to input {input!r} each "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.times import first_type, time_columns, time_kind
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.expressions.names import Resolver
@@ -19,7 +20,6 @@ from pyspark_diff.frame.loops import LoopMethods
 from pyspark_diff.frame.multiset import MultisetMethods
 from pyspark_diff.frame.sliding import SlidingMethods
 from pyspark_diff.frame.tables import TableMethods
-from pyspark_diff.frame.times import first_type, time_columns, time_kind
 from pyspark_diff.operators.loop import with_times
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import column

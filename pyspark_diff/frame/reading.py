@@ -17,10 +17,10 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.sink import Sink
+from pyspark_diff.dataflow.times import coordinate, time_columns, time_kind
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.frame.times import coordinate, time_columns, time_kind
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Input
@@ -76,10 +76,13 @@ class ReadMethods(Frame):
                     "this collection is given as a whole, and can be read as it is; names are for "
                     "the collections of a Dataflow"
                 )
-        elif source.node.loop is not None:
+        elif (loop := source.node.loop) is not None and loop is time_scope(source.node):
+            told = self._in_fields()
+            source.flow._keep(told._node, name, self, columns=told.columns)
+        elif loop is not None:
             raise NotReadableError(
-                f"this collection is in {source.node.loop.name} and changes in each iteration; "
-                "keep what comes out of it: leave()"
+                f"this collection is in {loop.name} and changes in each iteration; keep what comes "
+                "out of it: leave()"
             )
         else:
             source.flow._keep(source.node, name, self, columns=self.columns)
@@ -109,6 +112,7 @@ class ReadMethods(Frame):
                 "this collection is given as a whole, and all its history can be read; holds are "
                 "for the collections of a Dataflow"
             )
+        self._check_plain_times("a hold")
         kind = self._node.time_type
         return flow._hold(self._node, None if time is None else kind.encode(time))
 
@@ -140,6 +144,10 @@ class ReadMethods(Frame):
         Row(word='a', count=2) 0 1
         """
         source = self._collection
+        if by_table and time_scope(self._node) is not None:
+            raise NotReadableError(
+                "with times that are structs inspect shows updates one by one, and not in a table"
+            )
         if source.flow is None:
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection is given as a whole; "
@@ -191,6 +199,7 @@ class ReadMethods(Frame):
         2 [('a', 1, 1, -1), ('a', 2, 1, 1)]
         """
         source = self._collection
+        self._check_plain_times("a sink")
         self.keep()
         if source.flow is None:
             raise NotReadableError(
@@ -302,11 +311,7 @@ class ReadMethods(Frame):
         >>> n.changes(0, 1).collect()
         [Row(n=7, time=1, diff=-1)]
         """
-        if time_scope(self._node) is not None:
-            raise NotReadableError(
-                "changes is of times that come one after the other, and here they are structs: "
-                "take the updates that you want from to_df()"
-            )
+        self._check_plain_times("changes")
         flow = self._running()
         with flow._reading():
             found = flow._arrangement(self._node).changed(
@@ -319,6 +324,13 @@ class ReadMethods(Frame):
         if not self._collection.resolver.ambiguous:
             return frame
         return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
+
+    def _check_plain_times(self, what: str) -> None:
+        if time_scope(self._node) is not None:
+            raise NotReadableError(
+                f"{what} is of times that come one after the other, and here they are structs: "
+                "take the updates that you want from to_df(), or a collection at(time)"
+            )
 
     def _fields(self) -> list[str]:
         """The columns that fields of times become, but for the first."""
@@ -352,7 +364,16 @@ class ReadMethods(Frame):
         source, kind = self._collection, time_kind(self._node)
         assert isinstance(kind, T.StructType)
         last = () if time is None else coordinate(time, kind)
-        updates = self._in_fields().to_df()
+        first = None if time is None else source.node.time_type.decode(last[0])
+        told = self._in_fields()
+        if source.flow is not None:
+            with source.flow._reading():
+                kept = source.flow._arrangement(told._node)
+                if time is None:
+                    source.flow._check_fresh(self._node)
+                at = kept.readable(first, lambda: told._running()._next_to_do(told._node))
+            first = None if at == 2**63 - 1 else at
+        updates = told.to_df()
         names = self._fields()
         for name, part in zip(names, last[1:]):
             updates = updates.where(column(name) <= part)
@@ -360,12 +381,11 @@ class ReadMethods(Frame):
         left = updates.drop(*names).withColumnsRenamed({
             source.time_name: TIME, source.diff_name: DIFF
         })
-        schema, first = self._node.schema, self._node.time_type
-        node = Input(schema, first, "updates", left, local=left.isLocal())
-        whole = self._wrap(replace(source, node=node, resolver=Resolver.plain(schema.names)))
-        return self._with_user_names(
-            whole.at(last[0] if last else None, allow_negative=allow_negative)
-        )
+        schema, of_first = self._node.schema, self._node.time_type
+        node = Input(schema, of_first, "updates", left, local=left.isLocal())
+        plain = Resolver.plain(schema.names)
+        whole = self._wrap(replace(source, flow=None, node=node, resolver=plain))
+        return self._with_user_names(whole.at(first, allow_negative=allow_negative))
 
     def _running(self) -> BaseDataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
+from pyspark_diff.dataflow.times import time_kind
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.frame.times import time_kind
 from pyspark_diff.operators.due import due, falls_due
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.loop import time_scope

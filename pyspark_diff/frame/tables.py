@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark_diff.dataflow import tables
-from pyspark_diff.errors import NotReadableError
 from pyspark_diff.frame.reading import ReadMethods
-from pyspark_diff.operators.loop import time_scope
 
 
 class TableMethods(ReadMethods):
@@ -73,11 +71,7 @@ class TableMethods(ReadMethods):
         [Row(item='milk', price=2), Row(item='tea', price=3)]
         >>> _ = spark.sql("DROP TABLE doctest_prices")
         """
-        if time_scope(self._node) is not None:
-            raise NotReadableError(
-                "save_as_table is of times that come one after the other, and here they are "
-                "structs: write to_df(), or at(time)"
-            )
+        self._check_plain_times("save_as_table")
         frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
         flow = self._running()
         tables.save(

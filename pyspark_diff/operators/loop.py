@@ -74,6 +74,11 @@ def time_scope(node: Node) -> TimeScope | None:
     return loop
 
 
+def scope_of(times: T.StructType) -> TimeScope:
+    """The innermost field of a type of times."""
+    return _scopes(times.json())[-1]
+
+
 @cache
 def _scopes(kind: str) -> tuple[TimeScope, ...]:
     """The loops of a type of times, the outermost first: of one type they are the same."""

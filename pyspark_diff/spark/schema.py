@@ -374,12 +374,6 @@ class TimeType:
             (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType,
              T.TimestampNTZType),
         ):
-            if isinstance(self.kind, T.StructType):
-                raise SchemaError(
-                    f"a struct as time is for whole histories, DiffFrame(history), and not for a "
-                    f"dataflow: {self.kind.simpleString()}. Advance by one field of it, and have "
-                    "the others as columns"
-                )
             raise SchemaError(
                 f"a time column must be an integer, date or timestamp, not "
                 f"{self.kind.simpleString()}; cast it"

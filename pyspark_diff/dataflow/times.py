@@ -16,7 +16,8 @@ from pyspark_diff.errors import InvalidTimeError, SchemaError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.operators.loop import time_scope
 from pyspark_diff.operators.node import Node
-from pyspark_diff.times import Coordinate, as_time
+from pyspark_diff.spark.schema import TimeType, parse_schema, parse_time_type
+from pyspark_diff.times import Antichain, Coordinate, Time, as_time
 
 
 def first_type(kind: T.DataType) -> T.DataType:
@@ -77,3 +78,42 @@ def coordinate(value: Any, kind: T.StructType) -> Coordinate:
         f"{value!r} is not a time of this collection, whose times are {kind.simpleString()}: give "
         f"an integer for each field, such as ({example})"
     )
+
+
+def frontier_of(value: Any, kind: T.StructType) -> Antichain:
+    """A frontier that a user gives: a time, or a list of some.
+
+    Raises
+    ------
+    InvalidTimeError
+        If one of them is no time, or there is none.
+
+    Examples
+    --------
+    >>> frontier_of([(3, 0), (0, 2), (4, 1)], T.StructType.fromDDL("day int, known int"))
+    Antichain([(0, 2), (3, 0)])
+    """
+    if isinstance(value, Antichain):
+        value = list(value)
+    several = isinstance(value, list) and bool(value) and not isinstance(value[0], int)
+    found = Antichain([coordinate(one, kind) for one in (value if several else [value])])
+    if any(part < 0 for time in found for part in _rest(time)):
+        raise InvalidTimeError(
+            f"{value!r} is no frontier of times {kind.simpleString()}: all fields but the first "
+            "are never negative"
+        )
+    return found
+
+
+def _rest(time: Time) -> Coordinate:
+    return time[1:] if isinstance(time, tuple) else ()
+
+
+def parse_times(kind: str | T.DataType) -> tuple[T.StructType | None, TimeType]:
+    """The type of a dataflow's times if it is a struct, and that of times, or of their first field.
+    """
+    if isinstance(kind, str) and kind.lower().lstrip().startswith("struct"):
+        kind = parse_schema(f"t {kind}").struct.fields[0].dataType
+    if isinstance(kind, T.StructType):
+        return kind, TimeType(first_type(kind))
+    return None, parse_time_type(kind)

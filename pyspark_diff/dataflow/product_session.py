@@ -1,0 +1,253 @@
+"""Sessions of inputs whose times are structs: what they hand on has all fields but the first as
+columns, and the first one as its time.
+
+    the session's frontier is F  ⟹  no update comes any more at a time that is not beyond F
+
+The engine goes on by the first field, so it is told of F what that says of it: the least of the
+first fields.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.coercion import Data, coerce
+from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.dataflow.times import coordinate, frontier_of
+from pyspark_diff.errors import InvalidTimeError, TimeRegressionError
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import Schema
+from pyspark_diff.times import Antichain, Coordinate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ProductSession:
+    """Feeds one input of a dataflow whose times are structs. It holds state: its frontier.
+
+    Made by `Dataflow.input`, where ``time_type`` is a struct of integers. It is what `InputSession`
+    is, with tuples as times; a frontier is one of them, or a list.
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> with Dataflow(spark, time_type="struct<day: int, known: int>") as flow:
+    ...     hired, hired_in = flow.input("hired", "name string")
+    ...     there = hired.count().keep()
+    ...     hired_in.update([("ann", (1, 1), 1), ("bob", (3, 2), 1)])
+    ...     _ = flow.advance_to((4, 0))
+    ...     hired_in.insert([("cy",)])                        # at (4, 0)
+    ...     _ = flow.advance_to((5, 0))
+    ...     [sorted(row.name for row in there.at(t).collect()) for t in [(4, 0), (4, 1), (4, 2)]]
+    [['cy'], ['ann', 'cy'], ['ann', 'bob', 'cy']]
+    """
+
+    def __init__(
+        self, session: InputSession, schema: Schema, times: T.StructType, fields: list[str],
+        diff: str, start: Antichain | None,
+    ):
+        self._session, self._schema, self._times, self._fields = session, schema, times, fields
+        self._time, self._diff = session._names[0], diff
+        first = session._at()
+        #: Times beyond it are accepted.
+        self._frontier = start or Antichain([(first or 0, *[0] * len(fields))])
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        at = "closed" if self._session._at() is None else f"at {list(self._frontier)!r}"
+        return f"ProductSession({self.name!r}, {at})"
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+        return self._session.name
+
+    @property
+    def schema(self) -> T.StructType:
+        """Spark schema of the records."""
+        return self._schema.struct
+
+    def time(self) -> tuple[int, ...]:
+        """The session's time: that of the next insertion.
+
+        Raises
+        ------
+        InvalidTimeError
+            If its frontier has several times: none of them comes before all others.
+        """
+        self._session._open()
+        if len(self._frontier.elements) > 1:
+            raise InvalidTimeError(
+                f"input {self.name!r} is at several times, {list(self._frontier)!r}, and records "
+                "enter at one: give them theirs, update(...)"
+            )
+        (found,) = self._frontier.elements
+        assert isinstance(found, tuple)
+        return found
+
+    def advance_to(self, time: Any) -> None:
+        """Move the session's frontier forward: no update that is not beyond it will come any more.
+
+        Parameters
+        ----------
+        time : tuple of int, or list of them
+            Updates may still come at times that are not before one of them in any field.
+
+        Raises
+        ------
+        TimeRegressionError
+            If one of them is not beyond the frontier that it has.
+        """
+        to = frontier_of(time, self._times)
+        with self._lock:
+            self._session._open()
+            if not self._frontier.precedes(to):
+                raise TimeRegressionError(
+                    f"input {self.name!r} is at {list(self._frontier)!r} and cannot go back to "
+                    f"{time!r}: each time is to be no earlier than one of these, in all fields"
+                )
+            self._move(to)
+
+    def _move(self, to: Antichain) -> None:
+        self._session.advance_to(self._decoded(min(_first(t) for t in to)))
+        self._frontier = to
+
+    def _advance_at_least(self, to: Antichain) -> None:
+        """Move forward, if it is open, so that nothing comes that is not beyond either."""
+        with self._lock:
+            if self._session._at() is not None:
+                self._move(self._frontier.join(to))
+
+    def _decoded(self, first: int) -> Any:
+        return self._session._node.time_type.decode(first)
+
+    def insert(self, data: Data) -> None:
+        """Add records at the session's time: see `InputSession.insert`."""
+        self._put(data, 1)
+
+    def remove(self, data: Data) -> None:
+        """Take records away at the session's time."""
+        self._put(data, -1)
+
+    def update(self, data: Data) -> None:
+        """Add update rows that bring their own times and diffs: see `InputSession.update`.
+
+        Raises
+        ------
+        TimeRegressionError
+            If a time is not beyond the session's frontier; nothing of ``data`` is taken then.
+        InvalidTimeError
+            If a time, or a field of one, is null.
+        """
+        struct = T.StructType([
+            *self.schema.fields, T.StructField(self._time, self._times),
+            T.StructField(self._diff, T.LongType()),
+        ])
+        found = coerce(data, struct, self.name, self._session._spark, widen=(self._diff,))
+        with self._lock:
+            self._session._open()
+            if isinstance(found, DataFrame):
+                self._session.update(self._checked_frame(found))
+            elif found.num_rows:
+                self._session.update(self._checked(found))
+
+    def flush(self) -> None:
+        """Hand everything over to the dataflow. Its next step does that too."""
+        self._session.flush()
+
+    def close(self) -> None:
+        """Declare the input complete, and flush. A second call does nothing."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _put(self, data: Data, diff: int) -> None:
+        found = coerce(data, self.schema, self.name, self._session._spark)
+        with self._lock:
+            _, *rest = self.time()
+            for name, part in zip(self._fields, rest):
+                if isinstance(found, DataFrame):
+                    found = found.withColumn(name, F.lit(part).cast("long"))
+                else:
+                    numbers = pa.array(np.full(found.num_rows, part, np.int64))
+                    found = found.append_column(name, numbers)
+            (self._session.insert if diff > 0 else self._session.remove)(found)
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """A table of updates with the fields of its times as columns."""
+        whole = table[self._time].combine_chunks()
+        parts = [pc.struct_field(whole, [i]) for i in range(len(self._times.fields))]
+        numbers = [pc.cast(part, pa.int64()) for part in parts]
+        missing = np.logical_or.reduce([part.is_null().to_numpy(False) for part in parts])
+        self._check_nulls(int(missing.sum()))
+        columns = [part.to_numpy() for part in numbers]
+        inside = np.zeros(table.num_rows, bool)
+        for element in self._frontier:
+            assert isinstance(element, tuple)
+            inside |= np.logical_and.reduce([c >= least for c, least in zip(columns, element)])
+        if not inside.all():
+            self._refuse(tuple(int(c[np.argmin(inside)]) for c in columns))
+        records = table.select(list(self._schema.names))
+        for name, part in zip(self._fields, numbers[1:]):
+            records = records.append_column(name, part)
+        records = records.append_column(self._time, parts[0])
+        return records.append_column(self._diff, table[self._diff])
+
+    def _checked_frame(self, frame: DataFrame) -> DataFrame:
+        """The same of a Spark frame, of which one job reads the times."""
+        parts = [column(self._time).getField(f.name).cast("long") for f in self._times.fields]
+        inside = F.lit(False)
+        for element in self._frontier:
+            assert isinstance(element, tuple)
+            beyond = F.lit(True)
+            for part, least in zip(parts, element):
+                beyond &= part >= least
+            inside |= beyond
+        missing = F.lit(False)
+        for part in parts:
+            missing |= part.isNull()
+        told = frame.agg(
+            F.count_if(missing).alias("missing"),
+            F.first(F.when(~inside, F.array(*parts)), ignorenulls=True).alias("wrong"),
+        ).first()
+        assert told is not None  # an aggregate without keys has one row
+        self._check_nulls(told.missing)
+        if told.wrong is not None:
+            self._refuse(tuple(told.wrong))
+        rest = [part.alias(name) for part, name in zip(parts[1:], self._fields)]
+        first = column(self._time).getField(self._times.fields[0].name).alias(self._time)
+        return frame.select(
+            *map(column, self._schema.names), *rest, first, column(self._diff)
+        )
+
+    def _check_nulls(self, count: int) -> None:
+        if count:
+            raise InvalidTimeError(
+                f"{count} rows for input {self.name!r} have a null time, or one in a field of it; "
+                "nothing was taken. Fill it, or filter these rows out"
+            )
+
+    def _refuse(self, time: Coordinate) -> None:
+        at = coordinate(time, self._times)
+        raise TimeRegressionError(
+            f"an update at time {at!r} is not beyond the frontier of input {self.name!r}, which is "
+            f"at {list(self._frontier)!r}; nothing was taken"
+        )
+
+
+def _first(time: Any) -> int:
+    found: int = time[0]
+    return found
