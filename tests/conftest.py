@@ -54,7 +54,8 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_delta", "test_data_source", "test_tables", "test_joins", "test_types", "test_aggregates",
+    "test_interval_joins", "test_delta", "test_data_source", "test_tables", "test_joins",
+    "test_types", "test_aggregates", "test_quantiles", "test_cogroup", "test_assertions",
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
     "test_cluster", "test_tpch", "test_live", "test_bridge", "test_plain_columns", "test_case",
     "test_background", "test_nights", "test_sources", "test_catch_up", "test_examples",
@@ -76,10 +77,11 @@ SAMPLED = {
     "test_commits": 3, "test_computed": 3, "test_constants": 2, "test_data_source": 20,
     "test_delta_files": 2, "test_discard": 5, "test_driver_rows": 2, "test_faults": 2,
     "test_fused": 2, "test_graphs": 5, "test_graphx": 4, "test_growth": 3, "test_handles": 5,
-    "test_indexed_loop": 3, "test_iterate": 4, "test_joins": 14, "test_kernel_cache": 2,
-    "test_many_rows": 3, "test_nothing": 4, "test_parquet": 5, "test_pieces": 5,
-    "test_plain_columns": 2, "test_ranges": 2, "test_sinks": 3, "test_skew": 5, "test_sources": 10,
-    "test_step": 4, "test_storage": 3, "test_tables": 8, "test_types": 14,
+    "test_indexed_loop": 3, "test_interval_joins": 3, "test_iterate": 4, "test_joins": 14,
+    "test_kernel_cache": 2, "test_many_rows": 3, "test_nothing": 4, "test_parquet": 5,
+    "test_pieces": 5, "test_plain_columns": 2, "test_quantiles": 2, "test_ranges": 2,
+    "test_sinks": 3, "test_skew": 5, "test_sources": 10, "test_step": 4, "test_storage": 3,
+    "test_tables": 8, "test_types": 14,
 }
 
 
