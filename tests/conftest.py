@@ -54,8 +54,9 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_delta", "test_data_source", "test_tables", "test_joins", "test_types", "test_windows",
-    "test_aggregates",
+    "test_interval_joins", "test_delta", "test_data_source", "test_tables", "test_joins",
+    "test_types", "test_windows", "test_product_times", "test_sliding", "test_aggregates",
+    "test_quantiles", "test_cogroup", "test_assertions", "test_asof", "test_motifs",
     "test_bad_input", "test_graphx", "test_pieces", "test_combined_aggregates", "test_discard",
     "test_cluster", "test_tpch", "test_live", "test_bridge", "test_plain_columns", "test_case",
     "test_background", "test_nights", "test_sources", "test_catch_up", "test_examples",
@@ -73,15 +74,18 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
+    "test_asof": 2, "test_assertions": 2, "test_cogroup": 3,
     "test_aggregates": 12, "test_background": 6, "test_bad_input": 8, "test_blueprint": 3,
     "test_catch_up": 4, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,
     "test_commits": 3, "test_computed": 3, "test_constants": 2, "test_data_source": 20,
     "test_delta_files": 2, "test_discard": 5, "test_driver_rows": 2, "test_faults": 2,
     "test_fused": 2, "test_graphs": 5, "test_graphx": 4, "test_growth": 3, "test_handles": 5,
-    "test_indexed_loop": 3, "test_iterate": 4, "test_joins": 14, "test_kernel_cache": 2,
-    "test_many_rows": 3, "test_nothing": 4, "test_parquet": 5, "test_pieces": 5,
-    "test_plain_columns": 2, "test_ranges": 2, "test_sinks": 3, "test_skew": 5, "test_sources": 10,
-    "test_step": 4, "test_storage": 3, "test_tables": 8, "test_types": 14, "test_windows": 3,
+    "test_indexed_loop": 3, "test_interval_joins": 6, "test_iterate": 4, "test_joins": 14,
+    "test_kernel_cache": 2, "test_many_rows": 3, "test_motifs": 3, "test_nothing": 4,
+    "test_parquet": 5, "test_pieces": 5, "test_plain_columns": 2, "test_product_times": 3,
+    "test_quantiles": 4, "test_ranges": 2, "test_sinks": 3, "test_skew": 5, "test_sliding": 3,
+    "test_sources": 10, "test_step": 4, "test_storage": 3, "test_tables": 8, "test_types": 14,
+    "test_windows": 6,
 }
 
 

@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from test_ranges import blocks
 
-from pyspark_diff import Dataflow, DiffFrame, SchemaError
+from pyspark_diff import AssertionFailedError, Dataflow, DiffFrame, SchemaError
 from pyspark_diff.expressions.conditions import parse_condition
 from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.operators.blocks import OfInterval, OfValue
@@ -316,3 +316,43 @@ def test_an_interval_in_a_loop(spark):
         places_in.remove([(3,)])
         flow.advance_to(3)
         assert sorted(r.x for r in kept.at().collect()) == [0, 2]
+
+
+def test_what_is_stored_goes_on(spark, tmp_path):
+    """Joins by intervals, percentiles, cogroups and claims, in one process after the other."""
+    def program(flow):
+        a, _ = flow.input("a", "k int, x int, d double")
+        b, _ = flow.input("b", "k int, y int")
+        a.join_interval(b, "x", "y", lower=-2, upper=2, by="k", how="full").keep("near")
+        a.join(b.alias("b"), F.col("x") < F.col("y"), "left_anti").keep("less")
+        a.groupBy("k").agg(F.median("x"), F.percentile("d", [0.1, 0.5])).keep("middle")
+        sizes = a.groupBy("k").cogroup(b.groupBy("k"))
+        sizes.reduce(lambda key, left, right: [(len(left), len(right))], "l int, r int").keep("co")
+        a.where("x > 1000").assert_empty()
+
+    names = ["near", "less", "middle", "co"]
+    steps = [
+        ([(n % 3, n, n / 2) for n in range(20)], [], [(n % 2, 2 * n) for n in range(12)], []),
+        ([(1, 4, 9.5)], [(1, 4, 2.0), (2, 2, 1.0)], [], [(0, 4)]),
+        ([], [(n % 3, n, n / 2) for n in range(5, 9)], [(2, 17)], []),
+    ]
+
+    def fed(flow, number):
+        for name, came, gone in zip("ab", steps[number][::2], steps[number][1::2]):
+            flow.session(name).insert(came)
+            flow.session(name).remove(gone)
+        flow.advance_to(number + 1)
+        return [sorted(map(str, flow[name].at().collect())) for name in names]
+
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        program(flow)
+        expected = [fed(flow, number) for number in range(3)]
+    for number in range(3):
+        with Dataflow.open(str(tmp_path / "store"), program, spark=spark) as flow:
+            assert fed(flow, number) == expected[number]
+    with Dataflow.open(str(tmp_path / "store"), program, spark=spark) as flow:
+        flow.session("a").insert([(0, 2000, 0.0)])
+        with pytest.raises(AssertionFailedError):
+            flow.advance_to(4)
+    with Dataflow.open(str(tmp_path / "store"), program, spark=spark) as flow:
+        assert [sorted(map(str, flow[name].at().collect())) for name in names] == expected[2]
