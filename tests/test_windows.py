@@ -320,6 +320,24 @@ def test_as_spark(spark, make):
     as_spark(spark, sales(spark), make)
 
 
+def test_over_a_join(spark):
+    rows = [(1, 5, 0, 1), (1, 7, 0, 1), (2, 6, 0, 1), (1, 6, 1, 1)]
+    frame = DiffFrame(spark.createDataFrame(rows, "k int, v int, time int, diff int"))
+    a, b = frame.alias("a"), frame.alias("b")
+    pairs = a.join(b, a["k"] == b["k"])
+    by_name = SparkWindow.partitionBy("a.k", "a.v").orderBy(F.desc("b.v"))
+    by_handle = SparkWindow.partitionBy(a["k"], a["v"]).orderBy(b["v"].desc())
+    wanted = [(5, 7, None), (5, 5, 7), (7, 7, None), (7, 5, 7), (6, 6, None)]
+    for over, columns in ((by_name, ("a.v", "b.v")), (by_handle, (a["v"], b["v"]))):
+        lag = F.lag(columns[1]).over(over)
+        found = pairs.select(*columns, lag)
+        assert sorted(map(tuple, found.at(0).collect()), key=str) == sorted(wanted, key=str)
+        more = pairs.withColumn("before", lag)
+        assert more.columns == ["k", "v", "k", "v", "before"]
+        made = more.select(*columns, "before")
+        assert sorted(map(tuple, made.at(0).collect()), key=str) == sorted(wanted, key=str)
+
+
 def test_records_that_are_equal_are_rows_of_their_own(spark):
     frame = DiffFrame(spark.createDataFrame([(7, 0, 3), (7, 1, -2)], "n int, time int, diff int"))
     over = SparkWindow.orderBy("n")

@@ -11,7 +11,7 @@ import datetime
 from dataclasses import dataclass, replace
 from typing import Any, Sequence
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
@@ -135,10 +135,17 @@ def with_columns(given: Collection, kind: str, made: dict[str, Column]) -> Colle
         resolver = resolver.with_column(name, replaced)
     kept = resolver.entries
     over, columns = with_windows(source, list(made.values()), list(made))
-    outputs = {name: one for name, one in zip(made, columns) if isinstance(one, Column)}
+    outputs: dict[str, Any] = dict(zip(made, columns))
     results = over.resolver.entries[len(source.resolver.entries):]
+
+    def apply(frame: DataFrame) -> DataFrame:
+        # PySpark says what is no column, for either of its methods.
+        if kind == "withColumn":
+            return frame.withColumn(*next(iter(outputs.items())))
+        return frame.withColumns(outputs)
+
     found = row_wise(
-        over, kind, lambda frame: frame.withColumns(outputs),
+        over, kind, apply,
         resolver=replace(resolver, entries=(*kept, *results)), outputs=outputs,
     )
     if not results:

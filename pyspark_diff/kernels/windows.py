@@ -265,7 +265,7 @@ class Function(ABC):
         """The results of all entries in regions."""
 
 
-#: Functions of the place of a row alone: the result, whether all rows of the partition matter.
+#: Functions of the place of a row alone.
 PLACES = ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile")
 
 

@@ -79,13 +79,13 @@ class WindowKernel(ReplayKernel):
         read = 0
         if len(side.new.updates):
             reach = Reach.of_all([function.reach for function in functions])
-            valid = None
-            if reach.valid:
-                name = reach.valid[0]
-                valid = lambda rows: validity(_Columns(side, rows)(name))  # noqa: E731
+
+            def valid(rows: Rows) -> np.ndarray:
+                return validity(_Columns(side, rows)(reach.valid[0]))
+
             rows = rows_of(
                 side.old, side.new, value.ordering, len(self.by), side.limit, reach.near,
-                reach.ties, valid,
+                reach.ties, valid if reach.valid else None,
             )
             read = rows.read
             columns = _Columns(side, rows)
