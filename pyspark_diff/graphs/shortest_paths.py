@@ -9,10 +9,17 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.frame.loops import Loop
 from pyspark_diff.graphs.edges import edges_with, ids_of
 from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+#: What there is to do about ways that become shorter for ever.
+_ADVICE = (
+    "Weights below zero add up to less than zero on a cycle, so that there is no shortest way: look "
+    "for a node in these updates that comes again and again. Without such a cycle a shortest way "
+    "has more edges than there were iterations"
+)
 
 
 def shortest_paths(
@@ -85,13 +92,12 @@ def shortest_paths(
     key = start.columns
     start = start.withColumn("distance", F.lit(0).cast(arcs.schema["weight"].dataType))
 
-    def further(near: DiffFrame) -> DiffFrame:
-        moved = near.join(arcs, "node")
+    with Loop(name="shortest_paths", advice=_ADVICE) as loop:
+        near = loop.variable(start)
         distance = F.col("distance") + F.col("weight")
-        longer = moved.select(*key[:-1], "other", distance.alias("distance"))
-        return start.union(longer).top_k(1, "distance", per=key)
-
-    return start.iterate(further, name="shortest_paths")
+        longer = near.join(arcs, "node").select(*key[:-1], "other", distance.alias("distance"))
+        nearest = near.set(start.union(longer).top_k(1, "distance", per=key))
+    return loop.leave(nearest)
 
 
 def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
