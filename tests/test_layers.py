@@ -68,8 +68,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find k_core label_propagation "
-        "neighbours pagerank patterns pregel propagation reachability shortest_paths strongly_connected_components "
-        "transitive_closure triangles".split()
+        "neighbours pagerank patterns pregel propagation reachability shortest_paths "
+        "strongly_connected_components transitive_closure triangles".split()
     ),
     "sources": frozenset(
         "delta files iceberg inbox logs snapshots streams tables versioned".split()
