@@ -24,7 +24,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffFrame, SchemaError, graphs
+from pyspark_diff import Dataflow, DiffFrame, SchemaError, StalledError, graphs
 
 #: Ids of any size; what an algorithm does may not depend on their being small or dense.
 IDS = (-(2**63), -5, 0, 1, 2, 3, 8, 13, 2**40, 2**63 - 1)
@@ -400,8 +400,8 @@ LONG = {"pagerank_to_rest"}
 NOT_LINEAR = {"transitive_closure"}
 #: Those in which attributes of vertices have a part.
 PREGEL = {"pregel_distances", "pregel_components", "pregel_ranks"}
-#: Those that go along a chain again and again: ten thousand nodes take a quarter of an hour.
-NESTED = {"strongly_connected_components"}
+#: Those whose rounds take some milliseconds: there are as many as a chain has nodes.
+SLOW_ROUNDS = {"pregel_distances", "pregel_components"}
 
 
 # Histories.
@@ -576,7 +576,7 @@ def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NOT_LINEAR))
 def test_long_circle_that_breaks(spark, name):
     """A chain when one edge is gone, and two of them when another one is gone as well."""
-    length = 2_000 if name in NESTED else 10_000
+    length = 2_000 if name in SLOW_ROUNDS else 10_000
     choice = random.Random(1)
     ids = [choice.getrandbits(64) - 2**63 for _ in range(length)]
     circle = [(src, dst, abs(src - dst) % 4) for src, dst in zip(ids, [*ids[1:], ids[0]])]
@@ -586,6 +586,26 @@ def test_long_circle_that_breaks(spark, name):
         for edges in (circle, circle[:-1], circle[: length // 2] + circle[length // 2 + 1 : -1])
     ]
     check_steps(spark, name, history, (1, 2, 3))
+
+
+def test_components_that_only_nested_loops_make_out(spark):
+    """Pairs in a chain, the smallest at its two ends: each pass finds those there, and no more."""
+    order = [*range(0, 12, 2), *range(11, 0, -2)]
+    pairs = [edge for n in order for edge in ((n, n + 100), (n + 100, n))]
+    chain = list(zip(order, order[1:]))
+    edges = [(src, dst, 0) for src, dst in (*pairs, *chain)]
+    gone = [edge for edge in edges if edge != (6, 106, 0)]
+    every = [*edges, (9, 4, 0)]
+    history = [Standing(Counter(now)) for now in (edges, gone, every, edges, [])]
+    check_steps(spark, "strongly_connected_components", history, (1, 2, 3, 5))
+    check_whole(spark, "strongly_connected_components", history)
+    with Dataflow(spark) as flow:
+        given, session = flow.input("edges", "src long, dst long")
+        found = graphs.strongly_connected_components(given).keep()
+        session.insert([edge[:2] for edge in edges])
+        flow.advance_to(1)
+        loops = {iteration.loop for iteration in flow.report.iterations}
+        assert "strongly_connected_components" in loops and len(collected(found)) == 24
 
 
 # What they take.
@@ -889,6 +909,20 @@ def test_edges_without_a_weight_are_none(spark, kind):
     assert collected(found) == [(1, 0), (3, 5), (4, rows[3][2])]
     assert collected(found, 1) == [(1, 0), (2, 1), (3, 2), (4, rows[3][2])]
     assert collected(found, 2) == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("kind", ["long", "double"])
+def test_a_cycle_of_negative_weight_is_told(spark, kind):
+    edges = spark.createDataFrame(
+        [(1, 2, 5), (2, 3, -2), (3, 2, 1), (2, 4, -9)], "src long, dst long, weight int"
+    ).withColumn("weight", F.col("weight").cast(kind))
+    with pytest.raises(StalledError, match="after 5 iterations.*less than zero on a cycle"):
+        graphs.shortest_paths(edges, [1], max_rounds=4).at(0).collect()
+    right = edges.where("src < dst")
+    expected = [(1, 0), (2, 5), (3, 3), (4, -4)]
+    assert collected(graphs.shortest_paths(right, [1], max_rounds=2)) == expected
+    with pytest.raises(StalledError, match="than max_rounds allows"):
+        graphs.shortest_paths(right, [1], max_rounds=1).at(0).collect()
 
 
 def test_weights_may_be_times(spark):

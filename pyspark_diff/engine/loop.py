@@ -49,6 +49,12 @@ MERGED = 8
 SHOWN = 5
 #: Seconds after which a loop that is still running says so, and between two such lines.
 TOLD_EVERY = 5.0
+#: What a loop that does not come to rest may need.
+_ADVICE = (
+    "If it would with more of them, give a larger max_iterations; to take what it has reached by "
+    "then, on_limit=\"return\"; else its body makes new records in each iteration, or brings old "
+    "ones back"
+)
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -368,10 +374,8 @@ class Iteration:
             return
         raise StalledError(
             f"{loop.name} has not come to rest after {loop.max_iterations} iterations"
-            f"{_inside(at)}: {len(left)} updates still go round, such as {_shown(node, left)}. If "
-            "it would with more of them, give a larger max_iterations; to take what it has "
-            "reached by then, on_limit=\"return\"; else its body makes new records in each "
-            "iteration, or brings old ones back"
+            f"{_inside(at)}: {len(left)} updates still go round, such as {_shown(node, left)}. "
+            f"{loop.advice or _ADVICE}"
         )
 
     def _reached(self, node: Node, at: Coordinate) -> bool:

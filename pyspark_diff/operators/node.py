@@ -41,12 +41,15 @@ class LoopScope:
         How many iterations there are at most.
     stops : bool
         Whether it returns what it has reached then, instead of refusing.
+    advice : str
+        What a refusal says, instead of what is so of any loop.
     """
 
     name: str
     parent: LoopScope | None
     max_iterations: int
     stops: bool = field(kw_only=True)
+    advice: str = field(default="", kw_only=True)
     depth: int = field(init=False)
 
     def __post_init__(self) -> None:
