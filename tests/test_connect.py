@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 #: A session of Connect and one without it do not get along in one process.
 PROGRAM = """
 import os, signal, sys, threading, time
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import SparkSession, Window, functions as F
 from pyspark_diff import Dataflow
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
@@ -36,6 +36,15 @@ with Dataflow(spark, runner="spark", buckets=2) as flow:
     left_in.close(), right_in.close()
     flow.step()
     print(sorted(map(tuple, sums.at().collect())))
+
+with Dataflow(spark, runner="spark", buckets=2) as flow:
+    rows, rows_in = flow.input("rows", "k int, x int")
+    over = Window.partitionBy("k").orderBy(F.desc("x"))
+    ranked = rows.select("k", F.col("x") - F.lag("x", 1, 0).over(over), F.rank().over(over)).keep()
+    rows_in.insert([(0, 1), (0, 3), (1, 2)])
+    rows_in.close()
+    flow.step()
+    print(sorted(map(tuple, ranked.at().collect())))
 
 def wait(row):
     if os.path.exists(patience):
@@ -180,7 +189,8 @@ def run(command, folder, **environment):
 
 def test_the_spark_runner_over_connect(tmp_path):
     assert run([sys.executable, "-c", PROGRAM, str(tmp_path / "patience")], tmp_path) == [
-        "[(0, 45, 6), (1, 60, 6), (2, 105, 6)]", "interrupted", "[(1, 1), (2, 1)] True", "5",
+        "[(0, 45, 6), (1, 60, 6), (2, 105, 6)]", "[(0, -2, 2), (0, 3, 1), (1, 2, 1)]",
+        "interrupted", "[(1, 1), (2, 1)] True", "5",
     ]
 
 

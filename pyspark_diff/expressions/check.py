@@ -63,10 +63,15 @@ def check_row_wise(frame: DataFrame, what: str) -> None:
     check_deterministic(frame)
     others = [node for node in jvm.analysed_plan(frame).nodes if node not in _ROW_WISE]
     if others:
+        instead = "use the operators of DiffFrame for that (count, distinct, threshold, ...)"
+        if others == ["Window"]:
+            instead = (
+                "give windows to select or withColumn, over Spark Connect not as texts but as "
+                "columns: F.row_number().over(...)"
+            )
         raise SchemaError(
             f"{what} may only look at one row at a time, but its plan has "
-            f"{', '.join(dict.fromkeys(others))}; use the operators of DiffFrame for that (count, "
-            "distinct, threshold, ...)"
+            f"{', '.join(dict.fromkeys(others))}; {instead}"
         )
 
 

@@ -51,7 +51,8 @@ class WindowCall:
 
 def may_have_windows(column: object) -> bool:
     """Whether an expression may have windows; if not, it has none."""
-    return isinstance(column, Column) and "over" in str(column).lower()
+    shown = str(column).lower() if isinstance(column, Column) else ""
+    return "over" in shown or "windowexpression" in shown  # as Connect calls it
 
 
 def windows_replaced(
