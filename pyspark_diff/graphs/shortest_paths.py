@@ -17,8 +17,8 @@ _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 #: What there is to do about ways that become shorter for ever.
 _ADVICE = (
     "Weights below zero add up to less than zero on a cycle, so that there is no shortest way: "
-    "look for a node in these updates that comes again and again. Without such a cycle a shortest way "
-    "has more edges than max_rounds allows"
+    "look for a node in these updates that comes again and again. Without such a cycle a shortest "
+    "way has more edges than max_rounds allows"
 )
 
 
