@@ -67,7 +67,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "frame": frozenset(
         "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
         "diffframe grouped html join_plan joins keyed keys linear loops multiset reading row_wise "
-        "sliding tables times windows".split()
+        "sliding tables windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find k_core label_propagation "

@@ -18,6 +18,7 @@ from pyspark_diff import (
     InputSession,
     Loop,
     Probe,
+    ProductSession,
     Progress,
     RunningStep,
     StateReader,
@@ -55,6 +56,8 @@ def objects(spark):
             people_in: "KeyedSession('people', closed)",
             degrees.keep().probe(): "Probe(at 0)",
             groups: "GroupedDiff[by src; DiffFrame[src bigint, <b> string; time bigint]]",
+            groups.cogroup(groups):
+                "CogroupedDiff[by src; DiffFrame[src bigint, <b> string; time bigint]]",
             edges.na: "NaMethods[DiffFrame[src bigint, <b> string; time bigint]]",
             edges.select("src").keep().hold(): "Hold(0)",
             loop: "Loop('two', 1 variable)",
@@ -65,7 +68,7 @@ def objects(spark):
 
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
-    classes |= {Progress, RunningStep, StateReader}  # their own tests have them
+    classes |= {Progress, ProductSession, RunningStep, StateReader}  # their own tests have them
     public = {
         value for name in pyspark_diff.__all__
         if isinstance(value := getattr(pyspark_diff, name), type)
