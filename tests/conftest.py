@@ -74,13 +74,13 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_asof": 2, "test_assertions": 2, "test_cogroup": 3,
-    "test_aggregates": 12, "test_background": 6, "test_bad_input": 8, "test_blueprint": 3,
-    "test_catch_up": 4, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,
-    "test_commits": 3, "test_computed": 3, "test_constants": 2, "test_data_source": 20,
-    "test_delta_files": 2, "test_discard": 5, "test_driver_rows": 2, "test_faults": 2,
-    "test_fused": 2, "test_graphs": 5, "test_graphx": 4, "test_growth": 3, "test_handles": 5,
-    "test_indexed_loop": 3, "test_interval_joins": 6, "test_iterate": 4, "test_joins": 14,
+    "test_aggregates": 18, "test_asof": 2, "test_assertions": 2, "test_background": 6,
+    "test_bad_input": 8, "test_blueprint": 3, "test_catch_up": 4, "test_cogroup": 3,
+    "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3, "test_commits": 3,
+    "test_computed": 3, "test_constants": 2, "test_data_source": 20, "test_delta_files": 2,
+    "test_discard": 5, "test_doctests": 2, "test_driver_rows": 2, "test_faults": 2,
+    "test_fused": 2, "test_graphs": 8, "test_graphx": 4, "test_growth": 3, "test_handles": 5,
+    "test_indexed_loop": 3, "test_interval_joins": 6, "test_iterate": 6, "test_joins": 14,
     "test_kernel_cache": 2, "test_many_rows": 3, "test_motifs": 3, "test_nothing": 4,
     "test_parquet": 5, "test_pieces": 5, "test_plain_columns": 2, "test_product_times": 3,
     "test_quantiles": 4, "test_ranges": 2, "test_sinks": 3, "test_skew": 5, "test_sliding": 3,

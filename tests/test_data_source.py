@@ -70,7 +70,8 @@ def rows(frame):
 # A table.
 
 
-@pytest.mark.parametrize("settings", [{}, {"keep_history": True}])
+@pytest.mark.parametrize("settings", [
+    {}, pytest.param({"keep_history": True}, marks=pytest.mark.slow)])
 def test_it_reads_what_a_reader_reads(spark, store, settings):
     rng = np.random.default_rng(7)
     with opened(store, spark, **settings) as flow:

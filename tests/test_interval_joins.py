@@ -318,6 +318,7 @@ def test_an_interval_in_a_loop(spark):
         assert sorted(r.x for r in kept.at().collect()) == [0, 2]
 
 
+@pytest.mark.slow
 def test_what_is_stored_goes_on(spark, tmp_path):
     """Joins by intervals, percentiles, cogroups and claims, in one process after the other."""
     def program(flow):
