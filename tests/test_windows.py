@@ -34,7 +34,7 @@ from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import IntegerSum
-from pyspark_diff.kernels.windows import UP_TO_HERE, Frame, Offset, Picked, Summed
+from pyspark_diff.kernels.window_functions import UP_TO_HERE, Frame, Offset, Picked, Summed
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.operators.window import WindowKernel
 from pyspark_diff.spark.schema import TimeType

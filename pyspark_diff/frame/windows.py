@@ -29,8 +29,8 @@ from pyspark_diff.expressions.handles import Handle, Lineage, Owner
 from pyspark_diff.expressions.names import Entry, unused
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed, plain_column, row_wise
-from pyspark_diff.kernels import windows as kernels
-from pyspark_diff.kernels.windows import Frame, Function, Offset, Picked, Place, Summed
+from pyspark_diff.kernels import window_functions as kernels
+from pyspark_diff.kernels.window_functions import Frame, Function, Offset, Picked, Place, Summed
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node

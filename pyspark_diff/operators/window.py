@@ -20,15 +20,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.window_functions import Function, Reach, validity
 from pyspark_diff.kernels.window_rows import Rows, rows_of
-from pyspark_diff.kernels.windows import (
-    Changed,
-    Function,
-    NegativeCountError,
-    Reach,
-    validity,
-    windows,
-)
+from pyspark_diff.kernels.windows import Changed, NegativeCountError, windows
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema, TimeType

@@ -1,0 +1,486 @@
+"""The functions of windows: what each looks at from a row, and its results over evaluated rows.
+
+    result = f(the row, among the rows of its frame)
+
+`pyspark_diff.kernels.windows` says which rows are evaluated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Any, Callable, NamedTuple, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_diff.kernels import ranking, window_frames
+from pyspark_diff.kernels import window_replay as segment
+from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
+from pyspark_diff.kernels.diff_vectors import check as check_vectors
+from pyspark_diff.kernels.results import Result, Sums
+from pyspark_diff.kernels.updates import Int64
+from pyspark_diff.kernels.window_rows import Rows
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What functions look at from a row, and so what a change of a row matters to.
+
+    Parameters
+    ----------
+    preceding, following : int
+        So many rows before it and behind it.
+    to_end : bool
+        Whether a change matters to all rows behind it.
+    to_start : bool
+        Whether it matters to all rows before it.
+    counted : bool
+        Whether it matters to the rows behind it as far as their number changes.
+    ties : bool
+        Whether rows that tie are looked at together.
+    distant : bool
+        Whether rows are looked at by how far their values are away.
+    expand : bool
+        Whether equal rows may have different results.
+    standing : bool
+        Whether something of all that stands at first has to be known.
+    valid : tuple of str
+        Columns of which the last value that is not null is looked for: a change matters to the
+        rows behind it up to the next one that has such a value.
+    """
+
+    preceding: int = 0
+    following: int = 0
+    to_end: bool = False
+    to_start: bool = False
+    counted: bool = False
+    ties: bool = False
+    distant: bool = False
+    expand: bool = False
+    standing: bool = False
+    valid: tuple[str, ...] = ()
+
+    @property
+    def near(self) -> int | None:
+        """How many rows on either side have to be known, beside those that tie; None if all."""
+        if self.to_end or self.to_start or self.counted or self.distant or self.standing:
+            return None
+        return self.preceding + self.following
+
+    @classmethod
+    def of_all(cls, several: Sequence[Reach]) -> Reach:
+        """The reach of several functions together."""
+        valid = tuple(dict.fromkeys(name for one in several for name in one.valid))
+        # For one column there is a tree. With more of them, all that stands has to be known.
+        running = len(valid) > 1
+        return cls(
+            max((one.preceding for one in several), default=0),
+            max((one.following for one in several), default=0),
+            running or any(one.to_end for one in several),
+            any(one.to_start for one in several),
+            any(one.counted for one in several),
+            any(one.ties for one in several),
+            any(one.distant for one in several),
+            any(one.expand for one in several),
+            running or any(one.standing for one in several),
+            () if running else valid,
+        )
+
+    def packed(self) -> Int64:
+        """As `window_replay.replay` takes it."""
+        return np.array([int(bool(value)) if isinstance(value, tuple) else int(value)
+                         for value in astuple(self)], np.int64)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The rows around a row that a function is of.
+
+    Parameters
+    ----------
+    rows : bool
+        Whether limits count rows; else they are distances in the one column of the order.
+    low, high : int, float or None
+        From the row on, negative before it; None for no limit. A distance of zero is that of rows
+        that tie, also where there are several columns, or others than numbers.
+    """
+
+    rows: bool
+    low: int | float | None
+    high: int | float | None
+
+    @property
+    def running(self) -> bool:
+        """Whether it begins where its partition does, and ends before that does."""
+        return self.low is None and self.high is not None
+
+    @property
+    def distant(self) -> bool:
+        """Whether it has a limit at a distance."""
+        return not self.rows and bool(self.low or self.high)
+
+    @property
+    def reach(self) -> Reach:
+        """What a function of it looks at."""
+        to_end, to_start = self.low is None, self.high is None
+        if not self.rows:
+            # All beside what is without a limit is known of each candidate.
+            return Reach(
+                to_end=to_end, to_start=to_start, ties=True, distant=self.distant,
+                standing=self.running,
+            )
+        before = [-limit for limit in (self.low, self.high) if limit is not None]
+        behind = [limit for limit in (self.low, self.high) if limit is not None]
+        return Reach(
+            preceding=int(max([0, *before])), following=int(max([0, *behind])), to_end=to_end,
+            to_start=to_start, expand=not (to_end and to_start), standing=self.running,
+        )
+
+
+class Near(NamedTuple):
+    """What is known of each candidate whatever the counts: the ones that a change of it matters to,
+    and the ones that are looked at from it."""
+
+    changed_low: Int64
+    changed_high: Int64
+    seen_low: Int64
+    seen_high: Int64
+
+
+class Evaluated:
+    """Segments that functions are evaluated on.
+
+    Parameters
+    ----------
+    rows : Rows
+    entries, segments : ndarray of int64
+        Of `pyspark_diff.kernels.window_replay`.
+    column : callable
+        A column of the candidates by its name.
+    ranges : dict of Frame to (ndarray of int64, ndarray of int64)
+        The candidates in the frame of each candidate.
+    reach : Reach
+        What is seen in segments.
+    """
+
+    def __init__(
+        self, rows: Rows, entries: Int64, segments: Int64, column: Callable[[str], pa.Array],
+        ranges: dict[Frame, tuple[Int64, Int64]], reach: Reach,
+    ):
+        self.rows, self.entries, self.segments, self.column = rows, entries, segments, column
+        self.reach = reach
+        #: What was picked for one column, which is the same for others.
+        self.picked: dict[tuple[str, Frame, str | None], Int64] = {}
+        self.at, self.of = window_frames.emitted(segments)
+        self._ranges = ranges
+
+    @cached_property
+    def candidates(self) -> Int64:
+        """The candidate of each entry in a region."""
+        return self.entries[self.at, 0]
+
+    @cached_property
+    def places(self) -> tuple[Int64, Int64, Int64]:
+        """See `window_frames.places`, of the entries in regions."""
+        found = window_frames.places(self.entries, self.segments, self.rows.tie)
+        return tuple(part[self.at] for part in found)  # type: ignore[return-value]
+
+    @cached_property
+    def totals(self) -> Int64:
+        """How many rows there are in the partition of each."""
+        return self.segments[self.of, segment.TOTAL]
+
+    def frames(self, frame: Frame) -> tuple[Int64, Int64]:
+        """The entries in the frame of each."""
+        start = self.segments[self.of, segment.START]
+        stop = self.segments[self.of, segment.STOP]
+        if frame.low is None and frame.high is None:
+            return start, stop
+        if not frame.rows:
+            return window_frames.frames_of(self.entries, self.segments, *self._ranges[frame])
+        low = start if frame.low is None else np.clip(self.at + int(frame.low), start, stop)
+        high = stop if frame.high is None else np.clip(self.at + int(frame.high) + 1, start, stop)
+        return low, np.maximum(low, high)
+
+
+@dataclass(frozen=True)
+class Function(ABC):
+    """A function of a row among the rows of its partition.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+        Type of the result.
+    """
+
+    kind: pa.DataType
+
+    @property
+    @abstractmethod
+    def reach(self) -> Reach:
+        """What it looks at."""
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Its frame, if it has one."""
+        return ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+        return ()
+
+    @property
+    def telling(self) -> bool:
+        """Whether it can tell apart rows that tie."""
+        return True
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        """What it keeps of each candidate while a partition is replayed."""
+        return None
+
+    @abstractmethod
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        """The results of all entries in regions."""
+
+
+#: Functions of the place of a row alone.
+PLACES = ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile")
+
+
+@dataclass(frozen=True)
+class Place(Function):
+    """A function of the place of a row.
+
+    Parameters
+    ----------
+    name : str
+        One of `PLACES`.
+    parts : int
+        For ``ntile``, how many.
+    """
+
+    name: str
+    parts: int = 0
+
+    @property
+    def reach(self) -> Reach:
+        if self.name == "row_number":
+            return Reach(counted=True, expand=True)
+        if self.name == "rank":
+            return Reach(counted=True, ties=True)
+        if self.name == "dense_rank":
+            return Reach(to_end=True, ties=True, standing=True)
+        return Reach(to_end=True, to_start=True, ties=True, expand=self.name == "ntile")
+
+    @property
+    def telling(self) -> bool:
+        return self.name in ("row_number", "ntile")
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        return np.zeros(len(rows), np.int64) if self.name == "dense_rank" else None
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        return pa.array(self._numbers(seen, held)).cast(self.kind)
+
+    def _numbers(self, seen: Evaluated, held: Any) -> np.ndarray:
+        if self.name == "dense_rank":
+            rows = seen.rows
+            return window_frames.dense_ranks(seen.entries, seen.segments, rows.tie, held)[seen.at]
+        own, low, high = seen.places
+        if self.name == "row_number":
+            return own + 1
+        if self.name == "rank":
+            return low + 1
+        total = seen.totals
+        if self.name == "cume_dist":
+            return high / total
+        if self.name == "percent_rank":
+            return np.where(total > 1, low / np.maximum(total - 1, 1), 0.0)
+        size, more = total // self.parts, total % self.parts
+        large = more * (size + 1)
+        return 1 + np.where(
+            own < large, own // (size + 1), more + (own - large) // np.maximum(size, 1)
+        )
+
+
+@dataclass(frozen=True)
+class Offset(Function):
+    """A column of the row that stands so many rows further, or a default.
+
+    Parameters
+    ----------
+    column : str
+    rows : int
+        Negative before it.
+    default : object
+    """
+
+    column: str
+    rows: int
+    default: Any
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(preceding=max(-self.rows, 0), following=max(self.rows, 0), expand=True)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        there = seen.at + self.rows
+        inside = (there >= seen.segments[seen.of, segment.START]) & (
+            there < seen.segments[seen.of, segment.STOP]
+        )
+        found = np.full(there.size, -1)
+        found[inside] = seen.entries[there[inside], 0]
+        return _taken(seen.column(self.column), found, self.default).cast(self.kind)
+
+
+#: The rows of a partition up to the row itself, and up to those that tie with it.
+UP_TO_HERE = (Frame(True, None, 0), Frame(False, None, 0))
+
+#: What may be picked of a frame, and how.
+PICKED = {
+    "first": window_frames.FIRST_OF,
+    "last": window_frames.LAST_OF,
+    "min": window_frames.LEAST_OF,
+    "max": window_frames.GREATEST_OF,
+}
+
+
+@dataclass(frozen=True)
+class Picked(Function):
+    """A column of one of the rows in the frame; null where there is none.
+
+    Parameters
+    ----------
+    name : str
+        One of `PICKED`.
+    column : str
+    frame : Frame
+    valid : str or None
+        A column: the rows where it is null are passed over.
+    """
+
+    name: str
+    column: str
+    frame: Frame
+    valid: str | None = None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return (self.frame,)
+
+    @property
+    def reach(self) -> Reach:
+        if self.valid and self.name == "last" and self.frame in UP_TO_HERE:
+            return Reach(ties=not self.frame.rows, valid=(self.valid,))
+        return self.frame.reach
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,) if self.valid is None else (self.column, self.valid)
+
+    @property
+    def telling(self) -> bool:
+        return self.frame.rows or self.name in ("first", "last")
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        valid, code = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
+        if self.valid is not None:
+            valid = validity(column(self.valid))
+        if self.name in ("min", "max"):
+            code = ranking.codes([column(self.column)], ((False, False),))
+        kept = len(rows) if self.frame.running else 0
+        return valid, code, np.full(kept, -1)
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        same = (self.name, self.frame, self.valid)
+        if self.name in ("min", "max") or same not in seen.picked:
+            low, high = seen.frames(self.frame)
+            valid, code, kept = held
+            # What is looked for is in the segment, then.
+            there = self.reach.valid and self.reach.valid == seen.reach.valid
+            seen.picked[same] = window_frames.picked(
+                seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
+                self.frame.running and not there, kept,
+            )
+        return _taken(seen.column(self.column), seen.picked[same], None).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class Summed(Function):
+    """What is made of sums over the rows in the frame.
+
+    Parameters
+    ----------
+    column : str or None
+        The column that the result calls its first.
+    result : Result
+    frame : Frame
+    """
+
+    column: str | None
+    result: Result
+    frame: Frame
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return (self.frame,)
+
+    @property
+    def reach(self) -> Reach:
+        return self.frame.reach
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return () if self.column is None else (self.column,)
+
+    @property
+    def telling(self) -> bool:
+        # In another order sums of doubles may be others.
+        return self.frame.rows or any(one.paired for one in self.result.accumulators)
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        held = self.result.accumulators
+        values = [] if self.column is None else [column(self.column)]
+        each = np.arange(len(rows))
+        units = tally(held, values, each, each.size, 1)
+        return units, units.zeros(len(rows) if self.frame.running else 0)
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        low, high = seen.frames(self.frame)
+        units, kept = held
+        out = units.zeros(low.size)
+        check_vectors(window_frames.summed(
+            seen.entries, seen.segments, low, high, units.values, units.reals, units.roles(),
+            self.frame.running, kept.values, kept.reals, out.values, out.reals,
+        ))
+        held_of = self.result.accumulators
+        return self.result.of(Sums(out, _starts(held_of))).cast(self.kind)
+
+
+def _starts(accumulators: Sequence[Accumulator]) -> dict[Accumulator, int]:
+    return dict(zip(accumulators, layout_of(accumulators)[0]))
+
+
+def _taken(column: pa.Array, rows: Int64, default: Any) -> pa.Array:
+    """Some rows of a column, with the default where the number of one is negative."""
+    missing = rows < 0
+    if not missing.any():
+        return column.take(pa.array(rows))
+    if default is None:
+        return column.take(pa.array(rows, mask=missing))
+    both = pa.concat_arrays([column, pa.array([default], column.type)])
+    return both.take(pa.array(np.where(missing, len(column), rows)))
+
+
+def validity(column: pa.Array) -> np.ndarray:
+    """Whether each value of a column is not null."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    return column.is_valid().to_numpy(zero_copy_only=False)
