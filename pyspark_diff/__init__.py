@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_diff import graphs
     from pyspark_diff.dataflow.background import RunningStep
+    from pyspark_diff.dataflow.explanation import Explanation
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.keyed_session import KeyedSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         DiffOverflowError,
         DuplicateKeyError,
         FormatError,
+        FullScanError,
         FunctionError,
         InvalidDiffError,
         InvalidTimeError,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark_diff.frame.diffframe import DiffFrame
     from pyspark_diff.frame.grouped import GroupedDiff
     from pyspark_diff.frame.loops import Loop
+    from pyspark_diff.reasons import REASONS, Reason
     from pyspark_diff.spark.session import configure, session
     from pyspark_diff.times import Antichain
 
@@ -73,7 +76,9 @@ _HOMES = {
     "DiffFrame": "frame.diffframe",
     "DiffOverflowError": "errors",
     "DuplicateKeyError": "errors",
+    "Explanation": "dataflow.explanation",
     "FormatError": "errors",
+    "FullScanError": "errors",
     "FunctionError": "errors",
     "GroupedDiff": "frame.grouped",
     "Hold": "dataflow.hold",
@@ -89,6 +94,8 @@ _HOMES = {
     "ProductSession": "dataflow.product_session",
     "ProgramChangedError": "errors",
     "Progress": "engine.progress",
+    "REASONS": "reasons",
+    "Reason": "reasons",
     "RepeatedTokenError": "errors",
     "ReservedNameError": "errors",
     "RunningStep": "dataflow.background",
@@ -122,7 +129,9 @@ __all__ = [
     "DiffFrame",
     "DiffOverflowError",
     "DuplicateKeyError",
+    "Explanation",
     "FormatError",
+    "FullScanError",
     "FunctionError",
     "GroupedDiff",
     "Hold",
@@ -138,6 +147,8 @@ __all__ = [
     "ProductSession",
     "ProgramChangedError",
     "Progress",
+    "REASONS",
+    "Reason",
     "RepeatedTokenError",
     "ReservedNameError",
     "RunningStep",

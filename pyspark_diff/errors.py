@@ -237,6 +237,14 @@ class TooManyRowsError(DiffError, MemoryError):
     """
 
 
+class FullScanError(DiffError, ValueError):
+    """With ``strict=True``: an operator reads all that it keeps for a change of one record.
+
+    Raised where the collection is kept or shown. Names the operator, the code of the reason and
+    what may be done about it; the dataflow stays as it was.
+    """
+
+
 _BY_NAME: dict[str, type[DiffError]] = {
     error.__name__: error
     for error in (
@@ -268,6 +276,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         SourceError,
         SinkError,
         TooManyRowsError,
+        FullScanError,
     )
 }
 

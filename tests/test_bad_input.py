@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 
+import connect_server
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -687,6 +688,7 @@ FLOW_CALLS = {
     "progress": lambda f: f.progress(),
     "arrangements": lambda f: f.arrangements(),
     "describe": lambda f: f.describe(),
+    "explain": lambda f: f.explain(),
     "iterations": lambda f: f.iterations(),
     "loop": lambda f: f.loop(),
     "discard": lambda f: f.discard(),
@@ -714,6 +716,7 @@ FRAME_CALLS = {
     "filter": lambda c: c.filter("n > 0"),
     "flat_map": lambda c: c.flat_map(lambda row: [], ONE),
     "inspect": lambda c: c.inspect(print),
+    "explain": lambda c: c.explain(),
     "keep": lambda c: c.keep("kept"),
     "sink": lambda c: c.sink("out", foreach(print)),
     "save_as_table": lambda c: c.save_as_table("kept_rows"),
@@ -1266,7 +1269,7 @@ def answer(session, runner: str) -> tuple[object, ...]:
 
 @pytest.fixture(scope="module")
 def usual(spark):
-    return answer(spark.newSession(), "local")
+    return answer(connect_server.session_beside(spark), "local")
 
 
 @pytest.mark.parametrize(

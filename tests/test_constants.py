@@ -108,6 +108,7 @@ def test_every_kind_of_table(spark, kind):
         assert rows_of(named.at()) == Counter([(3, 1, "c")])
 
 
+@pytest.mark.classic_only("counts with an accumulator of Spark's context")
 def test_one_table_is_evaluated_and_arranged_once(spark):
     counted = spark.sparkContext.accumulator(0)
 

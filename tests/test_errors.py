@@ -19,6 +19,7 @@ BUILTIN_OF = {
     "InvalidTimeError": ValueError,
     "InvalidDiffError": ValueError,
     "DuplicateKeyError": ValueError,
+    "FullScanError": ValueError,
     "TimeRegressionError": ValueError,
     "ReservedNameError": ValueError,
     "UnsupportedTypeError": TypeError,

@@ -24,6 +24,7 @@ PACKAGE = Path(pyspark_diff.__file__).parent
 ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
+    "reasons": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression blocks bucketed buffers cache candidates consolidate "
         "coordinates decimals diff_vectors double_word equality few grouping hashing history "
@@ -34,8 +35,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls delta delta_files expression_parts frames jobs jvm parquet_plan replaced "
-        "schema session stored_schema tables taken task_jobs values version "
+        "bridge calls delta delta_files expression_parts frames jobs jvm mentions parquet_plan "
+        "replaced schema session stored_schema tables taken task_jobs values version "
         "window_calls".split()
     ),
     "expressions": frozenset(
@@ -44,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset(
         "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "
-        "remote_objects roots small_batches spine storage stored_traces vacuum".split()
+        "remote_objects roots skew small_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "
@@ -55,14 +56,16 @@ ROOMS: dict[str, frozenset[str]] = {
         "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
     ),
     "engine": frozenset(
-        "blueprint changes compaction context demand description durable evaluation fingerprint "
-        "fusion graph growth indexed_loop live loop loop_batches loop_plan lowering oscillation "
-        "plan program progress rewind state step subgraph traces".split()
+        "blueprint changes compaction context costs demand description durable evaluation "
+        "explanation fingerprint fusion graph growth indexed_loop live loop loop_batches "
+        "loop_plan lowering oscillation plan program progress rewind state step subgraph "
+        "traces".split()
     ),
     "dataflow": frozenset(
-        "background blame catalog clock coercion dataflow discarding durable feeding hold "
-        "input_session inputs keyed_session opening outputs parts probe product_session sink "
-        "source staleness stepping stored tables telling times whole_history".split()
+        "background blame catalog clock coercion dataflow discarding durable explanation "
+        "feeding hold input_session inputs keyed_session opening outputs parts probe "
+        "product_session sink source staleness stepping stored tables telling times "
+        "whole_history".split()
     ),
     "frame": frozenset(
         "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
@@ -83,7 +86,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "__main__": frozenset(),
 }
 #: Rooms that stand on one level.
-LEVELS = {room: max(number - 1, 0) for number, room in enumerate(ROOMS)}
+LEVELS = {room: max(number - 2, 0) for number, room in enumerate(ROOMS)}
 
 #: Rooms that reach less far down than all that is below them.
 REACHES: dict[str, frozenset[str]] = {
@@ -106,7 +109,16 @@ LIBRARIES = {
 
 #: The only module that talks to the JVM, and the names by which it does.
 JVM = "spark.jvm"
-JVM_NAMES = frozenset({"_gateway", "_jc", "_jdf", "_jsc", "_jsparkSession", "_jvm"})
+JVM_NAMES = frozenset({
+    "_gateway", "_jc", "_jconf", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm", "_jwrite",
+})
+
+#: Spark's context, settings of it, and RDDs: over Connect there are none. The bridge is of one.
+CONTEXT_DOORS = frozenset({JVM, "spark.bridge"})
+CONTEXT_NAMES = frozenset({
+    "RDD", "SparkConf", "SparkContext", "_active_spark_context", "_sc", "get_active_spark_context",
+    "mapPartitionsWithIndex", "parallelize", "rdd", "sparkContext",
+})
 
 #: The modules that all operators share.
 OPERATOR_BASES = frozenset({"operators.contract", "operators.node"})
@@ -197,10 +209,17 @@ def violations(name: str, source: str, modules: Set[str]) -> list[str]:
             if not (isinstance(node.value, ast.Constant) and node.value.value is False):
                 found.append(f"{name}:{node.value.lineno}: allows pickle")
         # A name in quotes counts as well, as in getattr(frame, "_jdf").
-        used = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
-        if isinstance(node, (ast.Attribute, ast.Constant)) and isinstance(used, str):
-            if used in JVM_NAMES and name != JVM:
-                found.append(f"{name}:{node.lineno}: uses {used}, which only {JVM} may")
+        used = next((
+            value for field in ("attr", "id", "name", "value")
+            if isinstance(value := getattr(node, field, None), str)
+        ), None)
+        line = getattr(node, "lineno", 0)
+        if used in JVM_NAMES and name != JVM:
+            found.append(f"{name}:{line}: uses {used}, which only {JVM} may")
+        if used in CONTEXT_NAMES and name not in CONTEXT_DOORS:
+            found.append(
+                f"{name}:{line}: uses {used}, which only {' and '.join(sorted(CONTEXT_DOORS))} may"
+            )
     return found
 
 
@@ -279,8 +298,14 @@ CASES = [
     ("spark.schema", "from py4j.java_gateway import JavaObject", "only spark.jvm"),
     ("spark.schema", "frame._jdf.queryExecution()", "uses _jdf"),
     ("spark.schema", "getattr(frame, '_jdf')", "uses _jdf"),
-    ("dataflow.probe", "spark.sparkContext._jsc.sc()", "uses _jsc"),
-    ("spark.jvm", "from py4j.java_gateway import JavaObject\nspark._jvm", None),
+    ("dataflow.probe", "context._jsc.sc()", "uses _jsc"),
+    ("dataflow.probe", "spark.sparkContext", "uses sparkContext"),
+    ("spark.session", "getattr(spark, 'sparkContext')", "uses sparkContext"),
+    ("spark.session", "frame.rdd", "uses rdd"),
+    ("spark.session", "from pyspark import SparkContext", "uses SparkContext"),
+    ("spark.bridge", "context = spark.sparkContext", None),
+    ("spark.bridge", "context._jvm", "uses _jvm"),
+    ("spark.jvm", "from py4j.java_gateway import JavaObject\nspark.sparkContext._jvm", None),
     ("trace.batch", "from ..expressions.tree import Tree", "out of reach of trace"),
     ("trace.batch", "from ..spark.schema import Schema\nfrom ..times import Antichain", None),
     ("runners.local", "from ..trace.spine import Spine", None),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import evaluate, normal, total
+from program_ops import ddl
 from programs import build, formed, pool, programs
 from pyspark.sql import functions as F
 from test_iterate import looping
@@ -67,7 +68,7 @@ def framed(spark, form, history, columns, fields):
     names = [f"time {number}" for number in range(fields)]
     told = (*columns, *((n, "bigint") for n in names), ("diff", "bigint"))
     made = formed(spark, form, rows, told)
-    frame = made if form == "frame" else spark.createDataFrame(made)
+    frame = made if form == "frame" else spark.createDataFrame(made, ddl(told))
     parts = [F.col(f"`{n}`").cast(kind).alias(name) for n, (name, kind) in zip(names, TIMES)]
     rest = [F.col(f"`{name}`") for name, _ in columns]
     return DiffFrame(frame.select(*rest, F.struct(*parts).alias("time"), "diff"))

@@ -13,6 +13,7 @@ from pyspark_diff import (
     Antichain,
     Dataflow,
     DiffFrame,
+    Explanation,
     GroupedDiff,
     Hold,
     InputSession,
@@ -20,6 +21,7 @@ from pyspark_diff import (
     Probe,
     ProductSession,
     Progress,
+    Reason,
     RunningStep,
     StateReader,
 )
@@ -68,7 +70,8 @@ def objects(spark):
 
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
-    classes |= {Progress, ProductSession, RunningStep, StateReader}  # their own tests have them
+    # Their own tests have them.
+    classes |= {Explanation, Progress, ProductSession, Reason, RunningStep, StateReader}
     public = {
         value for name in pyspark_diff.__all__
         if isinstance(value := getattr(pyspark_diff, name), type)

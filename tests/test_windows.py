@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+from connect_server import in_sql_text
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import total
@@ -153,6 +154,7 @@ def query(several: list[Window]) -> Query:
     return Query(f"select k, x, s, {sql} from in0", lambda f, _: f.select("k", "x", "s", *columns))
 
 
+@in_sql_text
 @examples(2)
 @given(
     several=windows(), history=histories(), every=st.integers(1, 4), near=st.booleans(),
@@ -169,6 +171,7 @@ EACH = [
 ]
 
 
+@in_sql_text
 @pytest.mark.parametrize("window", EACH, ids=lambda window: window.spark.partition(" over")[0])
 def test_each_function(spark, window):
     run(spark, query([window]), CHANGES, 2)
@@ -184,6 +187,8 @@ FUNCTIONS = (
     Picked(LONG, "last", "w", UP_TO_HERE[0], "w"), Picked(LONG, "first", "w", Frame(True, -1, -1)),
     Picked(LONG, "last", "w", UP_TO_HERE[1], "w"),
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, 0, 0)),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, -3, 2)),
+    Picked(LONG, "max", "w", Frame(False, 1, 4), "w"),
 )
 RECORD = st.tuples(
     st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
@@ -248,7 +253,7 @@ def test_what_is_near_is_all_that_is_read():
     old = [updates(layout, rows, 0).updates]
     new = [((0, 5_000, 0), 1, -1), ((0, 20_000, 0), 1, 1), ((0, 70, 9), 1, 1)]
     side = Side(old, [], updates(layout, new, 300), 0, layout, ("k", "v", "w"), 300)
-    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4, 12, 2)):
+    for function, most in zip(FUNCTIONS, (4, 6, 8, 8, 12, 4, 12, 2, 14, 12)):
         kernel = WindowKernel(
             ("k", "v", "w"), (("v", True),), (function,), TimeType(T.LongType())
         )
@@ -286,6 +291,18 @@ def by_v() -> Any:
     return SparkWindow.partitionBy("k").orderBy(F.desc("v"))
 
 
+IN_TEXT = [
+    lambda f: f.select("v", F.expr("sum(v) over (order by date_add(date'2024-01-01', v) "
+                                   "range between interval 1 day preceding and current row)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by timestamp_seconds(v) range between "
+                                   "interval 1 second preceding and interval 2 second following)")),
+    lambda f: f.select("v", F.expr("sum(v) over (order by x range between 1.5D preceding and 0.5D "
+                                   "following)")),
+    lambda f: f.select("v", F.expr("count(*) over (order by cast(v as decimal(6, 2)) desc range "
+                                   "between 1.25 preceding and current row)")),
+]
+
+
 @pytest.mark.parametrize("make", [
     lambda f: f.withColumn("r", F.row_number().over(by_v())),
     lambda f: f.withColumn("V", F.lag("v", 1, 0).over(by_v())),
@@ -297,7 +314,10 @@ def by_v() -> Any:
     lambda f: f.select(F.col("v") - F.lag("v").over(by_v()), "k"),
     lambda f: f.select("k", F.sum("v").over(by_v()) / F.sum("v").over(
         SparkWindow.partitionBy("k"))),
-    lambda f: f.selectExpr("k", "sum(V) over (partition by K order by V) as s"),
+    pytest.param(
+        lambda f: f.selectExpr("k", "sum(V) over (partition by K order by V) as s"),
+        marks=in_sql_text,
+    ),
     lambda f: f.select(f["v"], F.max(f["x"]).over(SparkWindow.partitionBy(f["k"]))),
     lambda f: f.select("v", F.count("*").over(
         SparkWindow.partitionBy(F.upper("k"), F.col("v") % 2))),
@@ -307,14 +327,7 @@ def by_v() -> Any:
     lambda f: f.select("v", F.sum("v").over(
         SparkWindow.partitionBy("v").orderBy("v").rangeBetween(-1, 0))),
     lambda f: f.alias("s").select(F.max("s.v").over(SparkWindow.partitionBy("s.k")).alias("m")),
-    lambda f: f.select("v", F.expr("sum(v) over (order by date_add(date'2024-01-01', v) "
-                                   "range between interval 1 day preceding and current row)")),
-    lambda f: f.select("v", F.expr("count(*) over (order by timestamp_seconds(v) range between "
-                                   "interval 1 second preceding and interval 2 second following)")),
-    lambda f: f.select("v", F.expr("sum(v) over (order by x range between 1.5D preceding and 0.5D "
-                                   "following)")),
-    lambda f: f.select("v", F.expr("count(*) over (order by cast(v as decimal(6, 2)) desc range "
-                                   "between 1.25 preceding and current row)")),
+    *(pytest.param(make, marks=in_sql_text) for make in IN_TEXT),
 ])
 def test_as_spark(spark, make):
     as_spark(spark, sales(spark), make)
@@ -359,8 +372,15 @@ def test_the_other_columns_break_ties(spark):
     [
         (lambda: F.collect_list("v").over(by_v()), ("collect_list", "not maintained", "rank")),
         (lambda: F.nth_value("v", 2).over(by_v()), ("nth_value", "not maintained")),
-        (lambda: F.expr("lag(v) ignore nulls over (order by v)"), ("lag", "IGNORE NULLS", "last")),
-        (lambda: F.expr("first(v) filter (where v > 1) over ()"), ("first", "FILTER")),
+        pytest.param(
+            lambda: F.expr("lag(v) ignore nulls over (order by v)"),
+            ("lag", "IGNORE NULLS", "last"),
+            marks=in_sql_text,
+        ),
+        pytest.param(
+            lambda: F.expr("first(v) filter (where v > 1) over ()"), ("first", "FILTER"),
+            marks=in_sql_text,
+        ),
         (lambda: F.lead("v", 1).over(SparkWindow.orderBy("v")) + F.rand(), ("retracted",)),
         (lambda: F.sum(F.lag("v").over(by_v())).over(by_v()), ("lag(v", "withColumn first")),
         (

@@ -14,6 +14,8 @@ from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.dataflow.source import Source
 from pyspark_diff.dataflow.stepping import SteppingMethods
+from pyspark_diff.engine.explanation import refuse_scans
+from pyspark_diff.engine.graph import graph_of
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.state import Watch
 from pyspark_diff.errors import NotReadableError, SchemaError
@@ -203,6 +205,8 @@ class FeedingMethods(SteppingMethods):
     def _grow(self, sink: Node) -> None:
         """Add a sink. If the program has run and cannot grow by it, it stays what it was."""
         if sink not in self._sinks:
+            if self._strict:
+                refuse_scans(graph_of([sink]))
             sinks = {**self._sinks, sink: None}
             old = self._state
             # What has not run may still change its form, so that is found when it runs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,9 +22,10 @@ from pyspark_diff.dataflow.sink import Sinks
 from pyspark_diff.dataflow.source import Sources
 from pyspark_diff.dataflow.times import frontier_of, parse_times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.live import Live
-from pyspark_diff.engine.state import State
+from pyspark_diff.engine.state import Report, State
 from pyspark_diff.errors import (
     ClosedError,
     NotReadableError,
@@ -37,6 +39,9 @@ from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage, StoreFiles
+
+#: So many steps are remembered for reports.
+STEPS = 50
 
 
 class Parts(ABC):
@@ -54,6 +59,7 @@ class Parts(ABC):
         local_rows: int | None = None,
         keep_history: bool = False,
         root: str | None = None,
+        strict: bool = False,
     ):
         if runner not in ("auto", "spark", "local"):
             raise ValueError(f"runner must be 'auto', 'spark' or 'local', not {runner!r}")
@@ -72,6 +78,10 @@ class Parts(ABC):
         self._buckets = buckets or parallelism(spark)
         self._piece_rows = piece_rows(spark)
         self._keep_history = keep_history
+        #: Whether what reads all that is kept is refused.
+        self._strict = strict
+        #: The last steps: their numbers, what ran, and what it did.
+        self._last_steps: deque[tuple[int, Graph, Report]] = deque(maxlen=STEPS)
         self._storage: Storage | StoreFiles = Storage(root)
         #: Where steps are committed, if the state is to outlive the application.
         self._store: Store | None = None

@@ -369,6 +369,7 @@ class SteppingMethods(Parts):
         # One assignment: before it nothing has changed, and what is left to be done after it
         # follows from the state, however often it is cut short.
         self._state = self._lasting(after)
+        self._last_steps.append((after.epoch, growth.graph, after.report))
 
     def _lasting(self, state: State) -> State:
         """A state that a crash does not take back, where there is a store: as it is then held."""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Literal, overload
+
 from pyspark.sql import DataFrame
 
 from pyspark_diff.dataflow import catalog
+from pyspark_diff.dataflow.explanation import SKEW, Explanation, skew_rows
 from pyspark_diff.dataflow.stepping import SteppingMethods
 from pyspark_diff.dataflow.stored import StateReader
+from pyspark_diff.engine.costs import Cost
+from pyspark_diff.engine.explanation import Operator, operators
+from pyspark_diff.engine.graph import Graph
+from pyspark_diff.operators.node import Arranged, Keyed
+from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.vacuum import Vacuumed
 
 
@@ -42,6 +51,75 @@ class TellingMethods(SteppingMethods):
         with self._lock:
             found = catalog.entries(self._build().graph, self._state, self.time_type)
             return catalog.as_text(found)
+
+    @overload
+    def explain(self, *, skew: Literal[False] = False) -> Explanation: ...
+
+    @overload
+    def explain(self, *, skew: Literal[True]) -> DataFrame: ...
+
+    def explain(self, *, skew: bool = False) -> Explanation | DataFrame:
+        """Each operator: how it is maintained, what it keeps, and what the last step cost it.
+
+        Where a change can cost more than itself there is a reason, with a code and what may be
+        done about it (`pyspark_diff.REASONS`). Nothing is run for it.
+
+        Parameters
+        ----------
+        skew : bool
+            Instead a Spark frame with each bucket of each arrangement: ``operator``,
+            ``arranged_by``, ``bucket``, ``rows`` and ``bytes`` that are kept, ``share`` (rows by
+            those of the mean bucket), ``rows_in``, ``touched`` and ``seconds`` of the last step
+            where it ran in tasks of Spark (null on the driver, which does all buckets at once), and
+            the ``heaviest`` keys, as JSON with their rows. All hashes of keys are read for it.
+
+        Returns
+        -------
+        Explanation or DataFrame
+            To print, to look at in a notebook, or to go through: its ``operators``, ``reasons`` and
+            ``to_df()``.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     edges, edges_in = flow.input("edges", "src long, dst long")
+        ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid").keep()
+        ...     edges_in.insert([(1, 2), (2, 3)])
+        ...     _ = flow.advance_to(1)
+        ...     [(one.operator, one.form, one.codes) for one in flow.explain().operators
+        ...      if one.reasons]
+        [('join', 'keyed', 'FAN_OUT')]
+        """
+        self._check_open()
+        with self._lock:
+            graph, state = self._build().graph, self._state
+            found = operators(graph, state.traces, state.report.costs, self._outputs.called())
+            if not skew:
+                return Explanation(found, state.epoch, state.report.seconds, self.spark)
+            rows = skew_rows(self._arranged_of(graph, found), self._buckets)
+        return self.spark.createDataFrame(rows, SKEW)
+
+    def _arranged_of(
+        self, graph: Graph, found: Sequence[Operator]
+    ) -> Iterator[tuple[Operator, Cost, Arrangement]]:
+        """Operators that keep something, what was done in their buckets, and what they keep."""
+        costs = self._state.report.costs
+        for operator, node in zip(found, graph.nodes):
+            trace = self._state.traces.get(node)
+            if trace is None or not isinstance(node, Arranged):
+                continue
+            form = graph.form(node)
+            together = Cost()
+            for of in (node, *graph.readers[node]):
+                for bucket, work in costs.of(of).buckets.items() if of in costs else ():
+                    before = together.buckets.get(bucket, (0, 0, 0.0))
+                    a, b, c = (x + y for x, y in zip(before, work))
+                    together.buckets[bucket] = (int(a), int(b), c)
+            yield operator, together, Arrangement(
+                trace, form.taken if isinstance(node, Keyed) else node.schema, form.layout,
+                form.stored, self.time_type, self.time_name, self.diff_name,
+            )
 
     def iterations(self) -> DataFrame:
         """The iterations of loops in the last step, in the order in which they ran.

@@ -15,6 +15,7 @@ from weakref import proxy
 import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
+from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.fusion import Fusion, Job, Turn
 from pyspark_diff.engine.graph import Graph, Part
@@ -333,13 +334,13 @@ class StepContext:
         if job is not None and job.holds(number):
             results = job.results(number)
             reads = {one.bucket: job.read(number, one.bucket) for one in results if one.rest}
-            self._count(self.spark_runner, results)
+            self._count(node, self.spark_runner, results)
         done = {result.bucket for result in results}
         left = [bucket for bucket in read.buckets() if bucket not in done]
         if left:
             runner = self.local if self.settings.few(rows) else self.spark_runner
             more = runner.read(replace(read, chosen=tuple(left)) if done else read, rows)
-            self._count(runner, more)
+            self._count(node, runner, more)
             results = [*results, *more]
         return results, self._rest(read, reads, results)
 
@@ -403,7 +404,7 @@ class StepContext:
         job, number = self._before.pop((node, coordinate), (None, 0))
         if job is not None and job.took(number, feeds):
             results = job.results(number)
-            self._count(self.spark_runner, results)
+            self._count(node, self.spark_runner, results)
             return results
         schema = self.graph.form(node).taken
         work = self.work_of(node, trace, lower, upper, coordinate)
@@ -417,11 +418,11 @@ class StepContext:
             job = Job(node, turns, every)
             self._before.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
             results = job.results(0)
-        self._count(runner, results)
+        self._count(node, runner, results)
         return results
 
     def _count(
-        self, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
+        self, node: Node, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
     ) -> None:
         """Take what was done into the report, and the files into those that were written."""
         for result in results:
@@ -429,10 +430,17 @@ class StepContext:
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
             self.report.rows_out += result.output.rows
+        self.report.costs.of(node).took(results, runner is not self.local)
         if runner is self.local:
             self.report.local_runs += 1
         else:
             self.report.spark_runs += 1
+
+    def spent(self, node: Node, began: float) -> None:
+        """An operator has taken the time since then, if it had anything to do."""
+        seconds = time.perf_counter() - began
+        if node in self.report.costs or seconds >= NOTED or isinstance(node, Inspect):
+            self.report.costs.of(node).seconds += seconds
 
     def _choose(self, feeds: list[Feed]) -> tuple[SparkRunner | LocalRunner, list[Feed]]:
         """The runner for some feeds, and the feeds in a form that it takes."""

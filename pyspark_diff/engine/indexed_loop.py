@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.loop_batches import Parted, Sorted, batches_of, sealed
 from pyspark_diff.engine.loop_plan import Planned
 from pyspark_diff.engine.state import IterationReport
@@ -166,6 +167,8 @@ class IndexedLoop:
         #: The least and the greatest key of each shard.
         self._shards: list[tuple[int, int]] = [(PAST, MOST)]
         self._team = Team(1)
+        #: That each node has taken.
+        self._seconds: dict[Node, float] = {}
 
     def run(self) -> None:
         """Run the loop to rest.
@@ -183,8 +186,25 @@ class IndexedLoop:
             while self._agenda:
                 self._iterate(heapq.heappop(self._agenda))
             self._finish()
+            self._count_all()
         finally:
             self._team.close()
+
+    def _count_all(self) -> None:
+        """Times go into the report, and what was looked up: what indices hold, and were not given.
+        """
+        report = self._step.report
+        held: dict[Node, int] = {}
+        for (reader, _), shards in self._indices.items():
+            held[reader] = held.get(reader, 0) + sum(int(index.counts[TOP]) for index in shards)
+        for node, rows in held.items():
+            cost = report.costs.of(node)
+            read = max(0, rows - cost.rows_in)
+            cost.rows_read += read
+            report.rows_read += read
+        for node, seconds in self._seconds.items():
+            if node in report.costs or seconds >= NOTED:
+                report.costs.of(node).seconds += seconds
 
     def _fits(self) -> bool:
         """Whether all that is read is numbers, and what is new of it few rows."""
@@ -231,7 +251,7 @@ class IndexedLoop:
             heapq.heappush(self._agenda, at)
 
     def _iterate(self, at: int) -> None:
-        started = time.perf_counter()
+        started = began = time.perf_counter()
         self._given, self._fresh = {}, {}
         items: Sequence[Node] = self._subgraph.items  # type: ignore[assignment]
         for node in items:
@@ -249,6 +269,9 @@ class IndexedLoop:
                 given = self._replay(node, at) if node in self._plan.modes else self._join(node, at)
                 later = self._later.pop((node, at), [])
                 self._given[node] = together([*given, *later])
+            now = time.perf_counter()
+            self._seconds[node] = self._seconds.get(node, 0.0) + now - began
+            began = now
         for leave, parts in self._left.items():
             parts += self._rows(leave.inputs[0])
         self._around.went[self._subgraph.loop] = []
@@ -395,14 +418,24 @@ class IndexedLoop:
             rows = None if alone and not both else self._new(node.arranged[ours], at)
             if rows is None:
                 continue
-            self._step.report.rows_in += sum(map(len, rows))
+            self._count(node, rows_in=sum(map(len, rows)))
             if not alone:
                 found += self._pairs(node, ours, rows, at)
             if both:
                 for index, part in zip(self._index(node, ours), rows):
                     index.add(part.keys, part.values, part.times, part.diffs, at)
-        self._step.report.local_runs += bool(found)
+        self._count(node, runs=bool(found))
         return found
+
+    def _count(self, node: Node, rows_in: int = 0, rows_out: int = 0, runs: int = 0) -> None:
+        """What an operator did goes into the report."""
+        report = self._step.report
+        cost = report.costs.of(node)
+        for counted in (report, cost):
+            counted.rows_in += rows_in
+            counted.rows_out += rows_out
+        report.local_runs += runs
+        cost.driver_runs += runs
 
     def _each(
         self, do: Callable[[_Item], _Made], parts: Iterable[_Item], rows: int
@@ -436,7 +469,7 @@ class IndexedLoop:
                     name: pairs[which] for name, which in self._parts_of(node, ours).items()
                 }
                 made = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
-                self._step.report.rows_out += len(made)
+                self._count(node, rows_out=len(made))
                 if placed:
                     yield from self._placed(node, made, pairs[WHERE], at)
                 else:
@@ -504,9 +537,9 @@ class IndexedLoop:
                 self._due.setdefault((node, code), [[] for _ in shards])[number].append(keys)
                 self._note(code)
             rows.append(given)
-        self._step.report.rows_in += sum(map(len, new))
-        self._step.report.local_runs += 1
-        self._step.report.rows_out += sum(map(len, rows))
+        self._count(
+            node, rows_in=sum(map(len, new)), rows_out=sum(map(len, rows)), runs=1
+        )
         self._take(node, at, rows)
         names = self._plan.columns[node]
         return together([

@@ -178,7 +178,9 @@ class Iteration:
             if isinstance(item, Subgraph):
                 self._loop(item, at)
             else:
+                began = time.perf_counter()
                 self._visit(item, at)
+                self.step.spent(item, began)
         # Not across what stood before the step: readers tell it from what is new.
         self.step.merge({
             node: (self.step.traces[node], [self.lower]) for node in own

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_diff.engine.costs import Costs
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.traces import Traces
 from pyspark_diff.operators.inspect import Inspect
@@ -262,6 +263,9 @@ class Report:
         Wall time.
     iterations : list of IterationReport
         The iterations of loops, in the order in which they ran.
+    costs : Costs
+        The same by operator. Where a loop was begun on numbers alone and could not be finished so,
+        both runs count.
     """
 
     rows_in: int = 0
@@ -272,6 +276,7 @@ class Report:
     local_runs: int = 0
     seconds: float = 0.0
     iterations: list[IterationReport] = field(default_factory=list)
+    costs: Costs = field(default_factory=Costs, repr=False)
 
 
 @dataclass(frozen=True)

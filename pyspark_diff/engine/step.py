@@ -115,12 +115,15 @@ class Step:
             context.doing, context.inside, context.done = item, None, done
             if isinstance(item, Subgraph):
                 self._loop(item)
-            elif isinstance(item, Input):
+                continue
+            began = time.perf_counter()
+            if isinstance(item, Input):
                 self._release(item, arrivals.get(item, ()), context.upper[item])
             else:
                 before = context.frontiers[item]
                 context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
                 self._visit(item, before)
+            context.spent(item, began)
         context.inside, context.done = None, len(context.graph.order)
         return self._deliveries()
 
@@ -143,6 +146,7 @@ class Step:
         while shows:
             inspect, feeds, at = shows.pop()
             context.doing = inspect
+            began = time.perf_counter()
             tables = context.evaluation.tables(inspect, feeds)
             feeds = ()
             if inspect in context.kept.nodes:
@@ -151,6 +155,7 @@ class Step:
                 tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
             if sum(table.num_rows for table in tables) >= LARGE:
                 tables = in_order(tables)  # here, where memory is kept
+            context.spent(inspect, began)
             shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))
         return shown
 

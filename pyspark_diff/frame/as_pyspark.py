@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _AT = "a collection has a moment: .at(t).{name}({inside}) is what it is at a time"
 _ACTIONS = (
     "asTable collect corr cov createGlobalTempView createOrReplaceGlobalTempView "
-    "createOrReplaceTempView createTempView crosstab describe exists explain first foreach "
+    "createOrReplaceTempView createTempView crosstab describe exists first foreach "
     "foreachPartition freqItems head inputFiles isEmpty isLocal pandas_api plot rdd "
     "registerTempTable sample sampleBy scalar show stat summary tail take toArrow toJSON "
     "toLocalIterator toPandas transpose approxQuantile randomSplit mergeInto executionInfo "
@@ -340,8 +340,7 @@ class PySparkMethods(Frame):
         """What Spark makes of each record, with the columns that it has left as they were."""
         source = self._collection
         source.check_unambiguous(kind)
-        before = source.template()
-        same = same_columns(apply(before), before)
+        same = same_columns(source.template(), apply)
         unchanged = [name if name in same else None for name in source.columns]
         return self._wrap(row_wise(source, kind, apply, unchanged=unchanged))
 

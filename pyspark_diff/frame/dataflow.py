@@ -67,6 +67,9 @@ class Dataflow(BaseDataflow):
         of changes is.
     root : str, optional
         Directory for state. On a cluster of several machines it must be shared by all of them.
+    strict : bool
+        Refuse, with a `FullScanError`, what would read all that it keeps for a change of one
+        record: see `explain`.
 
     Raises
     ------
@@ -132,6 +135,7 @@ class Dataflow(BaseDataflow):
         local_rows: int | None = None,
         keep_history: bool = False,
         root: str | None = None,
+        strict: bool = False,
     ) -> Self:
         """A dataflow whose state outlives the application: each step that is done is committed to
         a store, and the next application goes on there.
@@ -159,7 +163,7 @@ class Dataflow(BaseDataflow):
             given again then.
         retain : int
             So many commits can be read, `Dataflow.at`; older ones go, with what only they need.
-        time_type, time, diff, buckets, runner, local_rows, keep_history
+        time_type, time, diff, buckets, runner, local_rows, keep_history, strict
             As of `Dataflow`. The first four are the store's for ever.
         root : str, optional
             For a store that is in no file system: a directory in which batches are made, and from
@@ -212,7 +216,7 @@ class Dataflow(BaseDataflow):
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
             time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
-            local_rows=local_rows, keep_history=keep_history, root=root,
+            local_rows=local_rows, keep_history=keep_history, root=root, strict=strict,
         )
 
     def session(self, name: str) -> InputSession | KeyedSession:

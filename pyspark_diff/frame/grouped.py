@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generic, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -38,6 +38,7 @@ from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.calls import ColumnCall, Replacement
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 _NUMBERS = (T.NumericType,)
@@ -194,7 +195,7 @@ class GroupedDiff(Generic[FrameT]):
         ]
         others = Resolver.plain(node.schema.names[len(names):]).entries
         groups = source.derived(node, resolver=Resolver((*keys, *others)))
-        return groups if combined is None else _computed(groups, keys, outputs)
+        return groups if combined is None else _computed(rows, groups, keys, outputs)
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
         """Names of the columns of the group."""
@@ -439,20 +440,27 @@ class GroupedDiff(Generic[FrameT]):
 
 
 def _computed(
-    groups: Collection, keys: Sequence[Entry], outputs: Sequence[tuple[str, Column]]
+    rows: DataFrame, groups: Collection, keys: Sequence[Entry],
+    outputs: Sequence[tuple[str, Column]],
 ) -> Collection:
-    """What is computed from aggregates, beside the columns of the group."""
+    """What is computed from aggregates of some rows, beside the columns of the group."""
+
+    def refused(reason: str) -> SchemaError:
+        return SchemaError(
+            "what agg computes is made of aggregates and columns of the group, and of these it is "
+            f"not: {', '.join(name for name, _ in outputs)}: {reason}; {known()}"
+        )
+
     source, _ = groups.seeing([expression for _, expression in outputs])
     kept = [(key.internal, column(key.internal)) for key in keys]
+    gone = names_there(rows) - names_there(groups.template())
+    if any(mentions(expression, gone) for _, expression in outputs):
+        raise refused("it takes others")
     try:
         node = computed(source, "agg", [*kept, *outputs])
     except AnalysisException as error:
         # Its suggestions are names that the library gives to aggregates.
-        reason = str(error).partition(" Did you mean")[0]
-        raise SchemaError(
-            "what agg computes is made of aggregates and columns of the group, and of these it is "
-            f"not: {', '.join(name for name, _ in outputs)}: {reason}; {known()}"
-        ) from error
+        raise refused(str(error).partition(" Did you mean")[0]) from error
     names = Resolver.plain([name for name, _ in outputs]).entries
     entries = groups.resolver.entries[:len(keys)]
     return groups.derived(node, resolver=Resolver((*entries, *names)))

@@ -8,6 +8,8 @@ other, and nothing else is looked at. The other kinds are sums of collections::
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -48,6 +50,8 @@ _EXACT = frozenset(
 Bound = Union[int, float, Decimal, timedelta, str, Column, None]
 #: Types to which something can be added.
 _MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
+#: Words of an interval.
+_UNIT = re.compile(r"(?:year|month|week|day|hour|minute|(?:milli|micro|nano)?second)s?|to|interval")
 
 
 def cross_joined(left: Collection, right: Collection) -> Collection:
@@ -198,12 +202,11 @@ class Near:
 
 def _interval(text: str, spark: SparkSession) -> Column:
     """What a text such as ``5 minutes`` stands for."""
-    found = F.expr(f"INTERVAL {text}")
-    try:
-        with unlogged():
+    found, field = F.expr(f"INTERVAL {text}"), None
+    # Asked of Spark only if it may be one: a server's log has a stack trace for each wrong one.
+    if all(_UNIT.fullmatch(word) for word in re.findall("[a-z_]+", text.lower())):
+        with unlogged(), suppress(AnalysisException, ParseException, ValueError):
             (field,) = spark.sql("SELECT 1 AS `none`").select(found).schema
-    except (AnalysisException, ParseException, ValueError):
-        field = None
     if field is None or "interval" not in field.dataType.simpleString():
         raise SchemaError(
             f"{text!r} is no interval; one is '5 minutes', '-1 day', or '2 hours 30 minutes'"

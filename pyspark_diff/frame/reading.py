@@ -14,13 +14,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.dataflow.explanation import Explanation
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.dataflow.times import coordinate, time_columns, time_kind
-from pyspark_diff.errors import NotReadableError
+from pyspark_diff.engine.costs import Costs
+from pyspark_diff.engine.explanation import operators
+from pyspark_diff.engine.graph import graph_of
+from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Input
@@ -42,6 +47,37 @@ class ReadMethods(Frame):
     _whole: BaseDataflow | None = None
     #: The same collection as `_in_fields` has it.
     _told: Self | None = None
+
+    def explain(self) -> Explanation:
+        """How each operator of this collection would be maintained, and why a change of it may
+        cost more than itself. Nothing is run.
+
+        What steps have cost, and what is kept, `Dataflow.explain` tells.
+
+        Returns
+        -------
+        Explanation
+
+        Raises
+        ------
+        SchemaError
+            If the collection is inside of a loop: explain what comes out of it.
+
+        Examples
+        --------
+        >>> words = DiffFrame(spark.createDataFrame(
+        ...     [("a", 0, 1)], "word string, time int, diff int"))
+        >>> ones = words.reduce(lambda word, rows: [(1,)], "one long", key="word")
+        >>> [reason.code for reason in ones.explain().reasons]
+        ['GROUP_FUNCTION']
+        """
+        if self._node.loop is not None:
+            raise SchemaError(
+                f"this collection is inside of {self._node.loop.name}, which is no program yet; "
+                "explain what comes out of it"
+            )
+        graph = graph_of([Output(self._node)])
+        return Explanation(operators(graph, {}, Costs(), {}), 0, 0.0)
 
     def keep(self, name: str | None = None) -> Self:
         """This collection, kept up to date by every step, so that `at` and `to_df` can read it.

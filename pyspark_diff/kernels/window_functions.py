@@ -64,10 +64,13 @@ class Reach:
 
     @property
     def near(self) -> int | None:
-        """How many rows on either side have to be known, beside those that tie; None if all."""
-        if self.to_end or self.to_start or self.counted or self.distant or self.standing:
+        """How many rows on either side have to be known, beside those that tie, and those within
+        distances; None if all."""
+        if self.to_end or self.to_start or self.counted or self.standing:
             return None
-        return self.preceding + self.following
+        found = self.preceding + self.following
+        # What is so many rows away from what is at a distance is known of all only.
+        return None if self.distant and (found or self.valid) else found
 
     @classmethod
     def of_all(cls, several: Sequence[Reach]) -> Reach:

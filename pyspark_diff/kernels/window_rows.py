@@ -149,6 +149,7 @@ def rows_of(
     near: int | None,
     ties: bool,
     valid: Callable[[Rows], np.ndarray] | None = None,
+    seen: Callable[[Rows], tuple[Int64, Int64]] | None = None,
 ) -> Rows:
     """The rows of the keys of new updates that have to be seen.
 
@@ -169,6 +170,9 @@ def rows_of(
         Whether rows that tie have to be known all.
     valid : callable, optional
         Which candidates are valid; then one of them has to be known on both sides as well.
+    seen : callable, optional
+        The first and the last candidate that are looked at where each touched one changes; then
+        there has to be one beyond them.
     """
     keys = distinct_keys(new)
     touched = values_of(new.records())
@@ -194,7 +198,10 @@ def rows_of(
         rows = _read(batches, new, touched, keys, of, whole, width, ordering, by, limit, ties)
         if not sought.size:
             return rows
-        short = _short(rows, near or 0, ties, None if valid is None else valid(rows))
+        short = _short(
+            rows, near or 0, ties, None if valid is None else valid(rows),
+            None if seen is None else seen(rows),
+        )
         if not short.size:
             return rows
         # Reads that grow by a factor cost in all little more than the last of them.
@@ -243,7 +250,10 @@ def _read(
     )
 
 
-def _short(rows: Rows, near: int, ties: bool, valid: np.ndarray | None) -> Int64:
+def _short(
+    rows: Rows, near: int, ties: bool, valid: np.ndarray | None,
+    seen: tuple[Int64, Int64] | None,
+) -> Int64:
     """The keys of which more rows have to be read."""
     counts = np.where(rows.touched, 0, np.maximum(rows.base, 0))
     checks = [(counts, near)]
@@ -264,6 +274,12 @@ def _short(rows: Rows, near: int, ties: bool, valid: np.ndarray | None) -> Int64
         before = sums[first] - sums[rows.bounds[:-1]]
         behind = sums[rows.bounds[1:]] - sums[last + 1]
         short |= (rows.open[0] & (before < least)) | (rows.open[1] & (behind < least))
+    if seen is not None:
+        # The outermost candidate of a part is beyond what is looked at, or there may be others.
+        at_first = seen[0] == rows.bounds[partition]
+        at_last = seen[1] == rows.bounds[partition + 1] - 1
+        short[partition[rows.open[0][partition] & at_first]] = True
+        short[partition[rows.open[1][partition] & at_last]] = True
     return np.unique(rows.key[rows.bounds[:-1][short]])
 
 

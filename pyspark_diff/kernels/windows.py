@@ -80,10 +80,7 @@ def windows(
         wrong = int(np.flatnonzero(rows.base < 0)[0])
         raise NegativeCountError(wrong, int(rows.time[0]), int(rows.base[wrong]))
     reach = Reach.of_all([function.reach for function in functions])
-    ranges = {
-        frame: _ranges(rows, frame, column, order)
-        for function in functions for frame in function.frames if not frame.rows
-    }
+    ranges = _ranges_of(rows, functions, column, order)
     near = _near(rows, reach, ranges)
     held = [function.held(rows, column) for function in functions]
     was, now = rows.base, rows.base.copy()
@@ -106,6 +103,25 @@ def windows(
         seen = Evaluated(rows, entries, segments, column, ranges, reach)
         results = [function.of(seen, kept) for function, kept in zip(functions, held)]
         yield _differences(seen, results)
+
+
+def seen_from(
+    rows: Rows, functions: Sequence[Function], column: Callable[[str], pa.Array],
+    order: tuple[str, bool] | None,
+) -> tuple[Int64, Int64]:
+    """The first and the last candidate that functions look at where each touched one changes: of
+    frames whose limits are distances.
+
+    Parameters
+    ----------
+    rows, functions, column, order
+        As of `windows`.
+    """
+    reach = Reach.of_all([function.reach for function in functions])
+    near = _near(rows, reach, _ranges_of(rows, functions, column, order))
+    touched = np.flatnonzero(rows.touched)
+    # Frames move with their rows: the outermost row that changes looks furthest.
+    return (near.seen_low[near.changed_low[touched]], near.seen_high[near.changed_high[touched]])
 
 
 def _differences(seen: Evaluated, results: list[pa.Array]) -> Changed:
@@ -142,6 +158,17 @@ def _near(rows: Rows, reach: Reach, ranges: dict[Frame, tuple[Int64, Int64]]) ->
         # Of a running frame what comes before is on record, up to any candidate.
         seen_low = np.minimum(seen_low, last + 1 if frame.running else first)
     return Near(changed_low, changed_high, seen_low, seen_high)
+
+
+def _ranges_of(
+    rows: Rows, functions: Sequence[Function], column: Callable[[str], pa.Array],
+    order: tuple[str, bool] | None,
+) -> dict[Frame, tuple[Int64, Int64]]:
+    """The candidates in each frame that counts no rows."""
+    return {
+        frame: _ranges(rows, frame, column, order)
+        for function in functions for frame in function.frames if not frame.rows
+    }
 
 
 def _ranges(

@@ -82,6 +82,7 @@ from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, PerRow
+from pyspark_diff.reasons import Reason
 from pyspark_diff.times import Coordinate
 
 #: What a kernel gives: the wanted output columns, times and diffs. The diffs tell how many rows.
@@ -172,6 +173,11 @@ class Kernel(ABC):
     #: Whether its keys are times, so that it visits those of the interval, and is shown nothing
     #: else.
     by_time: ClassVar[bool] = False
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why a change may cost more than itself, if it may."""
+        return None
 
     @property
     def visits_all(self) -> bool:

@@ -31,6 +31,7 @@ from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
+from pyspark_diff.reasons import FAN_OUT, Reason
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
 from pyspark_diff.times import Coordinate
@@ -50,6 +51,10 @@ class JoinKernel(BilinearKernel):
 
     columns: tuple[tuple[int, str], ...]
     null_safe: bool = False
+
+    @property
+    def reason(self) -> Reason:
+        return FAN_OUT
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return [name for side, name in (self.columns[i] for i in wanted) if side == number]

@@ -34,6 +34,7 @@ from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
+from pyspark_diff.reasons import GROUP_FUNCTION, Reason
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.values import to_array
 
@@ -68,6 +69,10 @@ class ReduceKernel(ReplayKernel):
     diff: str
     allow_negative: bool
     recalls = True
+
+    @property
+    def reason(self) -> Reason:
+        return GROUP_FUNCTION
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return self.values

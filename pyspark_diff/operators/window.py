@@ -22,9 +22,10 @@ from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
 from pyspark_diff.kernels.window_functions import Function, Reach, validity
 from pyspark_diff.kernels.window_rows import Rows, rows_of
-from pyspark_diff.kernels.windows import Changed, NegativeCountError, windows
+from pyspark_diff.kernels.windows import Changed, NegativeCountError, seen_from, windows
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
+from pyspark_diff.reasons import PARTITION_READ, Reason
 from pyspark_diff.spark.schema import Schema, TimeType
 
 
@@ -48,6 +49,11 @@ class WindowKernel(ReplayKernel):
     by: tuple[tuple[str, bool], ...]
     functions: tuple[Function, ...]
     time_type: TimeType
+
+    @property
+    def reason(self) -> Reason | None:
+        near = Reach.of_all([function.reach for function in self.functions]).near
+        return PARTITION_READ if near is None else None
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         functions = self._wanted(wanted)
@@ -77,9 +83,12 @@ class WindowKernel(ReplayKernel):
             def valid(rows: Rows) -> np.ndarray:
                 return validity(_Columns(side, rows)(reach.valid[0]))
 
+            def seen(rows: Rows) -> tuple[Int64, Int64]:
+                return seen_from(rows, functions, _Columns(side, rows), self.by[0])
+
             rows = rows_of(
                 side.old, side.new, value.ordering, len(self.by), side.limit, reach.near,
-                reach.ties, valid if reach.valid else None,
+                reach.ties, valid if reach.valid else None, seen if reach.distant else None,
             )
             read = rows.read
             columns = _Columns(side, rows)
