@@ -30,6 +30,10 @@ from pyspark_diff.spark.bridge import Bridge, JobCounts, JobLabel, bridge_of, la
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.times import Antichain
 
+pytestmark = pytest.mark.classic_only(
+    "the bridge is in the JVM of Spark's context, which a client does not have"
+)
+
 needs_jar = pytest.mark.skipif(
     not list(module.JARS.glob("*.jar")), reason="ci/build_bridge has not been run"
 )

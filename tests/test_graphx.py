@@ -22,6 +22,8 @@ from pyspark.sql import is_remote
 
 from pyspark_diff import DiffFrame, graphs
 
+pytestmark = pytest.mark.classic_only("calls GraphX in the JVM")
+
 #: Ids begin here. What py4j hands over as a long, and not as an int, has to be as large as this.
 FIRST = 2**40
 #: More rounds than any of the graphs needs.

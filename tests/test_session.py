@@ -279,6 +279,7 @@ def test_heap_follows_the_machine(machine, heap):
     assert module._heap_bytes(machine) == heap
 
 
+@pytest.mark.classic_only("a builder without the address of a server finds no session of it")
 def test_running_session_is_returned_unchanged(spark):
     before = spark.conf.getAll
     assert session() is spark

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Collection, Iterator, NamedTuple, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -24,6 +24,7 @@ from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import call_of
+from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import without_nullability
 
 #: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.
@@ -188,8 +189,9 @@ def _pair(left: DataFrame, right: DataFrame, conjunct: Column) -> _Compared | No
     if call is None or call.name not in _COMPARISONS:
         return None
     a, b = call.arguments
-    a_left, a_right = _type_in(left, a), _type_in(right, a)
-    b_left, b_right = _type_in(left, b), _type_in(right, b)
+    lefts, rights = names_there(left), names_there(right)
+    a_left, b_left = (_type_in(left, one, rights - lefts) for one in (a, b))
+    a_right, b_right = (_type_in(right, one, lefts - rights) for one in (a, b))
     turned, compare = _COMPARISONS[call.name]
     # What has a value in both frames, such as a literal, belongs to neither.
     if a_left and b_right and not a_right and not b_left:
@@ -205,8 +207,13 @@ def _pair(left: DataFrame, right: DataFrame, conjunct: Column) -> _Compared | No
     return None if same is None else _Compared(name, *same[:2], given, same[2])
 
 
-def _type_in(frame: DataFrame, expr: Column) -> T.DataType | None:
-    """The type of an expression over a frame; None if the frame does not have its columns."""
+def _type_in(
+    frame: DataFrame, expr: Column, elsewhere: Collection[str] = ()
+) -> T.DataType | None:
+    """The type of an expression over a frame; None if the frame does not have its columns, as
+    those that are elsewhere."""
+    if mentions(expr, elsewhere):
+        return None
     try:
         with unlogged():
             (field,) = frame.select(expr).schema
@@ -231,8 +238,13 @@ def _of_one_type(
     if x_type == y_type:
         return x, y, x_type
     plain = left.join(right, compare(x, y))
-    common = _type_in(left.join(right), F.coalesce(x, y))
-    for kind in (y_type, x_type, common, T.DoubleType(), T.LongType()):
+
+    def kinds() -> Iterator[T.DataType | None]:
+        yield from (y_type, x_type)
+        yield _type_in(left.join(right), F.coalesce(x, y))
+        yield from (T.DoubleType(), T.LongType())
+
+    for kind in kinds():
         if kind is None:
             continue
         u, v = _cast(x, x_type, kind), _cast(y, y_type, kind)
@@ -331,11 +343,11 @@ def _moved(frame: DataFrame, end: Column) -> tuple[Column, list[Callable[[Column
         return end, []
     a, b = call.arguments
     move, either = _MOVES[call.name]
-    nothing = frame.sparkSession.sql("SELECT 1 AS `none`")
-    if _type_in(nothing, b) is not None:
+    nothing, there = frame.sparkSession.sql("SELECT 1 AS `none`"), names_there(frame)
+    if _type_in(nothing, b, there) is not None:
         base, moves = _moved(frame, a)
         return base, [*moves, lambda column: move(column, b)]
-    if either and _type_in(nothing, a) is not None:
+    if either and _type_in(nothing, a, there) is not None:
         base, moves = _moved(frame, b)
         return base, [*moves, lambda column: move(a, column)]
     return end, []

@@ -13,6 +13,7 @@ from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import GraphParts, at_least_one, parts_of
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.mentions import mentions
 from pyspark_diff.spark.schema import meant_by
 
 #: Names that an expression finds something else under.
@@ -165,7 +166,9 @@ def _sent(
     parts: list[DiffFrame] = []
     for end, message in messages:
         columns = F.col(f"edge.{end}").alias("node"), message.alias("msg")
-        for ways in near.values():
+        for near_end, ways in near.items():
+            if mentions(message, [f"{other}." for other in near if other != near_end]):
+                continue
             try:
                 with unlogged():
                     parts.append(ways.select(*columns))

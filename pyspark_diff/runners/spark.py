@@ -368,7 +368,7 @@ def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketRe
         told["rows_read"],
         {int(at): Given(None, tuple(held), n) for at, (held, n) in told["later"].items()},
         {int(at): _files(files) for at, files in told["due"].items()},
-        tuple(map(tuple, told["rest"])), operator=told["operator"],
+        tuple(map(tuple, told["rest"])), operator=told["operator"], seconds=told["seconds"],
     )
 
 

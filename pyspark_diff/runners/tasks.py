@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import astuple
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
@@ -221,8 +222,9 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     """A task for each bucket: the reading of it, and its result."""
 
     def run(number: int) -> Iterator[Row]:
+        began = time.perf_counter()
         made = read_bucket(read, buckets[number], Waiting(read.most))
-        yield _result(made, read.directory, read.all_buckets)
+        yield _result(made, read.directory, read.all_buckets, began)
 
     return run
 
@@ -261,15 +263,18 @@ def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iter
     outputs = work.buckets * (1 + len(fused))
     for bucket in intake.buckets() or [here]:
         made = None
+        began = time.perf_counter()
         if bucket in intake.rows:
             made = run_bucket(work, bucket, intake, Waiting(work.most))
-            yield _result(made, work.directory, outputs)
+            yield _result(made, work.directory, outputs, began)
+            began = time.perf_counter()
         for made in run_behind(fused, bucket, made):
-            yield _result(made, fused[made.operator - 1].directory, outputs)
+            yield _result(made, fused[made.operator - 1].directory, outputs, began)
+            began = time.perf_counter()
 
 
-def _result(result: BucketResult, directory: str, outputs: int) -> Row:
-    """What the driver is told of a result, of which a job has so many."""
+def _result(result: BucketResult, directory: str, outputs: int, began: float) -> Row:
+    """What the driver is told of a result that was begun then, of which a job has so many."""
     given, inline = result.output, None
     table = None if given.table is None else given.table.combine_chunks()
     if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // outputs:
@@ -295,6 +300,7 @@ def _result(result: BucketResult, directory: str, outputs: int) -> Row:
         "due": {code: _told(files) for code, files in result.due.items()},
         "rest": result.rest,
         "operator": result.operator,
+        "seconds": round(time.perf_counter() - began, 6),
     })
     return result.bucket, text, inline
 

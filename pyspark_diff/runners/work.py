@@ -212,6 +212,8 @@ class BucketResult:
         Where several buckets were done at once, the files of all of them by bucket.
     operator : int
         Of whom it is, where one task does the work of several: see `pyspark_diff.runners.fused`.
+    seconds : float
+        That the task took for it; 0 where it was not a task of Spark.
     """
 
     bucket: int
@@ -224,6 +226,7 @@ class BucketResult:
     rest: tuple[tuple[int, int, int, int], ...] = ()
     together: Mapping[int, tuple[BatchFile, ...]] = field(default_factory=dict)
     operator: int = 0
+    seconds: float = 0.0
 
     def paths(self) -> Iterator[str]:
         """All files that were written."""

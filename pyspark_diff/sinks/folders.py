@@ -101,6 +101,8 @@ class _Folder(Sink):
     def _there(self, spark: SparkSession) -> DataFrame | None:
         """What the folder holds."""
         try:
+            # Spark warns of one folder that is not there, in eighty lines, and of two it does not.
+            spark.read.format(self._format).load([self._path, self._path])
             found = spark.read.format(self._format).load(self._path)
             return found if found.columns else None
         except AnalysisException as error:

@@ -22,6 +22,7 @@ from pyspark_diff.errors import NotReadableError, SourceError
 from pyspark_diff.sources.files import OP, ORDER, changes_of
 from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.jvm import query_of
 from pyspark_diff.spark.schema import as_keys, parse_schema
 
 _logger = logging.getLogger("pyspark_diff")
@@ -170,8 +171,8 @@ def batches(
 
 def _query_of(frame: DataFrame) -> str:
     """The id of the streaming query whose batch a frame is."""
-    found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if not found:
+    found = query_of(frame)
+    if found is None:
         raise SourceError(
             "this is no batch of a streaming query, or one of Spark Connect, where its id cannot "
             "be found out: name the query, into(flow, query=...)"

@@ -20,8 +20,10 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from pyspark import InheritableThread, SparkContext
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession, is_remote
+
+from pyspark_diff.spark.jvm import add_tag, cancel_tag, cancels_all, has_context
 
 #: Seconds for which a cancelled job is waited for. One that is still being planned has to be
 #: cancelled again, also when nobody waits any more.
@@ -55,7 +57,7 @@ def run_job(
     answer: Future[T] = Future()
 
     def run() -> T:
-        _add_tag(spark, tag)
+        add_tag(spark, tag)
         return job()
 
     thread = inheriting_thread(spark, run, answer, daemon=True)
@@ -63,7 +65,7 @@ def run_job(
     def cancel_until(end: float) -> None:
         while not answer.done() and time.monotonic() < end:
             with suppress(Exception):
-                _cancel(spark, tag)
+                cancel_tag(spark, tag)
             wait([answer], AGAIN)
 
     try:
@@ -104,7 +106,7 @@ def inheriting_thread(
         except BaseException as error:
             answer.set_exception(error)
 
-    if not is_remote() and SparkContext._active_spark_context is None:
+    if not is_remote() and not has_context():
         # There is nothing to inherit; what runs says that Spark was stopped.
         return threading.Thread(target=told, name=name, daemon=daemon)
     return _Inheriting(told, answer, session=spark, name=name, daemon=daemon)
@@ -135,7 +137,7 @@ def cancelling_nothing() -> Iterator[None]:
     before = None
     if threading.current_thread() is threading.main_thread():
         found = signal.getsignal(signal.SIGINT)
-        if getattr(found, "__module__", None) == SparkContext.__module__:
+        if cancels_all(found):
             before = found
     try:
         if before is not None:
@@ -144,19 +146,3 @@ def cancelling_nothing() -> Iterator[None]:
     finally:
         if before is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, before)
-
-
-def _add_tag(spark: SparkSession, tag: str) -> None:
-    """Mark the jobs of this thread."""
-    if is_remote():
-        spark.addTag(tag)
-    else:
-        # A classic session knows its own tags only in the thread that has set them.
-        spark.sparkContext.addJobTag(tag)
-
-
-def _cancel(spark: SparkSession, tag: str) -> None:
-    if is_remote():
-        spark.interruptTag(tag)
-    else:
-        spark.sparkContext.cancelJobsWithTag(tag)

@@ -1,4 +1,5 @@
-"""The only door to the JVM: classes and objects of it, and what Spark tells of a frame.
+"""The only door to the JVM: classes and objects of it, what Spark tells of a frame, and Spark's
+context with the jobs that are no frames.
 
 What is asked of a frame or a context here has an answer on Spark Connect too, and so have the
 modules that look into expressions (`pyspark_diff.spark.calls`, `taken` and `expression_parts`):
@@ -7,6 +8,7 @@ they ask `is_classic` first. What is said below to be of classic ones has no mea
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from dataclasses import dataclass
@@ -15,10 +17,10 @@ from typing import Any, Callable, Iterable, Iterator
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD, SparkContext
+from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer, pack_long
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, is_remote
 from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
 
@@ -233,7 +235,33 @@ def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
         return None
 
 
-def exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
+#: What a task does: given its number and what comes to it, which is to be taken to its end.
+Task = Callable[[int, Iterable[Any]], Iterator[Any]]
+
+
+def collected(
+    spark: SparkSession, count: int, task: Task, moved: tuple[int, Task] | None = None
+) -> list[Any]:
+    """What so many tasks give, to which nothing comes.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A classic one.
+    count : int
+    task : callable
+    moved : tuple of (int, callable), optional
+        So many tasks of another kind, for which the first give pairs of a number and bytes. Then
+        the result is theirs.
+    """
+    made = spark.sparkContext.parallelize([], count).mapPartitionsWithIndex(task)
+    if moved is not None:
+        buckets, then = moved
+        made = _exchanged(made, buckets).mapPartitionsWithIndex(then)
+    return made.collect()
+
+
+def _exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
     """Bytes moved to the partition that each of them names, of so many.
 
     It is `RDD.partitionBy` without what that does to single records: here each has its frame, and
@@ -251,6 +279,59 @@ def exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
     pairs = java.PairwiseRDD(keyed._jrdd.rdd()).asJavaPairRDD()
     moved = pairs.partitionBy(java.PythonPartitioner(buckets, 0))
     return RDD(java.PythonRDD.valueOfPair(moved), context, NoOpSerializer())
+
+
+def has_context() -> bool:
+    """Whether a context is there: none is over Connect, if the server is not of this process."""
+    return SparkContext._active_spark_context is not None
+
+
+def settings_given() -> dict[str, str] | None:
+    """The settings of the context, or those that a launcher has merged; None if Spark has yet to
+    merge them."""
+    context = SparkContext._active_spark_context
+    if context is not None:
+        return dict(context.getConf().getAll())
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    # Launched by spark-submit: the JVM runs and has merged everything that was given.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """So many tasks a classic session's cluster runs at once."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def add_tag(spark: SparkSession, tag: str) -> None:
+    """Mark the jobs of this thread."""
+    if is_remote():
+        spark.addTag(tag)
+    else:
+        # A classic session knows its own tags only in the thread that has set them.
+        spark.sparkContext.addJobTag(tag)
+
+
+def cancel_tag(spark: SparkSession, tag: str) -> None:
+    """Cancel all jobs so marked."""
+    if is_remote():
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def cancels_all(handler: object) -> bool:
+    """Whether a handler of a signal is PySpark's, which cancels all jobs."""
+    return getattr(handler, "__module__", None) == SparkContext.__module__
+
+
+def query_of(frame: DataFrame) -> str | None:
+    """The id of the streaming query whose batch a frame is; None if it is of none, and over
+    Connect, where nobody knows."""
+    if not hasattr(frame, "_jdf"):
+        return None
+    return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or None
 
 
 def is_running(context: SparkContext) -> bool:
@@ -362,11 +443,6 @@ def sql_of(column: Column) -> str:
         return str(expression_of(column).sql())
     except Py4JError:
         return node_of(column).normalized().toString()
-
-
-def attributes_of(frame: DataFrame) -> list[Any]:
-    """The columns of a classic frame, as Spark's own expressions."""
-    return items_of(frame._jdf.queryExecution().analyzed().output())  # type: ignore[operator]
 
 
 def attributes_by_id(frame: DataFrame) -> Any:

@@ -229,6 +229,35 @@ def from_arrow(schema: pa.Schema) -> T.StructType:
     return T.StructType(fields)
 
 
+#: Types of which none has a type in common with one of another line.
+_APART: tuple[tuple[type[T.DataType], ...], ...] = (
+    (T.NumericType,), (T.BooleanType,), (T.DateType, T.TimestampType, T.TimestampNTZType),
+    (T.ArrayType,), (T.MapType,), (T.StructType,),
+)
+
+
+def apart(one: T.DataType, other: T.DataType) -> bool:
+    """Whether two types surely have none in common that Spark would take for both, as in a union.
+
+    It is not asked then, as a server's log has a stack trace for each analysis that fails.
+
+    Examples
+    --------
+    >>> apart(T.LongType(), T.DateType()), apart(T.LongType(), T.StringType())
+    (True, False)
+    """
+    places = [
+        next((n for n, kinds in enumerate(_APART) if isinstance(kind, kinds)), None)
+        for kind in (one, other)
+    ]
+    if None not in places:
+        return places[0] != places[1]
+    # A text may be a number, and a number a text, but neither is made of others.
+    rest = {type(kind) for kind, place in zip((one, other), places) if place is None}
+    made_of_others = any(place is not None and place >= 3 for place in places)
+    return made_of_others and rest == {T.StringType}
+
+
 def quoted(name: str) -> str:
     """A column name that Spark takes literally, whatever characters it has.
 

@@ -26,6 +26,7 @@ from pyspark.util import is_remote_only
 
 from pyspark_diff.kernels.machine_memory import all_memory
 from pyspark_diff.kernels.memory import share_memory
+from pyspark_diff.spark import jvm
 from pyspark_diff.spark.version import check_installed, check_session
 
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the
@@ -169,12 +170,9 @@ def _check_cores(cores: int | None, builder: SparkSession.Builder) -> None:
 
 def _running() -> SparkSession | None:
     """The active or the default session, if its Spark has not been stopped."""
-    if not is_remote():
-        from pyspark import SparkContext
-
-        # A session outlives a context that was stopped under it.
-        if SparkContext._active_spark_context is None:
-            return None
+    # A session outlives a context that was stopped under it.
+    if not is_remote() and not jvm.has_context():
+        return None
     try:
         return SparkSession.active()
     except Exception as error:
@@ -268,15 +266,9 @@ def _given_outside() -> dict[str, str]:
     """
     if is_remote_only():
         return {}
-    from pyspark import SparkConf, SparkContext
-
-    context = SparkContext._active_spark_context
-    if context is not None:
-        return dict(context.getConf().getAll())
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Launched by spark-submit: the JVM runs and has merged everything that was given.
-        SparkContext._ensure_initialized()
-        return dict(SparkConf().getAll())
+    merged = jvm.settings_given()
+    if merged is not None:
+        return merged
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--conf", "-c", action="append", default=[])
     options.add_argument("--driver-memory", dest="spark.driver.memory")
@@ -371,4 +363,4 @@ def parallelism(spark: SparkSession) -> int:
     if is_remote():
         # Connect has no context to ask; a range without a number of partitions gets that many.
         return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
-    return int(spark.sparkContext.defaultParallelism)
+    return jvm.default_parallelism(spark)

@@ -1,7 +1,6 @@
 """Columns that were taken of Spark frames, as in ``df["x"]``, and which those of others they are.
 
-    frame.select(*same_columns(frame, source)) has the columns of source that frame still has,
-    whatever else is called as they are
+    df["x"] is the column of a frame that is the same, whatever else is called as it is
 
 On classic they are told by the ids that Spark gives to columns, on Connect by those of the plans.
 """
@@ -19,7 +18,6 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.spark.jvm import (
     attributes_by_id,
-    attributes_of,
     column_of,
     columns_of,
     expression_of,
@@ -35,6 +33,9 @@ from pyspark_diff.spark.schema import quoted
 
 #: How a classic column shows that a part of it is Spark's own expression, as of ``df["x"]``.
 _EXPRESSION_NODE = "ExpressionColumnNode("
+
+#: By this the metadata of a column say what it is.
+_SAID = "__pyspark_diff_column"
 
 #: What is taken of a column in ``df["column.part"]``, by the class that Spark has for it.
 _PARTS: dict[str, Callable[[Any], Any]] = {
@@ -70,10 +71,15 @@ class TakenColumn:
         reference: Any = self.column._expr
         if reference._plan_id not in _plan_ids(frame._plan):
             return None
-        first = re.match(r"`(?:[^`]|``)+`|[^`.]+", self.name)
-        start = self.name if first is None else first.group(0)
+        parts = re.findall(r"`(?:[^`]|``)+`|[^`.]+", self.name)
+        start = parts[0] if parts else self.name
+        there = {own.lower() for own in frame.columns}
         # A struct and its field, or a name under an alias.
         for name, rest in ((start, self.name[len(start):]), (self.name, "")):
+            # What cannot be there is not asked for: a server's log has a stack trace for it then.
+            wanted = {_plain(one) for one in ([start] if name == start else parts)}
+            if not wanted & there:
+                continue
             part = copy(reference)
             part._unparsed_identifier = name
             try:
@@ -154,22 +160,25 @@ def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
     return connect
 
 
-def same_columns(made: DataFrame, source: DataFrame) -> list[str]:
-    """The columns of a frame that has been made of another one that are the same there.
+def same_columns(source: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> list[str]:
+    """The columns of a frame that a function of frames leaves as they are.
 
     Examples
     --------
     >>> df = spark.createDataFrame([], "x int, s string")
-    >>> same_columns(df.fillna("none"), df)
+    >>> same_columns(df, lambda frame: frame.fillna("none"))
     ['x']
     """
-    if is_classic_frame(source):
-        there, ours = attributes_by_id(made), attributes_of(source)
-        places = {attribute.name(): there.indexOf(attribute.exprId()) for attribute in ours}
-        return [name for name, at in places.items() if at >= 0 and made.columns[at] == name]
-    names = [name for name in source.columns if name in made.columns]
-    taken = {name: TakenColumn(quoted(name), source[quoted(name)]) for name in names}
-    return [name for name, column in taken.items() if column.found_in(made) == (name, "")]
+    # What is computed of a column does not have what is said of it.
+    told = [
+        F.col(quoted(name)).alias(name, metadata={_SAID: name}) for name in source.columns
+    ]
+    made = apply(source.select(*told)).schema
+    return [field.name for field in made if field.metadata.get(_SAID) == field.name]
+
+
+def _plain(part: str) -> str:
+    return (part[1:-1].replace("``", "`") if part.startswith("`") else part).lower()
 
 
 def _shown(column: Column) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from pyspark.sql import SparkSession, is_remote
 
-from pyspark_diff.spark.jvm import exchanged
+from pyspark_diff.spark.jvm import collected
 
 #: So many tasks, and what each gives for which bucket, by its number.
 Maker = tuple[int, Callable[[int], Iterator[tuple[int, bytes]]]]
@@ -47,7 +47,7 @@ def run_tasks(
 
     if not count:
         return []
-    return spark.sparkContext.parallelize([], count).mapPartitionsWithIndex(run).collect()
+    return collected(spark, count, run)
 
 
 def run_moved(
@@ -86,8 +86,7 @@ def run_moved(
         yield from do(bucket, found)
         _to_the_end(found)
 
-    made = spark.sparkContext.parallelize([], len(every)).mapPartitionsWithIndex(run)
-    return exchanged(made, buckets).mapPartitionsWithIndex(done).collect()
+    return collected(spark, len(every), run, (buckets, done))
 
 
 def _to_the_end(given: Iterable[Any]) -> None:

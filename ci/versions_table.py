@@ -1,0 +1,76 @@
+"""What came of the tests on versions of Spark, as a page: ``versions_table.py REPORTS PAGE``.
+
+The reports are of pytest, in its XML, each named VERSION-WAY.xml. What the page has of other
+versions stays.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+_HEAD = """# The versions of Spark
+
+What `ci/versions` has found: on each version of Spark, in an environment of its own, a part of the
+tests: the law, joins, aggregates, loops, windows, stores, the session, and Spark Connect. *Classic*
+is a session in the process that has the JVM, *connect* one of a client with the whole of these
+tests over it. `ci/test` runs all tests on the version that `ci/constraints.txt` names, and
+`ci/connect` all of them over Connect.
+
+| Spark | session | tests | passed | failed | skipped |
+|---|---|---|---|---|---|
+"""
+_ROW = re.compile(r"^\| ([\d.]+) \| (\w+) \|.*$", re.MULTILINE)
+_REASON = re.compile(r"^\* ([\d.]+), (\w+): .*$", re.MULTILINE)
+
+
+def counted(report: Path) -> tuple[str, list[str]]:
+    """A row of the table, and a line for each reason for which tests were skipped, or each that
+    has failed."""
+    version, _, way = report.stem.rpartition("-")
+    counts, said = Counter[str](), Counter[str]()
+    for case in ElementTree.parse(report).iter("testcase"):
+        bad = case.find("failure")
+        bad = case.find("error") if bad is None else bad
+        skipped = case.find("skipped")
+        if bad is not None:
+            counts["failed"] += 1
+            said[f"failed: {case.get('classname')}::{case.get('name')}"] += 1
+        elif skipped is not None:
+            counts["skipped"] += 1
+            said[f"skipped: {skipped.get('message', '').splitlines()[0]}"] += 1
+        else:
+            counts["passed"] += 1
+    row = (
+        f"| {version} | {way} | {counts.total()} | {counts['passed']} | {counts['failed']} | "
+        f"{counts['skipped']} |"
+    )
+    lines = [
+        f"* {version}, {way}: {what}" + (f" ({times} tests)" if times > 1 else "")
+        for what, times in sorted(said.items())
+    ]
+    return row, lines
+
+
+def main(folder: str, page: str) -> None:
+    path = Path(page)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    rows = {found.groups(): found.group(0) for found in _ROW.finditer(before)}
+    reasons: dict[tuple[str, ...], list[str]] = {}
+    for found in _REASON.finditer(before):
+        reasons.setdefault(found.groups(), []).append(found.group(0))
+    for report in sorted(Path(folder).glob("*.xml")):
+        version, _, way = report.stem.rpartition("-")
+        rows[version, way], reasons[version, way] = counted(report)
+    table = "\n".join(rows[which] for which in sorted(rows))
+    why = "\n".join(line for which in sorted(reasons) for line in reasons[which])
+    text = _HEAD + table + "\n" + (f"\nSkipped and failed:\n\n{why}\n" if why else "")
+    path.write_text(text, encoding="utf-8")
+    print(table)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
