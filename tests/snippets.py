@@ -1,0 +1,43 @@
+"""The snippets of a page of the documentation: run one after the other, as a reader runs them.
+
+A block of text right below one is what it prints, line by line; the lines of one snippet may come
+in another order, as the rows of one time do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+DOCS = Path(__file__).parent.parent / "docs"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def run_page(name: str, printed: Callable[[], str], scope: dict[str, object]) -> None:
+    """Run the snippets of a page in a scope.
+
+    Parameters
+    ----------
+    name : str
+        Of the page, in docs/.
+    printed : callable
+        Gives what was printed since it was called last.
+    scope : dict
+        The names that there are.
+    """
+    text = (DOCS / name).read_text(encoding="utf-8")
+    blocks = list(_BLOCK.finditer(text))
+    assert any(block[1] == "python" for block in blocks), f"{name} has no snippet"
+    for block, after in zip(blocks, [*blocks[1:], None]):
+        if block[1] != "python":
+            continue
+        # So that an error points into the page.
+        line = text.count("\n", 0, block.start(2))
+        exec(compile("\n" * line + block[2], str(DOCS / name), "exec"), scope)  # noqa: S102
+        shown = printed()
+        if after is None or after[1] != "text" or text[block.end():after.start()].strip():
+            continue
+        told = [one.rstrip() for one in after[2].splitlines() if one.strip()]
+        found = [one.rstrip() for one in shown.splitlines() if one.strip()]
+        assert sorted(found) == sorted(told), f"{name}:{line}: it prints\n{shown}"

@@ -1,0 +1,70 @@
+"""The pages of the documentation: what they show is so, and nothing is left out of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+import pyspark_diff
+from pyspark_diff import errors
+from snippets import DOCS, run_page
+
+ROOT = DOCS.parent
+#: A page whose snippets need a Spark that knows Delta: tests/delta_cases.py runs it.
+ELSEWHERE = {"how-to/delta.md"}
+PAGES = sorted(
+    str(page.relative_to(DOCS)) for folder in ("tutorial", "how-to")
+    for page in (DOCS / folder).glob("*.md")
+    if "```python" in page.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
+def test_snippets_of_a_page_run(spark, capsys, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    scope = {"__name__": "page"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pyspark_diff.StaleWarning)
+        run_page(name, lambda: capsys.readouterr().out, scope)
+    assert scope["spark"] is spark
+
+
+def test_nav_names_each_page_once():
+    told = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    there = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    assert sorted(told) == sorted(there)
+
+
+def test_reference_has_all_public_names():
+    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    shown = {name.rpartition(".")[2] for name in re.findall(r"^::: ([\w.]+)", text, re.MULTILINE)}
+    for module in (pyspark_diff, pyspark_diff.graphs, *map(
+        importlib.import_module, ("pyspark_diff.sources", "pyspark_diff.sinks")
+    )):
+        left_out = set(module.__all__) - shown - {"graphs"}
+        assert not left_out, f"docs/reference has nothing of {module.__name__}.{left_out}"
+
+
+def test_page_of_faults_has_all_errors():
+    text = (DOCS / "how-to/faults.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(\w+Error)`", text))
+    kinds = {
+        name for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.DiffError)
+    }
+    assert kinds <= told, f"how-to/faults.md does not tell of {kinds - told}"
+    assert {name for name in told if hasattr(pyspark_diff, name)} == kinds
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mkdocs"), reason="mkdocs is not installed")
+def test_site_is_built_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
