@@ -1,14 +1,21 @@
-"""One Spark session for the whole run, and the profile of the property tests."""
+"""One Spark session for the whole run, and the profile of the property tests.
+
+With PYSPARK_DIFF_CONNECT=1 the session is one of Spark Connect, with a server of its own, and tests
+marked ``classic_only("why")`` are left out.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import connect_server
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from py4j.java_gateway import JavaClass, JVMView
 from pyspark.sql import SparkSession
 
@@ -23,6 +30,8 @@ settings.register_profile(
     max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "4")),
     # How to repeat a failure, also from a log.
     print_blob=True,
+    # Each question to a server takes so long that nobody would wait for the smallest failure.
+    phases=[one for one in Phase if not (connect_server.WANTED and one is Phase.shrink)],
 )
 settings.load_profile("ci")
 
@@ -35,6 +44,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A machine whose own name does not resolve could otherwise not start Spark.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+if connect_server.WANTED:
+    _start = subprocess.Popen.__init__
+
+    def _start_no_client(process: Any, *how: Any, env: Any = None, **more: Any) -> None:
+        _start(process, *how, env=connect_server.no_client(env or os.environ), **more)
+
+    # What a test starts decides for itself what it is.
+    subprocess.Popen.__init__ = _start_no_client  # type: ignore[method-assign]
 
 _look_up = JVMView.__getattr__
 
@@ -103,10 +121,46 @@ def leave_out_cases(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+#: What reports of tests left out over Connect begin with.
+CLASSIC_ONLY = "classic only: "
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "classic_only(reason): cannot be so over Spark Connect, and why; left out there"
+    )
+
+
+def leave_out_classic_ones(items: list[pytest.Item]) -> None:
+    """Those that need a classic session; each says why."""
+    for item in items:
+        for marker in item.iter_markers("classic_only"):
+            (reason,) = marker.args if len(marker.args) == 1 else ("",)
+            if not isinstance(reason, str) or not reason.strip():
+                raise pytest.UsageError(f"{item.nodeid}: classic_only needs a reason")
+            if connect_server.WANTED:
+                item.add_marker(pytest.mark.skip(reason=CLASSIC_ONLY + reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which tests were left out over Connect, and why."""
+    found: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        _, told, why = reason.partition(CLASSIC_ONLY)
+        if told:
+            found.setdefault(why, []).append(report.nodeid)
+    for why, tests in found.items():
+        terminalreporter.section(f"{CLASSIC_ONLY}{why} ({len(tests)})", sep="-")
+        for name in sorted({test.partition("[")[0] for test in tests}):
+            terminalreporter.line(name)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files come first, so that the processes of a run end at about the same time."""
     leave_out_cases(items)
+    leave_out_classic_ones(items)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 
@@ -115,6 +169,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session. Starting one takes seconds, so all tests share it and leave it as it was."""
     folder = tmp_path_factory.mktemp("spark")
+    if connect_server.WANTED:
+        with connect_server.server(folder) as (address, _):
+            spark = SparkSession.builder.remote(address).getOrCreate()
+            yield spark
+            spark.stop()
+        return
     spark = session(
         "pyspark_diff tests",
         # Two, so that partitions can go wrong; not more, so that every machine runs the same plans.
@@ -137,6 +197,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def another(spark: SparkSession) -> Iterator[SparkSession]:
     """A session beside the shared one, with settings of its own."""
-    yield spark.newSession()
+    yield connect_server.session_beside(spark)
     # Whoever makes a frame makes its session the active one, which other tests ask for.
     spark.createDataFrame([], "a int")

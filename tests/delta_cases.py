@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from own_spark import spark_of
 from pyspark.sql import functions as F
+from snippets import run_page
 
 from pyspark_diff import Dataflow, SinkError, SourceError
 from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
@@ -607,3 +608,8 @@ def test_a_program_that_has_changed_begins_anew(spark, table, tmp_path):
         flow.catch_up()
         assert rows_of(spark, table) == {(1, "7"): 1, (3, "3"): 1}
     spark.sql(f"DROP TABLE {source}")
+
+
+def test_snippets_of_the_page_run(spark, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_page("how-to/delta.md", lambda: capsys.readouterr().out, {"__name__": "page"})

@@ -7,6 +7,7 @@ from collections import Counter
 from decimal import Decimal
 
 import pytest
+from connect_server import in_sql_text
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Op, Program, accumulate, normal
@@ -115,6 +116,7 @@ def test_aggregates_of_negative_multiplicities(spark, cuts):
     fed(spark, program, cuts, [NEGATIVE], runner="local", buckets=2)
 
 
+@in_sql_text
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_group_in_which_only_negative_records_stand(spark, runner):
     """Sums are what they add up to; for all that looks for records there are none."""
@@ -147,6 +149,7 @@ def test_a_group_in_which_only_negative_records_stand(spark, runner):
             assert [tuple(row) for row in found.at(1).collect()] == [(1, 8, "c", True)]
 
 
+@in_sql_text
 def test_distinct_arguments(spark):
     """DISTINCT is what it is in Spark, for all functions."""
     frame = typed(spark)

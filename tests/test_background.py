@@ -261,6 +261,7 @@ def slow(row, *_):
     return [(row[0],)]
 
 
+@pytest.mark.classic_only("asks Spark's context for its jobs")
 @pytest.mark.parametrize("where", [pytest.param("map", marks=pytest.mark.slow), "reduce"])
 def test_cancelled_on_spark(spark, tmp_path, where):
     """A task is in the middle of a function of the user."""
@@ -540,6 +541,7 @@ def test_cancelled_while_spark_plans(spark, tmp_path):
         session.discard()
 
 
+@pytest.mark.classic_only("is about the handler of Ctrl-C that PySpark sets with a context")
 def test_ctrl_c_ends_the_wait_only(spark):
     """Also where PySpark's own handler would cancel all jobs."""
     def handler(*_):

@@ -459,6 +459,7 @@ def test_two_threads_catch_up(spark, tmp_path):
         assert len(shop.target.calls) == len(set(shop.target.calls)) <= 8
 
 
+@pytest.mark.classic_only("counts with an accumulator of Spark's context")
 def test_a_few_rows_are_evaluated_once(spark):
     """A frame that gives something else each time, such as a view that others write, is one table
     to a step; and who is to blame for a failure can be told by name."""

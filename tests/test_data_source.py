@@ -199,6 +199,7 @@ def test_all_types(spark, store):
         read(spark, store, "no columns")
 
 
+@pytest.mark.classic_only("looks at the partitions of an RDD")
 def test_filters_leave_out_buckets_and_keys(spark, store):
     with opened(store, spark) as flow:
         fed(flow, 1)
@@ -585,6 +586,7 @@ def test_sums_that_leave_64_bits_are_told():
     assert reduce(lambda a, b: a + len(b), standing([updates], 0), 0) == 1
 
 
+@pytest.mark.classic_only("sets the environment of workers by Spark's context")
 @pytest.mark.slow
 def test_a_store_in_a_bucket(another, tmp_path, monkeypatch):
     """Credentials are in the environment of the processes that Spark starts, and nowhere else."""

@@ -112,6 +112,7 @@ def test_an_interrupt_ends_a_job_and_no_other(spark, tmp_path, handler):
     assert run_job(spark, spark.range(7).count) == 7
 
 
+@pytest.mark.classic_only("is about local properties of Spark's context")
 def test_what_a_thread_has_set_for_its_jobs_holds(spark):
     context = spark.sparkContext
     context.setLocalProperty("spark.scheduler.pool", "mine")

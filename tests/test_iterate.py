@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Op, Program, accumulate, columns_of, evaluate
-from program_ops import multiplies
+from program_ops import ddl, multiplies
 from programs import Run, build, formed, operators, programs, schedules, whole_histories
 from pyspark.sql import functions as F
 
@@ -138,7 +138,8 @@ def test_random_loops_in_a_whole_history(spark, data):
     for history, columns in zip(histories, program.inputs):
         rows = [(*record, time, diff) for record, time, diff in history]
         columns = (*columns, ("time", "bigint"), ("diff", "bigint"))
-        frames.append(DiffFrame(spark.createDataFrame(formed(spark, "arrow", rows, columns))))
+        frames.append(DiffFrame(
+            spark.createDataFrame(formed(spark, "arrow", rows, columns), ddl(columns))))
     node = program.outputs[0]
     found = build(program, frames)[node].to_df().collect()
     rows = [(tuple(row[:-2]), row[-2], row[-1]) for row in found]
@@ -334,6 +335,7 @@ def random_edges(seed, nodes, edges):
     return [((random.randrange(nodes), random.randrange(nodes)), 0, 1) for _ in range(edges)]
 
 
+@pytest.mark.classic_only("counts the jobs of Spark's context")
 def test_a_small_change_reads_little_and_needs_no_spark(spark):
     edges = random_edges(1, 3000, 12_000)
     run = Distances(spark)

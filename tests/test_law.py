@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Op, Program, accumulate, evaluate, normal, total
+from program_ops import ddl
 from programs import Run, build, formed, pool, programs, schedules, whole_histories
 
 from pyspark_diff import DiffFrame, NegativeMultiplicityError, NotReadableError
@@ -80,7 +81,9 @@ def test_whole_history(spark, data):
         # Rows that are local are read at once, others by Spark.
         form = data.draw(st.sampled_from(["arrow", "frame"]))
         made = formed(spark, form, rows, columns)
-        frames.append(DiffFrame(made if form == "frame" else spark.createDataFrame(made)))
+        if form != "frame":
+            made = spark.createDataFrame(made, ddl(columns))
+        frames.append(DiffFrame(made))
     nodes = build(program, frames)
     times = sorted({0, *(time for history in histories for _, time, _ in history)})
     for node in program.outputs:

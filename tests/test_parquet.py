@@ -356,6 +356,7 @@ def test_answers_agree(spark, updates, runner, monkeypatch):
     assert found == answers(spark, updates, "spark")
 
 
+@pytest.mark.classic_only("asks Spark's context for its jobs")
 def test_a_load_from_files_runs_no_job(spark, updates):
     with Dataflow(spark) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")

@@ -112,3 +112,31 @@ def test_a_collection_that_stays_empty_is_written_once(spark, tmp_path):
         log.changes.append(Inserts([("x",)]))
         flow.catch_up()
         assert read(spark, tmp_path / "log") == [("x", 2, 1, 3)]
+
+
+@pytest.fixture
+def warned(spark):
+    """What Spark's log has of warnings about streams and their folders."""
+    jvm, name = spark._jvm, "org.apache.spark.sql.execution.streaming"
+    log4j, found = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(
+        None, None, found, "warned", False, True
+    )
+    appender.start()
+    logger = log4j.LogManager.getLogger(name)
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN)
+    logger.addAppender(appender)
+    yield found.toString
+    logger.removeAppender(appender)
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+
+
+@pytest.mark.parametrize("sink", [change_log, snapshot])
+def test_a_new_folder_is_no_warning(spark, tmp_path, warned, sink):
+    log, folder = Log("word string"), str(tmp_path / "new")
+    with Dataflow(spark) as flow:
+        counts(log, sink(folder))(flow)
+        log.changes.append(Inserts([("a",)]))
+        flow.catch_up()
+    assert read(spark, folder)
+    assert warned() == ""

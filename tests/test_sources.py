@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from test_types import VALUES
@@ -116,7 +117,7 @@ def test_columns_of_a_table_may_be_called_in_another_case(spark, flow, tmp_path)
 
     def put(name, *rows):
         frame = spark.createDataFrame(rows, "OP string, ID int, cITY string")
-        frame.toPandas().to_parquet(tmp_path / f"{name}.parquet")
+        pq.write_table(frame.toArrow(), tmp_path / f"{name}.parquet")
 
     put("1", ("c", 1, "a"), ("c", 2, "b"))
     flow.catch_up()
@@ -315,6 +316,7 @@ class Stream:
         query.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.classic_only("foreachBatch runs in a process of the server, which has no dataflow")
 def test_a_batch_is_taken_in_once(spark, tmp_path):
     stream, seen = Stream(spark, tmp_path), batches("word string")
 
@@ -355,6 +357,7 @@ def test_a_batch_is_taken_in_once(spark, tmp_path):
             stream.run(seen.into(flow))
 
 
+@pytest.mark.classic_only("foreachBatch runs in a process of the server, which has no dataflow")
 def test_a_batch_on_which_a_step_fails_is_given_again(spark, tmp_path):
     stream, seen, fails = Stream(spark, tmp_path), batches("word string"), [True]
 

@@ -59,7 +59,7 @@ def rows(frame):
 
 
 def plan(frame):
-    return frame._jdf.queryExecution().executedPlan().toString()
+    return frame._explain_string()
 
 
 def files_of(spark, name):

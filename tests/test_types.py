@@ -19,11 +19,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame
+from pyspark_diff.spark.schema import apart
 
 RUNNERS = ("local", "spark")
 UTC = datetime.timezone.utc
@@ -627,3 +629,21 @@ def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
         monkeypatch.undo()
         assert seen.collect() == [row[::-1]]
     assert len(sought) < len(names)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_types_apart_have_none_in_common(another, ansi):
+    """Asked of Spark for each pair: what is refused without asking, it refuses."""
+    another.conf.set("spark.sql.ansi.enabled", ansi)
+    kinds = ["boolean", "int", "double", "decimal(20, 2)", "date", "timestamp", "timestamp_ntz",
+             "string", "binary", "array<int>", "map<int, int>", "struct<a: int>", "void",
+             "interval day to second", "interval year to month"]
+    frames = [another.sql(f"SELECT CAST(NULL AS {kind}) AS x") for kind in kinds]
+    found = 0
+    for one in frames:
+        for other in frames:
+            if apart(one.schema["x"].dataType, other.schema["x"].dataType):
+                found += 1
+                with pytest.raises(AnalysisException):
+                    one.union(other).schema
+    assert found > 60
