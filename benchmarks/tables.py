@@ -1,0 +1,218 @@
+"""The measured tables as a page: ``python benchmarks/tables.py`` writes docs/performance.md.
+
+What is in benchmarks/results is shown as it is, and nothing is measured. A program of benchmarks/
+that is run again writes its file there anew, and this the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results"
+PAGE = ROOT / "docs/performance.md"
+
+_HEAD = """# Performance
+
+What the programs of `benchmarks/` have measured, as they wrote it into `benchmarks/results`; this
+page is made of these files by `python benchmarks/tables.py`. *Plain Spark* computes the same answer
+anew on the same machine. The *original* is differential dataflow in Rust (`benchmarks/original`),
+given the same changes; both gave the same answers.
+
+Cores were shared with other work, so figures of a few milliseconds may differ by half from one run
+to the next. They show what things cost beside each other, and not what your machine will do.
+
+"""
+
+_TAIL = """## Where this does not pay
+
+* What is asked once: plain Spark has no state to write.
+* A change of much of the data: the tables show how the time of a step grows with its changes; there
+  is a point from which the plain computation is faster.
+* An answer at each of very many times, if few are wanted: the queries of TPC-H that took several
+  times as long as plain Spark are of millions of times.
+* Single changes as fast as can be: with steps of one change the original was 12 to 43 times as
+  fast. With steps of a thousand changes and more it took from a quarter of the time to three times
+  as long. Small graphs are loaded far faster there.
+* A step on a cluster's executors: at least a tenth of a second for each job, see
+  [scaling](scaling.md).
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Parameters
+    ----------
+    title : str
+    source : str
+        The file in benchmarks/results, and after a slash the keys of lists in it, the outer first.
+        What an outer list has beside the inner one is there in each row.
+    columns : mapping of str to str
+        By names of columns the keys; a point goes into what a key has. Lists are shown as means.
+    note : str
+        What stands above the table.
+    """
+
+    title: str
+    source: str
+    columns: Mapping[str, str]
+    note: str = ""
+
+
+_GRAPH = {
+    "nodes": "nodes", "edges": "edges", "load, s": "load_seconds",
+    "changes a step": "rounds_per_batch", "ms a step (median)": "median_ms",
+    "µs a change": "us_per_round", "rows read": "rows_read", "memory, GiB": "peak_gib.total",
+    "plain Spark, s": "plain_seconds",
+}
+_ORIGINAL = {
+    "nodes": "nodes", "edges": "edges", "workers": "workers", "load, s": "load_seconds",
+    "changes a step": "rounds_per_batch", "ms a step (median)": "median_ms",
+    "µs a change": "us_per_round", "memory, GiB": "peak_gib",
+}
+
+TABLES = (
+    Table("Degrees", "degrees/runs/rounds", {
+        "operator": "operator", "edges": "edges", "load, s": "load_seconds",
+        "changes a step": "rounds", "ms a step (median)": "median_ms",
+        "µs a change": "us_per_round", "rows read": "rows_read", "plain Spark, s": "plain_seconds",
+        "plain over a step": "plain_over_ours",
+    }, "How many nodes have how many edges: `examples/degrees.py`. A change replaces an edge."),
+    Table("Degrees in the original", "degrees/runs/original/steps", {
+        "program": "program", "edges": "edges", "workers": "workers", "load, s": "load_seconds",
+        "changes a step": "rounds", "ms a step (median)": "median_ms",
+    }),
+    Table("Breadth-first search", "bfs/runs/rows", _GRAPH,
+          "The distance of each node from one: `examples/bfs.py`."),
+    Table("Breadth-first search beside the original", "bfs_original/runs/rows", _GRAPH),
+    Table("Breadth-first search in the original", "bfs_original/runs/original", _ORIGINAL),
+    Table("The 5-core", "k_core/runs/rows", _GRAPH,
+          "What is left when nodes with fewer than five edges go, again and again."),
+    Table("The 5-core in the original", "k_core/runs/original", _ORIGINAL),
+    Table("Graph algorithms, an edge a step", "graph_steps/algorithms", {
+        "algorithm": "algorithm", "nodes": "nodes", "edges": "edges", "load, s": "load_seconds",
+        "from scratch, s": "scratch_seconds", "ms a step (median)": "median_ms", "most": "max_ms",
+        "scratch over a step": "scratch_over_step",
+    }, "From scratch: the same program of this library on the graph as it is then."),
+    Table("The manager's manager", "skip_level/runs/changes", {
+        "people": "people", "load, s": "load_seconds", "changes a step": "changes",
+        "ms a step (median)": "median_ms", "µs a change": "us_per_change",
+        "plain Spark, s": "plain_seconds", "plain over a step": "plain_over_ours",
+    }, "A join of a table with itself: `examples/skip_level.py`."),
+    Table("TPC-H", "tpch/runs/rows", {
+        "query": "queries", "records": "rounds", "times": "times",
+        "plain Spark, s": "plain_seconds",
+        "all, s": "seconds", "over plain": "over_plain", "records a second": "tuples_per_second",
+        "a changed order, ms": "changed_order_ms", "memory, GiB": "peak_gib",
+    }, "The queries as views, `examples/tpch`. *One a step*: all records at one time. *Of each "
+       "round*: each record at a time of its own, so that the answer has all of these times."),
+    Table("Eight aggregates", "aggregates/mixed.changes", {
+        "rows": "rows", "groups": "groups", "changes a step": "changes",
+        "ms a step (median)": "median_ms", "rows read": "rows_read",
+        "plain over a step": "plain_over_ours",
+    }),
+    Table("A maximum that goes and comes", "aggregates/maximum", {
+        "rows": "rows", "groups": "groups", "load, s": "load_seconds",
+        "it goes, ms": "remove_maximum_ms", "it comes, ms": "insert_maximum_ms",
+    }),
+    Table("A view in Delta, night by night", "nightly_view/nights", {
+        "night": "night", "all, s": "catch_up_s", "read": "read_s",
+        "step and commit": "step_and_commit_s", "merge": "merge_s", "plain Spark, s": "plain_s",
+        "plain over ours": "ratio",
+    }, "Ten million sales, a million customers; a thousandth changed each night."),
+    Table("Commits", "durable/pairs", {
+        "edges": "edges", "state, MB": "state_mb", "a step, ms": "step_ms",
+        "with a commit": "with_commit_ms", "load, s": "load_s", "with a commit, s":
+        "load_with_commit_s", "open, s": "open_s", "open and step, s": "open_and_step_s",
+    }, "Degrees with a store."),
+    Table("Reading a store as a table", "data_source/reads", {
+        "collection": "collection", "rows": "rows", "state": "state", "store, s": "noop_store_s",
+        "Parquet, s": "noop_parquet_s", "one column, s": "max_store_s",
+        "of Parquet, s": "max_parquet_s",
+    }),
+    Table("A dimension that changes under hot keys", "skew/dimension", {
+        "answer": "answer", "hint": "hint", "rows held": "piece_rows", "rows changed":
+        "rows_changed", "load, s": "load_seconds", "the change, s": "change_seconds",
+        "memory, GiB": "peak_gib.total", "plain Spark, s": "plain_seconds",
+    }),
+)
+
+
+def rows_of(data: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a nested list, each with what lies around it."""
+    if not keys:
+        yield data
+        return
+    inner: Any = data
+    for key in keys[0].split("."):
+        inner = inner[key]
+    for one in inner:
+        for row in rows_of(one, keys[1:]):
+            yield {**data, **row}
+
+
+def shown(value: Any) -> str:
+    """A value as a cell."""
+    if isinstance(value, list):
+        numbers = [one for one in value if isinstance(one, (int, float))]
+        value = sum(numbers) / len(numbers) if numbers else ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or value == int(value) and abs(value) >= 100:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def cell(row: Mapping[str, Any], path: str) -> str:
+    """What a row has at the end of a path of keys; nothing where it has none."""
+    found: Any = row
+    for key in path.split("."):
+        found = found.get(key, "") if isinstance(found, Mapping) else ""
+    return shown(found)
+
+
+def section(table: Table) -> str:
+    """A table with its title, and the file that it is from."""
+    name, *keys = table.source.split("/")
+    data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    lines = [" | ".join(table.columns), "|".join("---" for _ in table.columns)]
+    for row in rows_of(data, keys):
+        lines.append(" | ".join(cell(row, path) for path in table.columns.values()))
+    above = " ".join(filter(None, [table.note, f"From `{name}.json`."]))
+    return f"## {table.title}\n\n{above}\n\n" + _framed(lines)
+
+
+def _framed(lines: list[str]) -> str:
+    head, rule, *rows = lines
+    return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {row} |" for row in rows)]) + "\n"
+
+
+def machines() -> str:
+    """On what machines the results were measured, with their versions."""
+    files: dict[str, list[str]] = {}
+    for name in dict.fromkeys(table.source.split("/")[0] for table in TABLES):
+        data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        said = data["machine"]
+        row = (
+            f"{said['cores']} | {said['processor']} | {said['memory_gib']} GiB | "
+            f"{said['python']} | {said['pyspark']}"
+        )
+        files.setdefault(row, []).append(name)
+    head = ["cores | processor | memory | Python | PySpark | results", "---|---|---|---|---|---"]
+    return _framed([*head, *(f"{row} | {', '.join(names)}" for row, names in files.items())])
+
+
+def page() -> str:
+    """All of docs/performance.md."""
+    return "\n".join([_HEAD + machines(), *map(section, TABLES), _TAIL])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(page())
