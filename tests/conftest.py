@@ -81,7 +81,7 @@ LONGEST = [
     "test_iterate", "test_graphs", "test_fused", "test_parquet", "test_quiet", "test_nothing",
     "test_handles", "test_interrupts", "test_many_rows", "test_damage", "test_durability",
     "test_blueprint", "test_stored_cases", "test_store_edges", "test_durable", "test_sliding",
-    "test_product_times", "test_reopening",
+    "test_product_times", "test_reopening", "test_support_matrix",
     "test_law", "test_growth", "test_pyspark_names", "test_computed", "test_commit",
     "test_doctests", "test_step", "test_storage", "test_columns", "test_session", "test_contract",
     "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants", "test_kernel_cache",
