@@ -1,15 +1,24 @@
-"""What is done with the library from a shell: ``python -m pyspark_diff warm_up``."""
+"""What is done with the library from a shell, ``python -m pyspark_diff COMMAND``, or as a task.
+
+The wheel has `main` as its entry point ``pyspark_diff``, which a scheduler calls by that name.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command, of those that ``--help`` lists."""
-    parser = argparse.ArgumentParser("python -m pyspark_diff", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "pyspark_diff", description="Differential dataflow for Spark, from a shell."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     warm = commands.add_parser(
         "warm_up",
@@ -19,17 +28,83 @@ def main(arguments: list[str] | None = None) -> int:
         "machines up.",
     )
     warm.add_argument("--processes", type=int, help="how many at once; by default one a core")
+    run = commands.add_parser(
+        "run",
+        help="open a store with a program, and let it catch up with its sources",
+        description="Open a store with a program, in the session that runs or in a new one. A "
+        "store that is not there yet is made.",
+    )
+    run.add_argument("program", help="module:function of the function that gets the dataflow")
+    run.add_argument("--store", required=True, help="path or URI")
+    run.add_argument(
+        "--catch-up", action="store_true", help="read what has come to the sources, as one commit"
+    )
+    run.add_argument("--token", help="name of that commit; one that is there is not made again")
+    look = commands.add_parser(
+        "inspect", help="say what a store keeps", description="Say what a store keeps, as of its "
+        "latest commit. Nothing of it is changed, and its writer goes on.",
+    )
+    look.add_argument("store", help="path or URI")
     given = parser.parse_args(arguments)
+    if given.command == "run":
+        return _run(_program(given.program, parser), given)
+    if given.command == "inspect":
+        return _inspect(given.store)
     if given.processes is not None and given.processes < 1:
         parser.error(f"--processes is {given.processes}; give 1 or more")
+    return _warm_up(given.processes)
 
+
+def _program(name: str, parser: argparse.ArgumentParser) -> Callable[[Any], object]:
+    module, separator, function = name.partition(":")
+    if not (module and separator and function):
+        parser.error(f"the program is {name!r}; give module:function, as in nights.revenue:program")
+    # A script's own folder is looked in by Python, but the one a shell is in is not.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the program's own mistake
+        parser.error(f"there is no module {module!r}; install it, or run this in its folder")
+    if not callable(found):
+        parser.error(f"{module!r} has no function {function!r}")
+    return found
+
+
+def _run(program: Callable[[Any], object], given: argparse.Namespace) -> int:
+    from pyspark_diff import Dataflow, session
+
+    with Dataflow.open(given.store, program, spark=session()) as flow:
+        if given.catch_up:
+            done = flow.catch_up(token=given.token)
+            print("caught up" if done else "there was nothing to do")
+        print(f"{given.store} keeps {', '.join(flow) or 'nothing by a name'}")
+    return 0
+
+
+def _inspect(store: str) -> int:
+    from pyspark_diff import StateReader, session
+
+    with StateReader(store, spark=session()) as reader:
+        token = "" if reader.token is None else f", {reader.token!r}"
+        print(f"commit {reader.commit}{token}")
+        for name in reader:
+            kept = reader[name]
+            print(f"{name}: {kept.schema.simpleString()}")
+            print(f"    readable from {kept.since()}, complete up to {kept.frontier()}")
+    return 0
+
+
+def _warm_up(processes: int | None) -> int:
     from pyspark_diff.kernels.cache import folders
     from pyspark_diff.kernels.warm_up import __file__ as file
     from pyspark_diff.kernels.warm_up import warm_up
 
     print("compiling the kernels; the first time this takes half a minute", file=sys.stderr)
     started = time.perf_counter()
-    there, compiled = warm_up(given.processes)
+    there, compiled = warm_up(processes)
     seconds = time.perf_counter() - started
     print(f"{compiled} of {there} kernels compiled in {seconds:.1f} s; kept in {folders(file)[0]}")
     return 0

@@ -1,7 +1,9 @@
 """State on disk: removed whatever happens, and never half-written."""
 
+import errno
 import fcntl
 import gc
+import mmap
 import os
 import re
 import shutil
@@ -258,6 +260,46 @@ def test_a_directory_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch, 
     with pytest.raises(StorageError, match="bytes are free"):
         Storage(str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.ENODEV, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS])
+def test_a_root_without_maps_and_locks_gives_the_same(spark, tmp_path, monkeypatch, code):
+    refused, memory_map = [], pa.memory_map
+
+    def refuse(path, *_, **__):
+        refused.append(path)
+        raise OSError(code, os.strerror(code))
+
+    def elsewhere(path, *rest):
+        return refuse(path) if str(path).startswith(str(tmp_path)) else memory_map(path, *rest)
+
+    def program(flow):
+        words, _ = flow.input("words", "word STRING")
+        words.groupBy("word").count().keep("counts")
+
+    monkeypatch.setattr(pa, "memory_map", refuse if code == errno.ENOSYS else elsewhere)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    for start in (0, 2):
+        with Dataflow.open(
+            tmp_path / "store", program, spark=spark, local_rows=1 << 20, buckets=2
+        ) as flow:
+            for time in (start, start + 1):
+                insert_at(flow.session("words"), time, range(time + 3))
+                flow.step()
+            found = {tuple(row) for row in flow["counts"].at(start + 1).collect()}
+            assert found == {
+                (f"w{i}", sum(i < time + 3 for time in range(start + 2))) for i in range(start + 4)
+            }
+    path = str(tmp_path / "one.arrow")
+    storage.write_batch(path, pa.record_batch({"x": [1, 2]}))
+    assert storage.read_table(path).column("x").to_pylist() == [1, 2]
+    assert path in refused
+    other = Storage(str(tmp_path))
+    storage._remove_orphans(tmp_path)
+    assert os.path.isdir(other.root)  # it has no lock, and is left alone
+    other.close()
+    assert not os.path.exists(other.root)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import BinaryIO
 
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
 from pyspark_diff.trace.objects import (
@@ -36,6 +37,10 @@ from pyspark_diff.trace.objects import (
 )
 
 #: What a file system says that has no links.
+#: What mounts of object stores say to a map or a lock, which they do not have.
+UNSUPPORTED = frozenset({
+    errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
+})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 #: What the operating system takes at once.
 _MOST_PARTS = 512
@@ -93,9 +98,7 @@ class LocalObjects(Objects):
 
     def upload(self, name: str, path: str) -> None:
         with open(path, "rb") as file:
-            # Nothing can be mapped of an empty file.
-            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
-            self.create(name, [memoryview(whole)])
+            self.create(name, [memoryview(_whole(file))])
 
     def read(self, name: str) -> bytes:
         with self._explained(checked(name)), self._opened(name) as file:
@@ -421,6 +424,19 @@ def _write(file: int, parts: Sequence[Part]) -> None:
             done -= len(waiting.pop())
         if done:
             waiting[-1] = waiting[-1][done:]
+
+
+def _whole(file: BinaryIO) -> mmap.mmap | bytes:
+    """The content of a file, mapped where that can be."""
+    if not file.read(1):
+        return b""  # nothing can be mapped of it
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    file.seek(0)
+    return file.read()
 
 
 def _read(file: int, offset: int, length: int) -> bytes:

@@ -43,10 +43,13 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import small_batches
 from pyspark_diff.trace.cache import local_copy, upload
+from pyspark_diff.trace.local_objects import UNSUPPORTED
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
 _SCRATCH = ".tmp"
+#: Bytes of a file that is copied because it cannot be mapped.
+_COPIED_AT_ONCE = 1 << 20
 #: How the name of a directory ends whose batch files outlive the process.
 LASTING = ".durable"
 _CERTIFIED = re.compile(r"-crc([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
@@ -252,7 +255,7 @@ def sync(path: str) -> None:
 
 def checksum_of(path: str) -> int:
     """The checksum of a file's content."""
-    with pa.memory_map(path) as mapped:
+    with mapped_file(path) as mapped:
         return zlib.crc32(mapped.read_buffer()) if mapped.size() else 0
 
 
@@ -276,10 +279,34 @@ def made(directory: str) -> Iterator[None]:
             pass  # there is something in it
 
 
+def mapped_file(path: str) -> pa.NativeFile:
+    """A file, mapped; where its file system knows no maps, its content, mapped from a local copy.
+
+    Volumes and other mounts of object stores cannot map. A copy has no name, so that it takes disk
+    and no memory, and goes when nobody has it.
+    """
+    try:
+        return pa.memory_map(path)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    with tempfile.NamedTemporaryFile(prefix=_PREFIX, suffix=_SCRATCH) as copy:
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, copy, _COPIED_AT_ONCE)
+        copy.flush()
+        try:
+            return pa.memory_map(copy.name)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+    with pa.OSFile(path) as read:
+        return pa.BufferReader(read.read_buffer())
+
+
 def read_table(path: str) -> pa.Table:
     """A file of update rows, mapped."""
     with _explained(path), _understood(path):
-        return pa.ipc.open_file(pa.memory_map(_checked_path(path))).read_all()
+        return pa.ipc.open_file(mapped_file(_checked_path(path))).read_all()
 
 
 def settle(paths: Iterable[str]) -> None:
@@ -296,7 +323,7 @@ def spilled(folder: str, updates: Updates) -> Updates:
     write_batch(path, ipc.to_batch(updates), make=False)
     with _explained(path):
         try:
-            with pa.ipc.open_file(pa.memory_map(path)) as reader:
+            with pa.ipc.open_file(mapped_file(path)) as reader:
                 return ipc.from_batch(reader.get_batch(0))
         finally:
             os.unlink(path)  # a mapped file keeps its space, and nothing is left if we are killed
@@ -313,7 +340,7 @@ def open_updates(path: str) -> Updates:
     found = _opened.get(path)
     if found is None:
         with _explained(path), _understood(path):
-            with pa.ipc.open_file(pa.memory_map(_checked_path(path))) as reader:
+            with pa.ipc.open_file(mapped_file(_checked_path(path))) as reader:
                 found = ipc.from_batch(reader.get_batch(0))
         _opened[path] = found
         if len(_opened) > _MOST_OPEN:
@@ -522,8 +549,14 @@ def _make_locked(folder: Path) -> tuple[str, int]:
     try:
         scratch = os.path.join(root, "lock.tmp")
         lock = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        os.write(lock, _marker(os.path.basename(root)))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(lock, _marker(os.path.basename(root)))
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            # Without the marker nobody takes this directory for an orphan, not even a machine where
+            # the same folder can be locked; what a killed process leaves there stays.
         # Whole and locked before it has its name: nobody takes this directory for an orphan.
         os.rename(scratch, os.path.join(root, "lock"))
     except BaseException:
