@@ -608,12 +608,12 @@ def one_each(rows: Sequence[Row]) -> list[Row]:
 
 
 def not_negative(rows: Sequence[Row]) -> list[Row]:
-    """Rows without those that take away what is not there."""
-    there: Counter[Record] = Counter()
-    found = []
+    """Rows without those that take away what is not there, at any time and coordinate."""
+    found: list[Row] = []
     for row in sorted(rows, key=lambda row: row[1]):
-        if there[row[0]] + row[2] >= 0:
-            there[row[0]] += row[2]
+        held = [other for other in (*found, row) if other[0] == row[0]]
+        # Those at coordinates up to one are there at it.
+        if all(sum(n for _, _, n, c in held if c <= at) >= 0 for at in range(ITERATIONS)):
             found.append(row)
     return found
 
@@ -730,7 +730,13 @@ def promise_limit(example: Example, rows: Sequence[Sequence[Row]]) -> None:
         if turn.lower != FRONTIERS[1]:
             continue
         old = tuple(tuple(r for r in side if r[1] < turn.lower) for side in rows)
-        below = tuple(tuple((*r[:3], 0) for r in side if r[3] <= 1) for side in old)
+        below, new = (
+            tuple(tuple((*r[:3], 0) for r in side if r[3] <= 1 and lower <= r[1] < upper)
+                  for side in rows)
+            for lower, upper in ((0, turn.lower), (turn.lower, turn.upper))
+        )
+        # What is new is seen whole: none of it is of a later coordinate.
+        turn = replace(turn, new=new)
         own = given_by(example.kernel, told(
             replace(turn, old=tuple(() for _ in old), new=below, lower=0), example.every
         )).rows
