@@ -6,8 +6,10 @@ import glob
 import os
 import shutil
 from collections import Counter
+from contextlib import redirect_stdout
 from datetime import date
 from decimal import Decimal
+from io import StringIO
 
 import pytest
 from pyspark.errors import PySparkException
@@ -59,7 +61,9 @@ def rows(frame):
 
 
 def plan(frame):
-    return frame._explain_string()
+    with redirect_stdout(StringIO()) as told:
+        frame.explain()
+    return told.getvalue()
 
 
 def files_of(spark, name):

@@ -71,6 +71,7 @@ class ReadMethods(Frame):
         >>> [reason.code for reason in ones.explain().reasons]
         ['GROUP_FUNCTION']
         """
+        self._collection.check_open()
         if self._node.loop is not None:
             raise SchemaError(
                 f"this collection is inside of {self._node.loop.name}, which is no program yet; "
