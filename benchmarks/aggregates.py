@@ -175,7 +175,7 @@ def run_mixed(spark: SparkSession, rows: Rows) -> dict[str, Any]:
                     break
                 took, _ = seconds(lambda: work.change(updates))
                 times.append(took)
-                read.append(flow.report.rows_in + flow.report.rows_read)
+                read.append(flow.last_report.rows_in + flow.last_report.rows_read)
             if not times:
                 continue
             middle = statistics.median(times)

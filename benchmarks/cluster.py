@@ -125,7 +125,7 @@ def measured(flow: Dataflow, jobs: Jobs, action: Callable[[], None]) -> dict[str
     cpu = time.process_time()
     wall, _ = seconds(action)
     cpu = time.process_time() - cpu
-    found, report = jobs.take(), flow.report
+    found, report = jobs.take(), flow.last_report
     iterations = []
     for one in report.iterations:
         own = [job for job in found if job["iteration"] == one.iteration[0]]

@@ -159,7 +159,7 @@ def run(
 
                 took, _ = seconds(step)
                 times.append(took)
-                read.append(flow.report.rows_in + flow.report.rows_read)
+                read.append(flow.last_report.rows_in + flow.last_report.rows_read)
             middle = statistics.median(times)
             rows.append(
                 {

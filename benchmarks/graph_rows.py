@@ -172,7 +172,7 @@ def run_row(
                     end = min(first + batch, changes)
                     one, _ = seconds(lambda: program.change(graph, end))
                     took.append(one)
-                    read.append(flow.report.rows_in + flow.report.rows_read)
+                    read.append(flow.last_report.rows_in + flow.last_report.rows_read)
                     bar.update(end - first)
             answer = program.now()
             digest, counted = Digest.of(answer), program.counted(answer)

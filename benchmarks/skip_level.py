@@ -207,7 +207,7 @@ def batches(
             company.add()
             next_person = end
             times.append(took)
-            read.append(company.flow.report.rows_in + company.flow.report.rows_read)
+            read.append(company.flow.last_report.rows_in + company.flow.last_report.rows_read)
         if not times:
             continue
         middle = statistics.median(times)

@@ -512,7 +512,7 @@ def test_aggregates_keep_no_more_than_they_are_made_of(spark):
         session.remove([(1, 7)])
         flow.advance_to(2)
         flow.step()
-        assert flow.report.local_runs == 6
+        assert flow.last_report.local_runs == 6
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])

@@ -43,7 +43,7 @@ def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatc
         assert len(arranged(flow)) == 1
         batches = {p.parent for p in Path(flow._storage.root).rglob("0*.arrow")}
         assert len(batches) == 1
-        assert flow.report.spark_runs + flow.report.local_runs == 2  # arrange, join
+        assert flow.last_report.spark_runs + flow.last_report.local_runs == 2  # arrange, join
     expected = {(x, y) for s, x in EDGES for r, y in EDGES if s == r}
     assert set(accumulate(seen, 0)) == expected
 
@@ -71,7 +71,7 @@ def test_operators_on_one_key_share_its_arrangement(spark, runner):
         assert sorted(node.key for node in arranged(flow)) == [("src",)] * 3
         assert len(by_src.at(0).collect()) == len(EDGES)
         # three arrangements, two joins, distinct keys, two reduces
-        assert flow.report.spark_runs + flow.report.local_runs == 8
+        assert flow.last_report.spark_runs + flow.last_report.local_runs == 8
 
 
 @every_runner

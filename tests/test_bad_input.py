@@ -689,7 +689,7 @@ FLOW_CALLS = {
     "arrangements": lambda f: f.arrangements(),
     "describe": lambda f: f.describe(),
     "explain": lambda f: f.explain(),
-    "report_to": lambda f: f.report_to("x.html"),
+    "report": lambda f: f.report("x.html"),
     "iterations": lambda f: f.iterations(),
     "loop": lambda f: f.loop(),
     "discard": lambda f: f.discard(),

@@ -49,10 +49,10 @@ def test_nothing_of_the_size_of_the_data_comes_to_the_driver(spark, tmp_path, ca
         edges_in.insert(frame)
         flow.advance_to(1)
         # In a loop each arrangement takes updates in once, and there are two in this one.
-        assert flow.report.rows_out > EDGES and len(flow.report.iterations) > 2
+        assert flow.last_report.rows_out > EDGES and len(flow.last_report.iterations) > 2
         edges_in.remove(edges.slice(0, EDGES // 2))
         flow.advance_to(2)
-        assert flow.report.rows_out > EDGES // 2
+        assert flow.last_report.rows_out > EDGES // 2
         most = tasks.INLINE_BYTES + BUCKETS * DESCRIPTION
         assert came and max(came) <= most, sorted(came)[-5:]
         assert found.at().count() > NODES // 2 and degrees.at().count() > NODES // 2

@@ -110,7 +110,7 @@ def test_costs_are_those_of_the_last_step(spark, runner):
         pairs_in.insert([(3, 99)])
         flow.advance_to(2)
         change = flow.explain()
-        report = flow.report
+        report = flow.last_report
         table = {row.operator: row for row in change.to_df().collect()}
     assert (load.step, change.step) == (1, 2) and change.seconds == report.seconds
     for found in (load, change):
@@ -136,7 +136,7 @@ def test_costs_in_loops(spark, runner):
         graphs.bfs(edges, [1]).inspect(lambda *_: None)
         edges_in.insert([(n, n + 1) for n in range(1, 12)])
         flow.advance_to(1)
-        found, report = flow.explain(), flow.report
+        found, report = flow.explain(), flow.last_report
     inside = [one for one in found.operators if one.loops and one.cost.where]
     assert {one.form for one in found.operators} >= {LOOP_PART, KEYED, SINK, SOURCE}
     assert len({one.loops for one in inside}) == 2

@@ -86,7 +86,7 @@ def test_a_program_without_loops_is_a_job_for_each_exchange(spark, jobs):
         flow.advance_to(1)
         # Two inputs, what they give together, the distinct keys and their arrangement in one,
         # the groups, and what is kept by the whole record.
-        assert len(jobs) == 6 and flow.report.spark_runs == 10
+        assert len(jobs) == 6 and flow.last_report.spark_runs == 10
         assert sorted(map(tuple, sums.at().collect())) == [(0, 63), (1, 70), (2, 57)]
 
 
@@ -140,7 +140,7 @@ def test_what_is_done_in_tasks_and_what_on_the_driver_is_kept_together(spark):
             # Of how many rows they are only Spark can tell.
             session.insert(spark.range(8, numPartitions=2).selectExpr("id as k", "1L as v"))
             flow.advance_to(time)
-            assert flow.report.local_runs and flow.report.spark_runs
+            assert flow.last_report.local_runs and flow.last_report.spark_runs
             assert sorted(map(tuple, sums.at().collect())) == [(k, time) for k in range(8)]
 
 

@@ -604,7 +604,7 @@ def test_components_that_only_nested_loops_make_out(spark):
         found = graphs.strongly_connected_components(given).keep()
         session.insert([edge[:2] for edge in edges])
         flow.advance_to(1)
-        loops = {iteration.loop for iteration in flow.report.iterations}
+        loops = {iteration.loop for iteration in flow.last_report.iterations}
         assert "strongly_connected_components" in loops and len(collected(found)) == 24
 
 
@@ -657,7 +657,7 @@ def test_few_labels_set_out_where_a_small_one_is_first(spark):
         flow.step()
         assert Counter(row.component for row in found.at().collect())[0] > 1900
         # Each node tells its neighbours of one label, and hardly any takes it back.
-        assert sum(turn.changes for turn in flow.report.iterations) < 1.2 * 2 * len(rows)
+        assert sum(turn.changes for turn in flow.last_report.iterations) < 1.2 * 2 * len(rows)
 
 
 def test_ids_are_of_any_ordered_type_and_columns_of_any_name(spark):

@@ -345,7 +345,7 @@ def test_a_small_change_reads_little_and_needs_no_spark(spark):
         before = len(run.updates)
         run.step([(edges[5][0], 1, -1), ((0, 77), 1, 1)], 2)
         changed = len(run.updates) - before
-        report = run.flow.report
+        report = run.flow.last_report
         assert report.spark_runs == 0
         assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == jobs
         # In proportion to what changes, not to the 12,000 edges.
@@ -359,7 +359,7 @@ def test_nothing_changes_without_a_change(spark):
     with run.flow:
         run.step(random_edges(2, 50, 100), 1)
         run.step([], 2)
-        assert run.flow.report.iterations == [] and run.flow.report.rows_read == 0
+        assert run.flow.last_report.iterations == [] and run.flow.last_report.rows_read == 0
 
 
 def test_arrangements_from_outside_are_shared(spark):
@@ -386,7 +386,7 @@ def test_a_chain_of_many_iterations(spark, length):
     with run.flow:
         run.step([((i, i + 1), 0, 1) for i in range(length)], 1)
         assert accumulate(run.updates, 0) == Counter({(i, i): 1 for i in range(length + 1)})
-        assert len(run.flow.report.iterations) == length + 1
+        assert len(run.flow.last_report.iterations) == length + 1
         run.step([((length // 2, length // 2 + 1), 1, -1)], 2)
         assert len(accumulate(run.updates, 1)) == length // 2 + 1
 

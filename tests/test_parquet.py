@@ -365,7 +365,7 @@ def test_a_load_from_files_runs_no_job(spark, updates):
         edges_in.update(updates)
         flow.advance_to(9)
         assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
-        assert flow.report.spark_runs == 0 and flow.report.rows_in > 0
+        assert flow.last_report.spark_runs == 0 and flow.last_report.rows_in > 0
 
 
 @pytest.mark.parametrize("keys", [2, 400])
@@ -416,7 +416,7 @@ def test_a_file_that_changes_later(spark, tmp_path):
         pq.write_table(pa.table({"n": [4, 5, 6]}), path)
         os.utime(path, ns=(1, 1))
         flow.advance_to(1)
-        assert flow.report.spark_runs == 1
+        assert flow.last_report.spark_runs == 1
         assert {row["n"] for row in counts.at(0).collect()} == {4, 5, 6}
     with pytest.raises(SourceError, match="is not what it was when Spark listed it"):
         list(scan.tables())

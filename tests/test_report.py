@@ -19,12 +19,12 @@ def test_a_page_has_the_steps_and_asks_for_nothing(spark, tmp_path):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         edges, edges_in = flow.input("</script><b>", "src long, dst long")
         graphs.connected_components(edges).keep()
-        flow.report_to(path)
+        flow.report(path)
         assert [one["step"] for one in _steps(path)] == [0]
         for time in (1, 2):
             edges_in.insert([(time, time + 1)])
             flow.advance_to(time)
-        flow.report_to(path)
+        flow.report(path)
     steps = _steps(path)
     assert len(steps) == 2 and all(one["seconds"] > 0 for one in steps)
     assert any(one["loops"] for one in steps[-1]["operators"])
@@ -38,4 +38,4 @@ def test_a_missing_folder_is_said(spark, tmp_path):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         flow.input("edges", "src long, dst long")[0].keep()
         with pytest.raises(FileNotFoundError, match="create it"):
-            flow.report_to(tmp_path / "missing" / "x.html")
+            flow.report(tmp_path / "missing" / "x.html")

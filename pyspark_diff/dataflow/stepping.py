@@ -44,7 +44,7 @@ class SteppingMethods(Parts):
     """Stepping, and taking back what has entered."""
 
     @property
-    def report(self) -> Report:
+    def last_report(self) -> Report:
         """What the last step did."""
         return self._state.report
 

@@ -102,7 +102,7 @@ class TellingMethods(SteppingMethods):
             rows = skew_rows(self._arranged_of(graph, found), self._buckets)
         return self.spark.createDataFrame(rows, SKEW)
 
-    def report_to(self, path: str | os.PathLike[str]) -> None:
+    def report(self, path: str | os.PathLike[str]) -> None:
         """Write the dataflow as a page: its graph, and what the last 50 steps cost.
 
         One file of HTML that needs no server and no network. Nodes are coloured by time, rows,
@@ -128,7 +128,7 @@ class TellingMethods(SteppingMethods):
         >>> with Dataflow(spark) as flow:
         ...     edges, edges_in = flow.input("edges", "src long, dst long")
         ...     _ = edges.distinct().keep()
-        ...     flow.report_to(path)
+        ...     flow.report(path)
         >>> path.read_text().startswith("<!DOCTYPE html>")
         True
         """
@@ -173,7 +173,7 @@ class TellingMethods(SteppingMethods):
         outermost first), ``changes`` (updates that went round) and ``seconds``.
         """
         self._check_open()
-        return self.spark.createDataFrame(catalog.iterations(self.report.iterations))
+        return self.spark.createDataFrame(catalog.iterations(self.last_report.iterations))
 
     def history(self) -> DataFrame:
         """The commits that can be read, the latest last, as a Spark frame.
