@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark_diff import graphs
     from pyspark_diff.dataflow.background import RunningStep
     from pyspark_diff.dataflow.explanation import Explanation
+    from pyspark_diff.dataflow.plot import Plot
     from pyspark_diff.dataflow.hold import Hold
     from pyspark_diff.dataflow.input_session import InputSession
     from pyspark_diff.dataflow.keyed_session import KeyedSession
@@ -90,6 +91,7 @@ _HOMES = {
     "NegativeMultiplicityError": "errors",
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",
+    "Plot": "dataflow.plot",
     "Probe": "dataflow.probe",
     "ProductSession": "dataflow.product_session",
     "ProgramChangedError": "errors",
@@ -143,6 +145,7 @@ __all__ = [
     "NegativeMultiplicityError",
     "NonDeterministicError",
     "NotReadableError",
+    "Plot",
     "Probe",
     "ProductSession",
     "ProgramChangedError",

@@ -689,6 +689,7 @@ FLOW_CALLS = {
     "arrangements": lambda f: f.arrangements(),
     "describe": lambda f: f.describe(),
     "explain": lambda f: f.explain(),
+    "plot": lambda f: f.plot(),
     "report": lambda f: f.report("x.html"),
     "iterations": lambda f: f.iterations(),
     "loop": lambda f: f.loop(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -39,3 +42,41 @@ def test_a_missing_folder_is_said(spark, tmp_path):
         flow.input("edges", "src long, dst long")[0].keep()
         with pytest.raises(FileNotFoundError, match="create it"):
             flow.report(tmp_path / "missing" / "x.html")
+
+
+def _balanced(text, opens, closes):
+    return sum(map(opens, text.splitlines())) == sum(map(closes, text.splitlines()))
+
+
+def test_a_plot_is_mermaid_and_draws_what_dot_can(spark, monkeypatch):
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, _ = flow.input('a "b" <c>', "src long, dst long")
+        graphs.connected_components(edges).keep()
+        plot = flow.plot()
+        text = str(plot)
+        nodes = re.findall(r"^n(\d+)\W", text, re.MULTILINE)
+        assert set(re.findall(r"n(\d+)", text)) == set(nodes) and "-->" in text
+        assert 'subgraph' in text and "<" not in text
+        assert _balanced(text, lambda s: s.startswith("subgraph"), lambda s: s == "end")
+        assert plot.dot.count("{") == plot.dot.count("}")
+        monkeypatch.setattr("shutil.which", lambda name: None)
+        assert plot.svg() is None and "<pre>flowchart TD" in plot._repr_html_()
+        assert plot._repr_mimebundle_() == {"text/plain": text, "text/vnd.mermaid": text}
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium is there")
+def test_a_browser_draws_the_page(spark, tmp_path):
+    path = tmp_path / "x.html"
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, edges_in = flow.input("</script><b>", "src long, dst long")
+        graphs.connected_components(edges).keep()
+        edges_in.insert([(1, 2)])
+        flow.advance_to(1)
+        flow.report(path)
+        names = [one.name for one in flow.explain().operators]
+    drawn = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],
+        capture_output=True, encoding="utf-8", timeout=120, check=True,
+    ).stdout
+    assert all(f">{html.escape(name, quote=False)}<" in drawn for name in names)
+    assert drawn.count("<rect") >= len(names) and drawn.count("<tr>") >= 11

@@ -18,6 +18,7 @@ from pyspark_diff import (
     Hold,
     InputSession,
     Loop,
+    Plot,
     Probe,
     ProductSession,
     Progress,
@@ -71,7 +72,7 @@ def objects(spark):
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
     # Their own tests have them.
-    classes |= {Explanation, Progress, ProductSession, Reason, RunningStep, StateReader}
+    classes |= {Explanation, Plot, Progress, ProductSession, Reason, RunningStep, StateReader}
     public = {
         value for name in pyspark_diff.__all__
         if isinstance(value := getattr(pyspark_diff, name), type)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.dataflow import catalog
 from pyspark_diff.dataflow.explanation import SKEW, Explanation, skew_rows
+from pyspark_diff.dataflow.plot import Plot
 from pyspark_diff.dataflow.report_page import StepCosts, page, write_page
 from pyspark_diff.dataflow.stepping import SteppingMethods
 from pyspark_diff.dataflow.stored import StateReader
@@ -144,6 +145,28 @@ class TellingMethods(SteppingMethods):
                 graph = self._build().graph
                 steps = [StepCosts(0, 0.0, operators(graph, state.traces, Costs(), called))]
         write_page(path, page(steps))
+
+    def plot(self) -> Plot:
+        """The graph of the dataflow as a picture for a notebook. Nothing is run for it.
+
+        Returns
+        -------
+        Plot
+            Its ``str`` is a diagram of Mermaid; notebooks draw it.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     edges, edges_in = flow.input("edges", "src long, dst long")
+        ...     _ = edges.distinct().keep()
+        ...     print(str(flow.plot()).splitlines()[0])
+        flowchart TD
+        """
+        self._check_open()
+        with self._lock:
+            graph = self._build().graph
+            return Plot(operators(graph, {}, Costs(), self._outputs.called()))
 
     def _arranged_of(
         self, graph: Graph, found: Sequence[Operator]
