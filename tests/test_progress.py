@@ -23,6 +23,9 @@ class Bar:
     def set_description_str(self, text, refresh):
         self.seen.append(text)
 
+    def set_postfix_str(self, text, refresh):
+        self.beside = text
+
     def refresh(self):
         self.seen[-1] += f" {self.n}"
 
@@ -65,9 +68,26 @@ def test_a_long_step_shows_how_far_it_is(quick, flow, caplog):
     (bar,) = Bar.made
     assert bar.closed and bar.options["total"] > 1 and bar.options["disable"] is None
     assert bar.seen and all(text.rpartition(" ")[0] for text in bar.seen)
+    assert "rows" in bar.beside
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 2 and "operators done" in texts[0] and "over after" in texts[1]
     assert progress._watcher._runs == []
+
+
+def test_a_long_loop_shows_how_many_iterations_are_over(quick, spark):
+    with Dataflow(spark, runner="local") as flow:
+        numbers, numbers_in = flow.input("numbers", "a long")
+
+        def slow(row):
+            time.sleep(0.1)
+            return [(min(row.a + 1, 9),)]
+
+        numbers.iterate(lambda x: x.flat_map(slow, "a long").concat(numbers).distinct()).keep()
+        numbers_in.insert([(1,)])
+        flow.advance_to(1)
+    (bar,) = Bar.made
+    iterations, _, rest = bar.beside.partition(" iterations, ")
+    assert int(iterations) > 1 and "rows" in rest
 
 
 def test_a_short_step_shows_nothing(quick, flow, caplog):

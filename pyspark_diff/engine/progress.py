@@ -143,8 +143,7 @@ class _Run:
         if self.bar is not None:
             self.bar.set_description_str(doing, refresh=False)
             self.bar.n = done
-            if at.tasks:
-                self.bar.set_postfix_str(f"{at.tasks_done}/{at.tasks} tasks", refresh=False)
+            self.bar.set_postfix_str(_beside(at), refresh=False)
             self.bar.refresh()
 
     def end(self) -> None:
@@ -223,6 +222,15 @@ def progress(context: StepContext, bars: bool = True) -> Iterator[None]:
         yield
     finally:
         _watcher.end(run)
+
+
+def _beside(at: Progress) -> str:
+    """What stands beside the bar: a step may take long within one loop."""
+    parts = [f"{at.iterations:,} iterations"] if at.iterations else []
+    parts.append(f"{at.rows:,} rows")
+    if at.tasks:
+        parts.append(f"{at.tasks_done}/{at.tasks} tasks")
+    return ", ".join(parts)
 
 
 def _bar(context: StepContext, operators: int) -> Any:

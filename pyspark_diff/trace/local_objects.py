@@ -36,11 +36,11 @@ from pyspark_diff.trace.objects import (
     foreign_among,
 )
 
-#: What a file system says that has no links.
 #: What mounts of object stores say to a map or a lock, which they do not have.
 UNSUPPORTED = frozenset({
     errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
 })
+#: What a file system says that has no links.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 #: What the operating system takes at once.
 _MOST_PARTS = 512
