@@ -60,6 +60,8 @@ def interrupt():
         time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
 
+# What a shell has put into the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 patience = sys.argv[1]
 open(patience, "w").close()
 with Dataflow(spark, runner="spark", buckets=2) as flow:
