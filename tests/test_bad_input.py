@@ -727,6 +727,7 @@ FRAME_CALLS = {
     "leave": lambda c: c.leave(),
     "map_in_pandas": lambda c: c.map_in_pandas(lambda frames: frames, ONE),
     "negate": lambda c: c.negate(),
+    "plot_history": lambda c: c.plot_history(),
     "probe": lambda c: c.probe(),
     "select": lambda c: c.select("n"),
     "selectExpr": lambda c: c.selectExpr("n"),
@@ -1072,7 +1073,10 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
     ran(flow, session)
     state = flow._state
     for name, call in FRAME_CALLS.items():
-        reading = {"at", "changes", "to_df", "hold", "leave", "save_as_table", "set", "enter_at"}
+        reading = {
+            "at", "changes", "to_df", "hold", "leave", "plot_history", "save_as_table", "set",
+            "enter_at",
+        }
         if name not in KEEPING | reading:
             call(rows)
     assert flow._state is state and not flow._build().late

@@ -275,7 +275,7 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
                 made()
         frame, _ = flow.input("source", "k int")
         for made in (lambda: frame.hold(), lambda: frame.sink("s", None),
-                     lambda: frame.changes((0, 0))):
+                     lambda: frame.changes((0, 0)), lambda: frame.plot_history()):
             with pytest.raises(NotReadableError, match="times that come one after the other"):
                 made()
         with pytest.raises(NotReadableError, match="one by one"):

@@ -16,13 +16,13 @@ from typing import Union
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.spark.schema import arrow_schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commit, Commits
@@ -253,7 +253,7 @@ class Rows:
         self, updates: Updates, beside: Sequence[pa.Array] = ()
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of `BATCH_ROWS` rows: those of the records, and what is beside."""
-        schema = to_arrow_schema(self.struct, timezone="UTC")
+        schema = arrow_schema(self.struct)
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(beside)
         fitted = [

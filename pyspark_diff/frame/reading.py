@@ -6,6 +6,7 @@ read from a dataflow that runs the whole history, when it is first asked for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -25,6 +26,8 @@ from pyspark_diff.engine.graph import graph_of
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.history import check_most, check_plottable, draw, history, plotting
+from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import time_scope, without_times
@@ -355,6 +358,74 @@ class ReadMethods(Frame):
                 self._collection.spark, since, until, lambda: flow._next_to_do(self._node)
             )
         return self._with_user_names(found)
+
+    def plot_history(
+        self, value: str | None = None, *, by: str | Sequence[str] | None = None, most: int = 10,
+        ax: Any = None,
+    ) -> Any:
+        """Draw how the collection moves in time: as matplotlib steps, one at each time at which
+        something changed.
+
+        Runs the program as `to_df` does, sums the updates by line and time in Spark, and fetches
+        these sums. Of a `Dataflow` without ``keep_history`` that is what is still kept: what came
+        before stands as one step at the earliest time that can be read.
+
+        Parameters
+        ----------
+        value : str, optional
+            The column of numbers that is summed, nulls left out; how many rows there are if not
+            given.
+        by : str or sequence of str, optional
+            Columns of which each value has a line of its own.
+        most : int
+            How many lines: those that changed most, by the sum of what came and went. All others
+            are drawn as one.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; axes of a new figure if not given.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed: ``pip install "pyspark_diff[plot]"``.
+        SchemaError
+            If a column is not there, or the value is no number.
+        ValueError
+            If ``most`` is not 1 or more.
+        NotReadableError
+            If the collection was not kept, or its times are structs.
+
+        Examples
+        --------
+        >>> import matplotlib; matplotlib.use("agg")
+        >>> rows = [("a", 0, 2), ("b", 1, 1), ("a", 2, -1)]
+        >>> words = DiffFrame(spark.createDataFrame(rows, "word string, time int, diff int"))
+        >>> axes = words.plot_history(by="word")
+        >>> [(line.get_label(), list(line.get_ydata())) for line in axes.get_lines()]
+        [('a', [2.0, 2.0, 1.0]), ('b', [0.0, 1.0, 1.0])]
+        """
+        self._check_plain_times("plot_history")
+        source = self._collection
+        check_most(most)
+        summed = None
+        if value is not None:
+            summed = source.column_name(value, "for plot_history")
+            check_plottable(value, source.node.schema.struct[summed].dataType)
+        lines = [] if by is None else key_columns(source, by, "plot_history")
+        # Before the program runs, which may take long.
+        pyplot = plotting() if ax is None else None
+        flow = self._running()
+        with flow._reading():
+            updates = flow._arrangement(self._node).updates(source.spark)
+        table = history(updates, source.time_name, source.diff_name, summed, lines, most)
+        axes = ax if pyplot is None else pyplot.subplots(figsize=(8, 4))[1]
+        return draw(
+            table, axes, source.time_name, value or "rows",
+            ", ".join([by] if isinstance(by, str) else by or ()),
+        )
 
     def _with_user_names(self, frame: DataFrame) -> DataFrame:
         """A frame with the names that the user sees, of which some may be there twice."""

@@ -13,13 +13,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from inspect import signature
 from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 
 from pyspark_diff.errors import (
     InvalidTimeError,
@@ -338,6 +339,15 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
             f"columns of type {kind.simpleString()} cannot be handed from Spark to Python; cast "
             "them to a type that can, or drop them"
         ) from error
+
+
+def arrow_schema(struct: T.StructType) -> pa.Schema:
+    """The Arrow schema that Spark wants of rows that it is given, which it compares to the last
+    nullability."""
+    # Spark 4.1 takes no zone, and has timestamps in UTC.
+    zoned = "timezone" in signature(to_arrow_schema).parameters
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if zoned else {}
+    return to_arrow_schema(struct, **in_utc)
 
 
 @overload

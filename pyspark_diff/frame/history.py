@@ -1,0 +1,128 @@
+"""A picture of how a collection moves in time, drawn by matplotlib.
+
+    a line at time t  =  sum of value * diff over the updates of the line at times <= t
+
+What is fetched is one number for each line and time; records are summed where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.frames import column
+
+#: Names of the columns that are fetched.
+LINE, AT, CHANGE = "line", "at", "change"
+
+
+def check_plottable(name: str, kind: T.DataType) -> None:
+    """Refuse what has no sums.
+
+    Raises
+    ------
+    SchemaError
+    """
+    if not isinstance(kind, T.NumericType):
+        raise SchemaError(
+            f"plot_history draws sums of numbers, and {name} is {kind.simpleString()}; give a "
+            "column of numbers, or none for how many rows there are"
+        )
+
+
+def check_most(most: Any) -> None:
+    """Refuse a number of lines that is none.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise ValueError(f"most is how many lines are drawn, 1 or more, and not {most!r}")
+
+
+def plotting() -> Any:
+    """What makes figures.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise ImportError(
+            "plot_history needs matplotlib, which is not installed here: "
+            'pip install "pyspark_diff[plot]"',
+            name="matplotlib",
+        ) from error
+    return pyplot
+
+
+def history(
+    updates: DataFrame, time: str, diff: str, value: str | None, by: Sequence[str], most: int
+) -> pd.DataFrame:
+    """What each line is from each time on: a column a line, those that changed most before the
+    others, of which there is one for all together; the index is the times in order.
+
+    Parameters
+    ----------
+    updates : DataFrame
+    time, diff, value : str
+        Names of its columns; without a value, rows are counted.
+    by : sequence of str
+        Columns whose values have a line each.
+    most : int
+        How many lines.
+    """
+    change = column(diff).cast("double")
+    if value is not None:
+        change = F.coalesce(column(value).cast("double"), F.lit(0.0)) * change
+    names = [F.coalesce(column(name).cast("string"), F.lit("null")) for name in by]
+    parts = updates.select(
+        F.concat_ws(", ", *names).alias(LINE), column(time).alias(AT), change.alias(CHANGE)
+    )
+    others = 0
+    if by:
+        moved = parts.groupBy(LINE).agg(F.sum(F.abs(CHANGE)).alias(CHANGE))
+        shown = [row[0] for row in moved.orderBy(F.desc(CHANGE), LINE).limit(most).collect()]
+        if len(shown) == most:
+            others = moved.count() - most
+        if others:
+            # Not a name that a line can have: text is never null.
+            parts = parts.withColumn(LINE, F.when(F.col(LINE).isin(shown), F.col(LINE)))
+    else:
+        shown = [""]
+    summed = pd.DataFrame(parts.groupBy(LINE, AT).agg(F.sum(CHANGE).alias(CHANGE)).toPandas())
+    rest = f"{others} others"
+    while rest in shown:
+        rest = f"({rest})"
+    table = summed.fillna({LINE: rest}).pivot(index=AT, columns=LINE, values=CHANGE)
+    lines = [*shown, rest] if others else shown
+    return table.reindex(columns=lines).sort_index().fillna(0.0).cumsum()
+
+
+def draw(table: pd.DataFrame, ax: Any, time: str, value: str, legend: str) -> Any:
+    """Steps, as an answer stands until the next time that changes it."""
+    for place, line in enumerate(table.columns):
+        ax.step(
+            list(table.index), table.iloc[:, place].to_numpy(), where="post",
+            # A line of one time has no length.
+            marker="o" if len(table) == 1 else None,
+            # Matplotlib leaves names that start with an underscore out of legends.
+            label=(" " + line if line.startswith("_") else line) or value,
+        )
+    ax.set_xlabel(time)
+    ax.set_ylabel(value)
+    if legend and len(table.columns):
+        ax.legend(title=legend)
+    return ax
