@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from own_spark import spark_of
 from pyspark.sql import functions as F
-from snippets import run_page
+from snippets import run_notebook, run_page
 
 from pyspark_diff import Dataflow, SinkError, SourceError
 from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
@@ -613,3 +613,13 @@ def test_a_program_that_has_changed_begins_anew(spark, table, tmp_path):
 def test_snippets_of_the_page_run(spark, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run_page("how-to/delta.md", lambda: capsys.readouterr().out, {"__name__": "page"})
+
+
+def test_the_notebook_of_a_nightly_view_runs(spark, tmp_path, monkeypatch):
+    spark.sql("CREATE DATABASE nights")
+    monkeypatch.setenv("PYSPARK_DIFF_SCHEMA", "nights")
+    monkeypatch.setenv("PYSPARK_DIFF_STORE", str(tmp_path / "store"))
+    first, second = run_notebook("nightly_delta")
+    assert first == [("north", 900), ("online", 1200)]
+    assert second == [("online", 500), ("south", 900)]
+    spark.sql("DROP DATABASE nights CASCADE")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
+NOTEBOOKS = DOCS.parent / "examples" / "notebooks"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -41,3 +42,14 @@ def run_page(name: str, printed: Callable[[], str], scope: dict[str, object]) ->
         told = [one.rstrip() for one in after[2].splitlines() if one.strip()]
         found = [one.rstrip() for one in shown.splitlines() if one.strip()]
         assert sorted(found) == sorted(told), f"{name}:{line}: it prints\n{shown}"
+
+
+def run_notebook(name: str) -> list[list[tuple]]:
+    """Run the cells of a notebook; gives the rows of all frames that it displays, in order."""
+    header, source = (NOTEBOOKS / f"{name}.py").read_text(encoding="utf-8").split("\n", 1)
+    assert header == "# Databricks notebook source"
+    shown: list[list[tuple]] = []
+    scope = {"display": lambda frame: shown.append(sorted(map(tuple, frame.collect())))}
+    for cell in source.split("\n# COMMAND ----------\n"):
+        exec(compile(cell, name, "exec"), scope)  # noqa: S102
+    return shown

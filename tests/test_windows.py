@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 from connect_server import in_sql_text
 from hypothesis import given
@@ -55,6 +56,9 @@ SUMS = {
     "count(x) filter (where x > 0)": "count(x) filter (where x > 0) {}",
     "stddev_pop(x)": "stddev_pop(x) {}",
 }
+if pyspark.__version__.startswith("4.1."):
+    # Spark itself has no filters over windows there.
+    del SUMS["count(x) filter (where x > 0)"]
 ENDS = {
     "first(x)": "first_value(x) {}", "last(s)": "last_value(s) {}",
     "first_value(x) ignore nulls": "first_value(x ignore nulls) {}",

@@ -1,0 +1,90 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # Graphs and loops
+# MAGIC The parts of a network that hang together, and how far each station is from the depot: two
+# MAGIC answers that are kept while edges come and go.
+
+# COMMAND ----------
+
+from pyspark.sql import functions as F
+
+import pyspark_diff
+from pyspark_diff import Dataflow, graphs
+
+spark = pyspark_diff.session()
+display = globals().get("display", lambda frame: frame.show())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A loop is a function of what is known so far. It ends when nothing changes any more, however
+# MAGIC many rounds that takes.
+
+# COMMAND ----------
+
+flow = Dataflow(spark, keep_history=True)
+edges, edges_in = flow.input("edges", "src long, dst long")
+depots, depots_in = flow.input("depots", "node long")
+
+both_ways = edges.union(edges.selectExpr("dst AS src", "src AS dst"))
+start = depots.withColumn("hops", F.lit(0))
+
+
+def one_further(hops):
+    along = hops.join(both_ways, hops.node == both_ways.src)
+    reached = along.select(F.col("dst").alias("node"), (F.col("hops") + 1).alias("hops"))
+    return reached.union(start).groupBy("node").agg(F.min("hops").alias("hops"))
+
+
+hops = start.iterate(one_further).keep("hops")
+parts = graphs.connected_components(edges).keep("parts")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A line of six stations, and a triangle apart from it.
+
+# COMMAND ----------
+
+edges_in.insert([(1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (10, 11), (11, 12), (12, 10)])
+depots_in.insert([(1,)])
+flow.advance_to(1)
+display(hops.at().orderBy("node"))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC One edge is gone. What it carried is found without a look at the rest.
+
+# COMMAND ----------
+
+edges_in.remove([(3, 4)])
+flow.advance_to(2)
+display(hops.changes(0, 1))
+display(parts.at().groupBy("component").count().orderBy("component"))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A bridge to the triangle, and the line is mended: how many stations can be reached, in time.
+
+# COMMAND ----------
+
+edges_in.insert([(2, 10)])
+flow.advance_to(3)
+edges_in.insert([(3, 4)])
+flow.advance_to(4)
+axes = hops.plot_history(by="hops")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC The program as a graph. `flow.report("/Volumes/...")` writes a page of it, with what each step cost.
+
+# COMMAND ----------
+
+flow.plot()
+
+# COMMAND ----------
+
+flow.close()
