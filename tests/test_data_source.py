@@ -16,6 +16,7 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import datasource
 from pyspark.sql import functions as F
@@ -505,6 +506,8 @@ def test_a_stream_that_failed_goes_on_where_it_was(spark, store, tmp_path):
             fed(flow, time, (time * 10, "a", 1))
             flow.vacuum(dry_run=False, older_than=0)
         run(flow)
+        if pyspark.__version__.startswith("4.1."):
+            run(flow)  # the first one ends with the batch that had failed
         assert calls[:3] == [0, 1, 1]
         found = spark.read.parquet(f"{tmp_path}/out").drop("batch")
         assert net(found) == dict(rows(flow["orders"].at()))

@@ -41,7 +41,9 @@ class DefaultSource(DataSource):
     **A stream**: ``spark.readStream.format("diff")``, with ``path``, ``name`` and ``shape``. Each
     micro batch is what has changed from one commit to a later one, first of all the whole
     collection; ``start`` is ``earliest``, ``latest`` or a commit. As ``rows`` it is for collections
-    that only grow, and fails at a record that is taken back.
+    that only grow, and fails at a record that is taken back. With the trigger ``availableNow`` of
+    Spark 4.1 a query whose last run failed gives the batch that failed, and only when it is started
+    once more what has come since.
 
     **A sink**: ``frame.writeStream.format("diff")``, with ``path`` and ``name``, puts each micro
     batch into the inbox of that name, once, however often it is tried.
