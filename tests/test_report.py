@@ -59,6 +59,11 @@ def test_a_plot_is_mermaid_and_draws_what_dot_can(spark, monkeypatch):
         assert 'subgraph' in text and "<" not in text
         assert _balanced(text, lambda s: s.startswith("subgraph"), lambda s: s == "end")
         assert plot.dot.count("{") == plot.dot.count("}")
+        round_ = [one for one in flow.explain().operators if one.feedback is not None]
+        assert [one.operator for one in round_] == ["variable"]
+        (one,) = round_
+        assert f"n{one.feedback} -. next .-> n{one.number}\n" in text
+        assert f"n{one.feedback} -> n{one.number} [style=dashed" in plot.dot
         monkeypatch.setattr("shutil.which", lambda name: None)
         assert plot.svg() is None and "<pre>flowchart TD" in plot._repr_html_()
         assert plot._repr_mimebundle_() == {"text/plain": text, "text/vnd.mermaid": text}
@@ -80,3 +85,4 @@ def test_a_browser_draws_the_page(spark, tmp_path):
     ).stdout
     assert all(f">{html.escape(name, quote=False)}<" in drawn for name in names)
     assert drawn.count("<rect") >= len(names) and drawn.count("<tr>") >= 11
+    assert drawn.count('class="back"') == 1 and drawn.count('class="round"') > 5

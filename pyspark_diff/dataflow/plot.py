@@ -46,6 +46,8 @@ class Plot:
         _moved(lines, around, (), "", "end")
         for one in self._operators:
             lines += [f"n{source} --> n{one.number}" for source in one.inputs]
+            if one.feedback is not None:
+                lines.append(f"n{one.feedback} -. next .-> n{one.number}")
         return "\n".join(lines) + "\n"
 
     @property
@@ -60,7 +62,10 @@ class Plot:
             name = one.name.replace("\\", "\\\\").replace('"', '\\"')
             lines.append(f'n{one.number} [label="{name}" shape={_SHAPES[one.form][2]}]')
         _moved(lines, around, (), "", "}")
-        lines += [f"n{source} -> n{one.number}" for one in self._operators for source in one.inputs]
+        for one in self._operators:
+            lines += [f"n{source} -> n{one.number}" for source in one.inputs]
+            if one.feedback is not None:
+                lines.append(f"n{one.feedback} -> n{one.number} [style=dashed constraint=false]")
         return "\n".join([*lines, "}"]) + "\n"
 
     def svg(self) -> str | None:

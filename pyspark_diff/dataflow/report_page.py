@@ -69,17 +69,20 @@ def _told(one: Operator) -> dict[str, Any]:
         "loops": list(one.loops), "time": cost.seconds, "rows_in": cost.rows_in,
         "touched": cost.rows_read, "rows_out": cost.rows_out, "kept": one.rows,
         "bytes": one.bytes, "codes": one.codes, "ran": cost.where,
+        "back": one.feedback,
     }
 
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Dataflow</title><style>
-:root{color-scheme:light dark;--text:#1b1f24;--back:#fff;--line:#8a929c;--box:#f0f2f4;
+:root{color-scheme:light dark;--text:#1b1f24;--back:#fff;--line:#8a929c;--box:#f0f2f4;--round:#dfe8f5;
  --heat:210,70,20}
-@media(prefers-color-scheme:dark){:root{--text:#e6e9ed;--back:#14171b;--line:#7c8591;--box:#242a31}}
+@media(prefers-color-scheme:dark){:root{--text:#e6e9ed;--back:#14171b;--line:#7c8591;--box:#242a31;
+ --round:#1d3048}}
 body{font:14px system-ui,sans-serif;color:var(--text);background:var(--back);margin:1.5em}
 #graph{overflow:auto}text{fill:var(--text);font-size:12px}path{stroke:var(--line);fill:none}
-rect{stroke:var(--line);fill:var(--box)}rect.heat{stroke:none;fill:rgb(var(--heat))}
+path.back{stroke-dasharray:4 4}#head path{fill:var(--line)}
+rect{stroke:var(--line);fill:var(--box)}rect.round{fill:var(--round)}rect.heat{stroke:none;fill:rgb(var(--heat))}
 g.loop{cursor:pointer}g.loop rect{stroke-width:2;stroke-dasharray:5 3}
 table{border-collapse:collapse;margin-top:1em}td,th{padding:3px 10px;text-align:right}
 td:first-child,th:first-child{text-align:left}tr{border-bottom:1px solid var(--line)}
@@ -87,7 +90,9 @@ label{margin-right:1.5em}</style></head><body><h1>Dataflow</h1>
 <label>Step <select id="step"></select></label>
 <label>Show <select id="mode"><option value="time">time</option><option value="rows">rows</option>
 <option value="blowup">blow-up</option><option value="memory">memory</option></select></label>
-<span id="loops"></span><div id="graph"></div><h2>Ten dearest operators</h2><table id="top"></table>
+<span id="loops"></span>
+<p>An arrow is what goes from one operator to the next, a dashed one what comes round in a loop. Blue
+operators are in a loop, and red is the more, the more of what is shown is theirs.</p><div id="graph"></div><h2>Ten dearest operators</h2><table id="top"></table>
 <script>
 const steps=@STEPS@,closed=new Set(),get=i=>document.getElementById(i);
 const value={time:o=>o.time,rows:o=>o.rows_in+o.touched,
@@ -110,7 +115,8 @@ function merged(ops){ // a loop that is closed is one box with the sums of its o
   b.inputs.push(...o.inputs);
   for(const f of["time","rows_in","touched","rows_out","kept","bytes"])b[f]+=o[f]}
  for(const b of boxes.values())
-  b.inputs=[...new Set(b.inputs.map(i=>at[i]))].filter(k=>k!==undefined&&k!==b.key);
+  {b.inputs=[...new Set(b.inputs.map(i=>at[i]))].filter(k=>k!==undefined&&k!==b.key);
+  b.back=b.loop?undefined:at[b.back]}
  return [...boxes.values()]}
 function draw(){const step=steps[get("step").value],mode=get("mode").value;
  get("graph").textContent="";get("top").textContent="";get("loops").textContent="";
@@ -121,15 +127,21 @@ function draw(){const step=steps[get("step").value],mode=get("mode").value;
  for(const b of boxes){const y=1+Math.max(-1,...b.inputs.map(k=>place.has(k)?place.get(k).y:-1));
   const x=wide[y]=(wide[y]??-1)+1;place.set(b.key,{x,y})}
  const W=190,H=46,X=220,Y=84,most=Math.max(1e-12,...boxes.map(value[mode]));
- const w=X*Math.max(1,...wide.map(n=>n+1)),h=Y*Math.max(1,wide.length);
+ const w=X*Math.max(1,...wide.map(n=>n+1))+30,h=Y*Math.max(1,wide.length);
  const svg=add(get("graph"),"svg",{width:w,height:h,viewBox:`0 0 ${w} ${h}`});
+ add(add(svg,"marker",{id:"head",viewBox:"0 0 8 8",refX:7,refY:4,markerWidth:8,markerHeight:8,
+  orient:"auto"}),"path",{d:"M0,0L8,4L0,8z",stroke:"none"});
  for(const b of boxes)for(const k of b.inputs){const s=place.get(k),t=place.get(b.key);
   const a=s.x*X+W/2+4,c=s.y*Y+H+4,d=t.x*X+W/2+4,e=t.y*Y+4;
-  add(svg,"path",{d:`M${a},${c}C${a},${c+24} ${d},${e-24} ${d},${e}`})}
+  add(svg,"path",{d:`M${a},${c}C${a},${c+24} ${d},${e-24} ${d},${e}`,"marker-end":"url(#head)"});}
+ for(const b of boxes)if(b.back!==undefined){ // what comes round: from its end to its variable
+  const s=place.get(b.back),t=place.get(b.key),a=s.x*X+W+4,c=s.y*Y+H/2+4,d=t.x*X+W+4,e=t.y*Y+H/2+4;
+  add(svg,"path",{class:"back",d:`M${a},${c}C${a+30},${c} ${d+30},${e} ${d},${e}`,
+   "marker-end":"url(#head)"})}
  for(const b of boxes){const p=place.get(b.key),g=add(svg,"g",{class:b.loop?"loop":b.form,
   transform:`translate(${p.x*X+4},${p.y*Y+4})`});
   add(g,"title",{},`${b.name}: ${shown.time(b)}, in ${b.rows_in}, out ${b.rows_out}`);
-  add(g,"rect",{width:W,height:H,rx:5});
+  add(g,"rect",{class:b.loop||b.loops.length?"round":"",width:W,height:H,rx:5});
   add(g,"rect",{class:"heat",width:W,height:H,rx:5,opacity:.6*value[mode](b)/most});
   add(g,"text",{x:8,y:18},b.name.length>26?b.name.slice(0,25)+"\\u2026":b.name);
   add(g,"text",{x:8,y:36},shown[mode](b));

@@ -11,6 +11,7 @@ from typing import Iterable, Mapping
 
 from pyspark_diff.engine.costs import Cost, Costs
 from pyspark_diff.engine.graph import Graph
+from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.errors import FullScanError
 from pyspark_diff.operators.cross import Salt
@@ -73,6 +74,8 @@ class Operator:
         Why a change may cost more than itself.
     cost : Cost
         What it did in the last step; all zero if it had nothing to do.
+    feedback : int or None
+        Of a variable of a loop the number of the operator whose output it is in the next iteration.
     """
 
     number: int
@@ -88,6 +91,7 @@ class Operator:
     bytes: int = 0
     reasons: tuple[Reason, ...] = ()
     cost: Cost = field(default_factory=Cost)
+    feedback: int | None = None
 
     @property
     def operator(self) -> str:
@@ -135,8 +139,14 @@ def operators(
             0 if trace is None else trace.size,
             tuple(_reasons(graph, node, general)),
             costs.get(node) or Cost(),
+            _feedback(program, node),
         ))
     return found
+
+
+def _feedback(program: Program, node: Node) -> int | None:
+    result = program.results.get(node) if isinstance(node, Variable) else None
+    return None if result is None else program.numbers[result]
 
 
 def _form(node: Node) -> str:
