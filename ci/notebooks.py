@@ -54,7 +54,6 @@ def notebook(path: Path) -> Any:
     import nbformat
 
     made = nbformat.v4.new_notebook()
-    made.metadata["language_info"] = {"name": "python"}
     for number, (kind, text) in enumerate(cells(path.read_text(encoding="utf-8"))):
         cell = (
             nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
@@ -82,6 +81,7 @@ def run(path: Path) -> None:
             made, timeout=600, kernel_name="python3", record_timing=False,
             resources={"metadata": {"path": folder}},
         ).execute(env=environment)
+    made.metadata["language_info"] = {"name": "python"}  # not of which version
     for cell in made.cells:
         # What Spark says of the machine when it starts is no part of the notebook.
         if cell.cell_type == "code":

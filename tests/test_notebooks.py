@@ -5,7 +5,31 @@ tests/delta_cases.py runs the one that needs a Spark that knows Delta.
 
 from __future__ import annotations
 
-from snippets import run_notebook
+import importlib.util
+import json
+import re
+
+import pytest
+from snippets import DOCS, NOTEBOOKS, run_notebook
+
+PROGRAM = DOCS.parent / "ci" / "notebooks.py"
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.py")), ids=lambda path: path.stem)
+def test_what_is_shown_is_of_these_cells(path):
+    spec = importlib.util.spec_from_file_location("notebooks", PROGRAM)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    text = path.with_suffix(".ipynb").read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    assert found == program.cells(path.read_text(encoding="utf-8")), "run ci/notebooks"
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    outputs = [one for cell in code for one in cell["outputs"]]
+    assert sum(one["output_type"] == "stream" for one in outputs) >= 2
+    assert not any(one["output_type"] == "error" for one in outputs)
+    assert not re.search(r'[" =](/tmp|/home|/root|/work|/Users)\b', text)
 
 
 def test_first_steps(spark):

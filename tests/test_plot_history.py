@@ -38,7 +38,8 @@ def no_figures_left():
 
 def drawn(axes):
     return {
-        line.get_label().strip(): dict(zip(line.get_xdata(), map(float, line.get_ydata())))
+        # The last point is the end of the last step.
+        line.get_label().strip(): dict(zip(line.get_xdata()[:-1], map(float, line.get_ydata())))
         for line in axes.get_lines()
     }
 

@@ -74,7 +74,7 @@ edges_in.insert([(2, 10)])
 flow.advance_to(3)
 edges_in.insert([(3, 4)])
 flow.advance_to(4)
-axes = hops.plot_history(by="hops")
+axes = hops.plot_history()
 
 # COMMAND ----------
 

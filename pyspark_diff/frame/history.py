@@ -8,6 +8,7 @@ What is fetched is one number for each line and time; records are summed where t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import pandas as pd
@@ -112,17 +113,31 @@ def history(
 
 
 def draw(table: pd.DataFrame, ax: Any, time: str, value: str, legend: str) -> Any:
-    """Steps, as an answer stands until the next time that changes it."""
+    """Steps: an answer stands until the next time that changes it, and the last one goes on."""
+    times = list(table.index)
+    if times:
+        times.append(_after(times[0], times[-1]))
     for place, line in enumerate(table.columns):
+        heights = table.iloc[:, place].tolist()
         ax.step(
-            list(table.index), table.iloc[:, place].to_numpy(), where="post",
-            # A line of one time has no length.
-            marker="o" if len(table) == 1 else None,
+            times, heights + heights[-1:], where="post",
             # Matplotlib leaves names that start with an underscore out of legends.
             label=(" " + line if line.startswith("_") else line) or value,
         )
+    from matplotlib.ticker import MaxNLocator
+
+    locator = ax.xaxis.get_major_locator()
+    if times and not isinstance(times[0], date) and isinstance(locator, MaxNLocator):
+        locator.set_params(integer=True)  # there is nothing between two times
     ax.set_xlabel(time)
     ax.set_ylabel(value)
     if legend and len(table.columns):
         ax.legend(title=legend)
     return ax
+
+
+def _after(first: Any, last: Any) -> Any:
+    """A time up to which the last step is drawn: a twentieth of all beyond it."""
+    if isinstance(first, date):  # or a timestamp, which is one too
+        return last + max((last - first) / 20, timedelta(days=1))
+    return last + max((last - first) // 20, 1)
