@@ -93,12 +93,16 @@ def test_looking_runs_nothing_and_changes_nothing(spark, objects, monkeypatch):
     def look():
         return [repr(thing) for thing in wanted]
 
+    shown = [thing for thing in (*wanted, flow.explain(), flow.plot())
+             if hasattr(thing, "_repr_html_")]
+    assert {Dataflow, DiffFrame, Explanation, Plot} == set(map(type, shown))
     before = flow._state, dict(flow._sinks), dict(flow._outputs.__dict__)
     with monkeypatch.context() as patch:
         for name in ("collect", "toArrow", "toPandas", "count", "show"):
             patch.setattr(type(spark.range(1)), name, fail)
         patch.setattr(SparkRunner, "run", fail)
         assert look() == list(wanted.values())
+        assert all(thing._repr_html_() for thing in shown)
         page = flow._repr_html_()
         assert "<td>edges</td>" in page and "&lt;b&gt;" in page and "<b>" not in page
         assert re.findall("<td>(.*?)</td>", list(wanted)[1]._repr_html_()) == [
