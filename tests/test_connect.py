@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from connect_server import server
 
@@ -207,46 +211,7 @@ feed(spark)
 spark.stop()
 """
 
-SPECIFICATION = """
-name: shop
-storage: file://{folder}/storage
-libraries: [{{glob: {{include: definitions/**}}}}]
-configuration: {{spark.sql.shuffle.partitions: "2"}}
-"""
-
-PIPELINE = """
-from pyspark import pipelines
-from pyspark.sql import SparkSession
-
-spark = SparkSession.active()
-
-def kept(reader, **options):
-    return reader.format("diff").options(path={store!r}, name="orders", **options).load()
-
-@pipelines.materialized_view
-def totals():
-    return kept(spark.read).groupBy("v").count()
-
-@pipelines.table
-def changes():
-    return kept(spark.readStream, shape="changes")
-
-pipelines.create_sink("clicks", "diff", {{"path": {store!r}, "name": "clicks"}})
-
-@pipelines.append_flow(target="clicks")
-def into_clicks():
-    return spark.readStream.table("changes").select("id", "v")
-"""
-
-NIGHT = STORE + """
-from pyspark_diff.spark.session import session
-
-spark = session("night", master="local[2]")
-feed(spark, *eval(sys.argv[2]))
-for table in sys.argv[3:]:
-    found = spark.read.parquet(f"{sys.argv[1]}/spark-warehouse/{table}")
-    print(sorted(map(tuple, found.collect())))
-"""
+PIPELINES = ROOT / "examples" / "pipelines"
 
 
 def run(command, folder, **environment):
@@ -314,24 +279,34 @@ def test_the_data_source_over_connect(over, tmp_path):
 
 
 def test_a_pipeline_reads_and_writes_a_store(tmp_path):
-    """As a table and as a stream, and as a sink; the second run goes on where the first was."""
-    folder = tmp_path / "shop"
-    (folder / "definitions").mkdir(parents=True)
-    (folder / "spark-pipeline.yml").write_text(SPECIFICATION.format(folder=folder))
-    (folder / "definitions" / "all.py").write_text(
-        PIPELINE.format(store=str(folder / "store")))
-    (tmp_path / "spark-defaults.conf").write_text("spark.sql.catalogImplementation hive\n")
-    pipelines = [str(Path(sys.executable).parent / "spark-pipelines"), "run"]
+    """The example: as a table and as a stream, and as a sink; each run goes on where it was."""
+    shutil.copytree(PIPELINES, tmp_path / "pipelines")
+    specification = tmp_path / "pipelines" / "spark-pipeline.yml"
+    specification.write_text(specification.read_text().replace("/data/clicks", str(tmp_path)))
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.sql.catalogImplementation hive\nspark.sql.shuffle.partitions 2\n")
+    (tmp_path / "landing").mkdir()
+    started = {"SPARK_CONF_DIR": str(tmp_path)}
 
-    def night(rows, *tables):
-        return run([sys.executable, "-c", NIGHT, str(folder), repr(rows), *tables], tmp_path)
+    def night(*clicks):
+        (tmp_path / "landing" / f"{uuid.uuid4()}.json").write_text("\n".join(
+            json.dumps({"id": id, "page": page, "seconds": 2}) for id, page in clicks))
+        command = [sys.executable, str(PIPELINES / "night.py"), "--store", str(tmp_path / "store")]
+        kept = run(command, tmp_path)
+        program = Path(sys.executable).parent / "spark-pipelines"
+        run([str(program), "run", "--spec", str(specification)], specification.parent, **started)
+        tables = specification.parent / "spark-warehouse"
+        return kept, *(
+            sorted(tuple(row.values()) for row in pq.read_table(tables / name).to_pylist())
+            for name in ("busy_pages", "changes_of_pages")
+        )
 
-    rows = [(1, "a"), (2, "b")]
-    assert night(rows) == ["[]"]
-    run(pipelines, folder, SPARK_CONF_DIR=str(tmp_path))
-    assert night([(3, "b")], "totals") == [str(rows), "[('a', 1), ('b', 1)]"]
-    run(pipelines, folder, SPARK_CONF_DIR=str(tmp_path))
-    assert night([(3, "b")], "totals", "changes") == [
-        str([*rows, (3, "b")]), "[('a', 1), ('b', 2)]",
-        "[(1, 'a', 0, 1), (2, 'b', 0, 1), (3, 'b', 1, 1)]",
-    ]
+    assert night((1, "home"), (2, "home"), (3, "shop")) == ([], [], [])
+    first = [("home", 2, 4, 1, 1), ("shop", 1, 2, 1, 1)]
+    assert night((2, "shop")) == (["home 2 4", "shop 1 2"], [("home", 2, 4)], first)
+    kept, busy, changes = night((4, "help"))
+    assert (kept, busy) == (["home 1 2", "shop 2 4"], [("shop", 2, 4)])
+    assert changes == sorted([
+        *first, ("home", 2, 4, 2, -1), ("home", 1, 2, 2, 1), ("shop", 1, 2, 2, -1),
+        ("shop", 2, 4, 2, 1),
+    ])

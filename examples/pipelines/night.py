@@ -1,0 +1,46 @@
+"""Keeps the view of which examples/pipelines/definitions is the sink and the source.
+
+    python examples/pipelines/night.py --store /data/clicks/store
+    spark-pipelines run --spec examples/pipelines/spark-pipeline.yml
+    python examples/pipelines/night.py --store /data/clicks/store
+    spark-pipelines run --spec examples/pipelines/spark-pipeline.yml
+
+The first night makes the store. Each run of the pipeline puts new clicks into the inbox of the view
+and reads what the view was when the run began; each later night takes in what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import functions as F
+
+import pyspark_diff
+from pyspark_diff import Dataflow
+from pyspark_diff.sources import inbox
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", required=True, help="a folder that the pipeline reaches, too")
+    store = parser.parse_args().store
+
+    def program(flow):
+        clicks = flow.source(
+            "clicks", inbox(store, "clicks", schema="id long, page string, seconds int", key="id")
+        )
+        counts = F.count("*").alias("clicks"), F.sum("seconds").alias("seconds")
+        clicks.groupBy("page").agg(*counts).keep("pages")
+
+    # Kept, so that whoever reads changes finds them however late.
+    with Dataflow.open(
+        store, program, spark=pyspark_diff.session("night"), keep_history=True
+    ) as flow:
+        if not flow.catch_up() and flow.session("clicks").time() == 0:
+            flow.advance_to(1)  # a view of nothing, so that the pipeline finds one
+        for page, clicks, seconds in sorted(flow["pages"].at().collect()):
+            print(page, clicks, seconds)
+
+
+if __name__ == "__main__":
+    main()
