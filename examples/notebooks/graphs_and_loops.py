@@ -79,7 +79,8 @@ axes = hops.plot_history()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The program as a graph. `flow.report("/Volumes/...")` writes a page of it, with what each step cost.
+# MAGIC The program as a graph. `flow.report("/Volumes/...")` writes a page of it, with what each
+# MAGIC step cost.
 
 # COMMAND ----------
 

@@ -1,8 +1,8 @@
 # Databricks notebook source
 # MAGIC %md
 # MAGIC # A nightly view of Delta tables
-# MAGIC Each run of the last cells is a night: it reads what has changed in two tables since the night
-# MAGIC before, and merges what that changes into a third one.
+# MAGIC Each run of the last cells is a night: it reads what has changed in two tables since the
+# MAGIC night before, and merges what that changes into a third one.
 # MAGIC
 # MAGIC Two environment variables of the cluster say where: `PYSPARK_DIFF_SCHEMA`, the schema of the
 # MAGIC tables, and `PYSPARK_DIFF_STORE`, where the state is kept: a folder in an object store.
