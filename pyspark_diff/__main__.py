@@ -88,7 +88,7 @@ def _inspect(store: str) -> int:
     from pyspark_diff import StateReader, session
 
     with StateReader(store, spark=session()) as reader:
-        token = "" if reader.token is None else f", {reader.token!r}"
+        token = "" if reader.token is None else f", last token {reader.token!r}"
         print(f"commit {reader.commit}{token}")
         for name in reader:
             kept = reader[name]

@@ -35,6 +35,10 @@ def test_a_store_is_run_and_looked_at(spark, tmp_path, monkeypatch, capsys):
         assert times.strip() == "readable from 0, complete up to 1"
         assert main(night) == 0
         assert "nothing to do" in capsys.readouterr().out
+        # Opening is a commit, too, and has no name of its own.
+        assert main(["inspect", store]) == 0
+        again = capsys.readouterr().out.splitlines()[0]
+        assert again.endswith("'monday'") and again != commit
     finally:
         spark.catalog.dropTempView("main_orders")
         sys.modules.pop("a_main_program", None)

@@ -24,7 +24,7 @@ from pyspark_diff.trace.kept import Kept, kept, kept_in
 from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
-from pyspark_diff.trace.stored_traces import StoredTraces, stored_traces
+from pyspark_diff.trace.stored_traces import StoredTraces, stored_traces, understood
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -144,8 +144,10 @@ class StateReader:
 
     @property
     def token(self) -> str | None:
-        """What the writer called the commit."""
-        return self._at.token
+        """What the last step up to the commit was called that was called anything: see the
+        ``token`` of `Dataflow.step`."""
+        with understood():
+            return next(reversed(self._decoder.body.get("tokens", {})), self._at.token)
 
     def refresh(self) -> bool:
         """Go to the latest commit; gives whether there was a later one."""
