@@ -90,6 +90,13 @@ THRESHOLDS: dict[str, Callable[[int], int]] = {
     "positive": lambda n: max(n, 0),
     "square": lambda n: min(n * n, 9),
 }
+#: Functions of a cogroup: of a key and the values of both sides with their counts.
+COGROUPS: dict[str, Callable[..., list[Record]]] = {
+    "sizes": lambda key, ours, theirs: [(len(ours), sum(n for _, n in theirs))],
+    "in both": lambda key, ours, theirs: (
+        [(sum(n for _, n in ours), len(theirs))] if ours and theirs else []
+    ),
+}
 REDUCES: dict[str, Callable[[Record, list[tuple[Record, int]]], list[Record]]] = {
     "ends": lambda key, values: [(values[0][0][0], values[-1][0][0])],
     "each": lambda key, values: [(n,) for _, n in values],
@@ -150,7 +157,9 @@ def guard(op: Op) -> str | None:
     if op.name == "window":
         # Each of many equal rows is a row of its own.
         return "square"
-    guarded = ("top_k", "reduce", "dropDuplicates", "exceptAll", "intersectAll")
+    guarded = (
+        "top_k", "reduce", "dropDuplicates", "exceptAll", "intersectAll", "asof", "cogroup"
+    )
     return "positive" if op.name in guarded else None
 
 
@@ -207,9 +216,25 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
         name, key = op.args
         rest = tuple((n, kind) for n, kind in there if n not in key)
         return (*((n, kinds[n]) for n in key), *reduced(name, key, rest))
+    if op.name == "cogroup":
+        key = op.args[1]
+        sizes = ((free(name, key), "bigint") for name in ("l", "r"))
+        return (*((n, kinds[n]) for n in key), *sizes)
+    if op.name == "asof":
+        found = list(there)
+        for n, kind in of[1]:
+            if n not in _shared(op):
+                found.append((free(n, [m for m, _ in found]), kind))
+        return tuple(found)
     if op.name == "weighted":
         return tuple((n, kind) for n, kind in there if n not in op.args)
     return there
+
+
+def _shared(op: Op) -> tuple[str, ...]:
+    """The columns that an as-of join shows once."""
+    here, there, key, *_ = op.args
+    return (*key, here) if here == there else key
 
 
 def _joined_columns(op: Op, left: Columns, right: Columns) -> Columns:
@@ -374,6 +399,16 @@ def _evaluate(
         return _top(first, names, *op.args)
     if op.name == "window":
         return _windows(first, names, *op.args[:4])
+    if op.name == "asof":
+        return _asof(op, *of, *names_of)
+    if op.name == "cogroup":
+        function, key = COGROUPS[op.args[0]], op.args[1]
+        sides = [_groups(collection, n, key) for collection, n in zip(of, names_of)]
+        return Counter(
+            (*key_of, *new) for key_of in {**sides[0], **sides[1]} for new in function(
+                key_of, *(list(side.get(key_of, Counter()).items()) for side in sides)
+            )
+        )
     if op.name == "dropDuplicates":
         keys, order = op.args
         return _top(first, names, 1, order or (), keys or names, None)
@@ -387,6 +422,36 @@ def _evaluate(
                 found[(*key, *new)] += 1
         return found
     raise ValueError(f"the oracle knows no operator {op.name!r}")
+
+
+def _asof(
+    op: Op, left: Collection, right: Collection, ours: list[str], theirs: list[str]
+) -> Collection:
+    here, there, key, back, exact, tolerance, how = op.args
+    shown = [i for i, name in enumerate(theirs) if name not in _shared(op)]
+    # Not where the place has a name of its own: then it counts like any other column.
+    rest = [i for i, name in enumerate(theirs) if name not in (*key, there)]
+
+    def of(record: Record, names: list[str], wanted: Iterable[str]) -> Record:
+        return tuple(record[names.index(name)] for name in wanted)
+
+    found: Collection = Counter()
+    for record, n in left.items():
+        (place,), group = of(record, ours, [here]), of(record, ours, key)
+        best: Any = None
+        for other in right:
+            (their,) = of(other, theirs, [there])
+            if None in (place, their, *group) or of(other, theirs, key) != group:
+                continue
+            away = place - their if back else their - place
+            if away < 0 or not (exact or away) or tolerance is not None and away > tolerance:
+                continue
+            order = (-away, tuple(rank(other[i]) for i in rest))
+            if best is None or order > best[0]:
+                best = order, other
+        if best is not None or how == "left":
+            found[(*record, *(None if best is None else best[1][i] for i in shown))] += n
+    return found
 
 
 #: Operators of two collections that look at one record at a time: its counts give its count.

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from oracle import (
+    COGROUPS,
     HALVES,
     REDUCES,
     SETS,
@@ -28,7 +29,8 @@ from pyspark_diff import DiffFrame
 #: The operators that are drawn.
 ENABLED = frozenset({
     "join", "join_on", "crossJoin", "groupBy", "top_k", "reduce", "dropDuplicates", "subtract",
-    "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key", "window",
+    "exceptAll", "intersect", "intersectAll", "weighted", "arrange_by_key", "window", "asof",
+    "cogroup",
 })
 #: The aggregates that are drawn; those whose last digits may differ are tested elsewhere.
 AGGREGATES = (
@@ -82,6 +84,13 @@ def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
     if name == "reduce":
         function, key = args
         return first.reduce(REDUCES[function], ddl(made[len(key):]), list(key))
+    if name == "asof":
+        here, there, key, *_ = args
+        return _asof(first, of[1], here, there, key, *args[3:])
+    if name == "cogroup":
+        function, key = args
+        groups = [frame.groupBy(*map(quoted, key)) for frame in of]
+        return groups[0].cogroup(groups[1]).reduce(COGROUPS[function], ddl(made[len(key):]))
     if name == "dropDuplicates":
         subset, order = args
         by = [ordering(*b) for b in order]
@@ -134,6 +143,19 @@ def _join(left: DiffFrame, right: DiffFrame, using: tuple[str, ...], how: str) -
         every = set(using) == set(right.columns)
         return getattr(left, how)(right, None if every else list(using))
     return left.join(_renamed(left, right, using), list(using), how)
+
+
+def _asof(
+    left: DiffFrame, right: DiffFrame, here: str, there: str, key: tuple[str, ...],
+    back: bool, exact: bool, tolerance: int | None, how: str,
+) -> DiffFrame:
+    place = right.columns.index(there)
+    right = _renamed(left, right, (*key, here) if here == there else key)
+    on = here if here == there else (here, right.columns[place])
+    return left.join_asof(
+        right, on, list(key), direction="backward" if back else "forward", exact=exact,
+        tolerance=tolerance, how=how,
+    )
 
 
 def _join_on(
@@ -193,7 +215,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
     kinds = ["groupBy"] * 3 + ["top_k", "top_k", *SETS]
     if names:
         kinds += ["join"] * 3 + ["join_on"] * 4 + ["reduce"] * 2 + ["dropDuplicates"] * 2
-        kinds += ["arrange_by_key", "window", "window"]
+        kinds += ["arrange_by_key", "window", "window", "cogroup", "asof"]
     if few:
         kinds += ["crossJoin"]
         kinds += ["weighted"] * 2 if any(kind == "int" for _, kind in there) else []
@@ -238,6 +260,8 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         return Op(name, (of, draw(st.sampled_from(alike)))) if names else None
     if name == "crossJoin":
         return Op(name, (of, draw(st.sampled_from(others))))
+    if name in ("asof", "cogroup"):
+        return draw(_side_by_side(name, of, columns, others))
     hows = st.sampled_from(HOWS if few else ("left_semi", "left_anti"))
     if name == "join":
         common = [i for i in others if set(columns[i]) & set(there)]
@@ -267,6 +291,35 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         on = on or ([(a, b)] if residual[0] == "not null" else [])
     null_safe = draw(st.sampled_from([False, False, True]))
     return Op("join_on", (of, other), (tuple(on), null_safe, residual, draw(hows)))
+
+
+@st.composite
+def _side_by_side(
+    draw: st.DrawFn, name: str, of: int, columns: list[Columns], others: list[int]
+) -> Op | None:
+    """An as-of join or a cogroup with one of the others, by columns that both have."""
+    there = columns[of]
+    if name == "cogroup":
+        alike = [i for i in others if set(columns[i]) & set(there)]
+        other = draw(st.sampled_from(alike))
+        both = sorted(n for n, _ in set(columns[other]) & set(there))
+        key = tuple(draw(st.permutations(both)))[: draw(st.integers(1, 2))]
+        return Op(name, (of, other), (draw(st.sampled_from(sorted(COGROUPS))), key))
+    places = [
+        (i, a, b) for i in others for a, kind in there for b, k in columns[i]
+        if kind == k and kind in ("int", "bigint")
+    ]
+    if not places:
+        return None
+    other, here, place = draw(st.sampled_from(places))
+    both = sorted(
+        n for n, _ in set(columns[other]) & set(there) if n not in (here, place)
+    )
+    key = tuple(draw(st.permutations(both)))[: draw(st.integers(0, 2))]
+    return Op(name, (of, other), (
+        here, place, key, draw(st.booleans()), draw(st.booleans()),
+        draw(st.sampled_from([None, None, 0, 2])), draw(st.sampled_from(["left", "inner"])),
+    ))
 
 
 def comparable(one: str, other: str) -> bool:

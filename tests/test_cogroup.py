@@ -225,3 +225,19 @@ def test_what_fails_names_the_key(spark):
         groups.applyInArrow(lambda left, right: left, "x int").at(0)
     found = groups.applyInArrow(lambda left, right: left, "k int").at(0).collect()
     assert [tuple(row) for row in found] == [(7,)]
+
+
+def test_groups_are_named_as_pyspark_names_them(spark):
+    """In backticks, and as columns."""
+    frame = DiffFrame(spark.createDataFrame(
+        [("x", 1, 0, 1)], "`a b` string, n int, time int, diff int"))
+    for name in ("`a b`", "a b", F.col("`a b`"), frame["a b"]):
+        groups = frame.groupBy(name)
+        for found in (
+            groups.reduce(lambda key, rows: [(len(rows),)], "size int"),
+            groups.cogroup(groups).reduce(lambda key, a, b: [(len(a),)], "size int"),
+        ):
+            assert found.at(0).collect() == [("x", 1)]
+    for name in (F.col("n") + 1, F.col("n").alias("a b")):
+        with pytest.raises(SchemaError, match="is an expression.*withColumn"):
+            frame.groupBy(name).reduce(lambda key, rows: [], "size int")

@@ -75,14 +75,15 @@ def _told(one: Operator) -> dict[str, Any]:
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Dataflow</title><style>
-:root{color-scheme:light dark;--text:#1b1f24;--back:#fff;--line:#8a929c;--box:#f0f2f4;--round:#dfe8f5;
- --heat:210,70,20}
+:root{color-scheme:light dark;--text:#1b1f24;--back:#fff;--line:#8a929c;--box:#f0f2f4;
+ --round:#dfe8f5;--heat:210,70,20}
 @media(prefers-color-scheme:dark){:root{--text:#e6e9ed;--back:#14171b;--line:#7c8591;--box:#242a31;
  --round:#1d3048}}
 body{font:14px system-ui,sans-serif;color:var(--text);background:var(--back);margin:1.5em}
 #graph{overflow:auto}text{fill:var(--text);font-size:12px}path{stroke:var(--line);fill:none}
 path.back{stroke-dasharray:4 4}#head path{fill:var(--line)}
-rect{stroke:var(--line);fill:var(--box)}rect.round{fill:var(--round)}rect.heat{stroke:none;fill:rgb(var(--heat))}
+rect{stroke:var(--line);fill:var(--box)}rect.round{fill:var(--round)}
+rect.heat{stroke:none;fill:rgb(var(--heat))}
 g.loop{cursor:pointer}g.loop rect{stroke-width:2;stroke-dasharray:5 3}
 table{border-collapse:collapse;margin-top:1em}td,th{padding:3px 10px;text-align:right}
 td:first-child,th:first-child{text-align:left}tr{border-bottom:1px solid var(--line)}
@@ -91,8 +92,9 @@ label{margin-right:1.5em}</style></head><body><h1>Dataflow</h1>
 <label>Show <select id="mode"><option value="time">time</option><option value="rows">rows</option>
 <option value="blowup">blow-up</option><option value="memory">memory</option></select></label>
 <span id="loops"></span>
-<p>An arrow is what goes from one operator to the next, a dashed one what comes round in a loop. Blue
-operators are in a loop, and red is the more, the more of what is shown is theirs.</p><div id="graph"></div><h2>Ten dearest operators</h2><table id="top"></table>
+<p>An arrow is what goes from one operator to the next, a dashed one what comes round in a loop.
+Blue operators are in a loop, and red is the more, the more of what is shown is theirs.</p>
+<div id="graph"></div><h2>Ten dearest operators</h2><table id="top"></table>
 <script>
 const steps=@STEPS@,closed=new Set(),get=i=>document.getElementById(i);
 const value={time:o=>o.time,rows:o=>o.rows_in+o.touched,

@@ -22,6 +22,7 @@ from pyspark_diff.expressions.aggregates import (
     parse_aggregates,
 )
 from pyspark_diff.expressions.analysis import suggesting
+from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
@@ -423,9 +424,23 @@ class GroupedDiff(Generic[FrameT]):
         """The columns of the groups, for what knows no expressions."""
         if self._sets is not None or self._pivot is not None:
             raise SchemaError(f"{kind} is for groupBy(...), without rollup, cube or pivot")
-        names = [str(c) for c in self._cols if isinstance(c, str)]
-        if len(names) < len(self._cols):
-            raise SchemaError(f"{kind} groups by columns; add expressions with withColumn first")
+        source, given = self._frame._collection.seeing(list(self._cols))
+        visible = {entry.internal: entry.visible for entry in source.resolver.entries}
+        names = []
+        for col in given:
+            if isinstance(col, str) and source.named(col):
+                names.append(col)
+                continue
+            found = plain_column(source, F.col(col) if isinstance(col, str) else col)
+            if found is None and not isinstance(col, str):
+                with suggesting(source.columns):
+                    check_row_wise(source.template().select(col), kind)
+                raise SchemaError(
+                    f"{kind} groups by columns, and {col} is an expression; add it as a column "
+                    "with withColumn first"
+                )
+            # What is not there is told where it is looked up.
+            names.append(str(col) if found is None else visible[found])
         return names
 
     def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:
