@@ -25,7 +25,7 @@ _SET_BY_CONNECT = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
 
 #: What is taken apart has to be written as columns over Connect.
 in_sql_text = pytest.mark.classic_only(
-    "aggregates or windows as SQL text are taken apart, and a client of Connect has no parser"
+    "SQL text is taken apart, and a client of Connect has no parser"
 )
 
 _LOG = """

@@ -35,6 +35,9 @@ from pyspark_diff.trace.roots import objects_at
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
+#: A client sends the frame, and the server plans it, each time that it is evaluated.
+planned_once = pytest.mark.classic_only("a frame of a client is planned anew at each evaluation")
+
 
 def program(flow):
     orders, _ = flow.input("orders", "id long, region string, amount long")
@@ -97,6 +100,7 @@ def test_it_reads_what_a_reader_reads(spark, store, settings):
                 assert rows(read(spark, store, name, since=2)) == rows(reader[name].changes(2))
 
 
+@planned_once
 def test_a_frame_reads_one_commit_however_the_store_goes_on(spark, store):
     with opened(store, spark, retain=1) as flow:
         fed(flow, 1, (1, "north", 10))
@@ -111,6 +115,7 @@ def test_a_frame_reads_one_commit_however_the_store_goes_on(spark, store):
         assert {hold.commit for hold in holds} >= {1} and commit in (None, commit)
 
 
+@planned_once
 def test_a_hold_that_has_expired_is_told(spark, store):
     with opened(store, spark, retain=1) as flow:
         fed(flow, 1, (1, "north", 10))
@@ -480,6 +485,7 @@ def test_where_a_stream_begins(spark, store, tmp_path, start, wanted):
     assert {row.id for row in collected(spark, tmp_path).collect()} == wanted
 
 
+@pytest.mark.classic_only("foreachBatch runs in a process of the server")
 def test_a_stream_that_failed_goes_on_where_it_was(spark, store, tmp_path):
     calls = []
 

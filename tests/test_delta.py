@@ -12,6 +12,7 @@ from own_spark import names_of, outcomes_of
 CASES = Path(__file__).parent / "delta_cases.py"
 #: Where ci/delta_jars puts them.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")
+pytestmark = pytest.mark.classic_only("starts a Spark of its own that knows Delta")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from decimal import Context, Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from connect_server import in_sql_text
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
@@ -216,6 +217,7 @@ BOUNDED = {
 }
 
 
+@in_sql_text
 @pytest.mark.parametrize("condition", BOUNDED)
 def test_lengths(spark, condition):
     left = spark.createDataFrame(

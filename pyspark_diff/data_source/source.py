@@ -54,6 +54,8 @@ class DefaultSource(DataSource):
     Notes
     -----
     The commit is chosen when the frame is made: it reads the same, however often it is evaluated.
+    Over Connect a frame is planned, and the latest commit chosen, at each evaluation; give a
+    ``commit`` where it has to be one.
 
     A frame cannot tell when nobody needs it any more. So its hold stands until it expires, an hour
     after the frame was made or last evaluated, and its commit with all files of it takes space that
