@@ -16,9 +16,9 @@ _HEAD = """# The versions of Spark
 
 What `ci/versions` has found: on each version of Spark, in an environment of its own, a part of the
 tests: the law, joins, aggregates, loops, windows, stores, the session, the data
-source, and Spark Connect. *Classic* is a session in the process that has the JVM, *connect* one of
-a client with the whole of these tests over it. `ci/test` runs all tests on the version that
-`ci/constraints.txt` names, and `ci/connect` all of them over Connect.
+source, the bridge, and Spark Connect. *Classic* is a session in the process that has the JVM,
+*connect* one of a client with the whole of these tests over it. `ci/test` runs all tests on the
+version that `ci/constraints.txt` names, and `ci/connect` all of them over Connect.
 
 | Spark | session | tests | passed | failed | skipped |
 |---|---|---|---|---|---|

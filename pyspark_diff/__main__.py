@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_diff import StateReader
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,6 +74,12 @@ def _program(name: str, parser: argparse.ArgumentParser) -> Callable[[Any], obje
         parser.error(f"there is no module {module!r}; install it, or run this in its folder")
     if not callable(found):
         parser.error(f"{module!r} has no function {function!r}")
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError as error:
+        parser.error(f"{name} is called with the dataflow, as def {function}(flow): {error}")
+    except ValueError:
+        pass  # some that are written in C tell nothing
     return found
 
 
@@ -85,9 +95,17 @@ def _run(program: Callable[[Any], object], given: argparse.Namespace) -> int:
 
 
 def _inspect(store: str) -> int:
-    from pyspark_diff import StateReader, session
+    from pyspark_diff import DiffError, StateReader, session
 
-    with StateReader(store, spark=session()) as reader:
+    try:
+        return _told(StateReader(store, spark=session()))
+    except DiffError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _told(reader: StateReader) -> int:
+    with reader:
         token = "" if reader.token is None else f", last token {reader.token!r}"
         print(f"commit {reader.commit}{token}")
         for name in reader:

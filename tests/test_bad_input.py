@@ -35,12 +35,13 @@ from pyspark_diff import (
     NotReadableError,
     ReservedNameError,
     SchemaError,
+    SourceError,
     StalledError,
     TimeRegressionError,
     UnsupportedTypeError,
 )
 from pyspark_diff.sinks import foreach
-from pyspark_diff.sources import snapshots
+from pyspark_diff.sources import files, snapshots
 
 RUNNERS = ("local", "spark")
 COLUMNS = "n long, time long, diff long"
@@ -1318,3 +1319,23 @@ def test_odd_names_and_types_of_time_and_diff_are_refused(spark, odd):
             Dataflow(spark, **{which: odd})
     with refused(SchemaError, "a time type is a text such as", repr(odd)):
         Dataflow(spark, time_type=odd)
+
+
+def test_a_time_type_that_is_none_is_told_with_those_that_are(spark):
+    with refused(SchemaError, "'timestmp'", "no type of Spark", "bigint", "timestamp"):
+        Dataflow(spark, time_type="timestmp")
+
+
+def test_a_program_that_is_no_function_is_told(spark, tmp_path):
+    with refused(SchemaError, "def program(flow)", "'prog'"):
+        Dataflow.open(tmp_path / "store", "prog", spark=spark)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_file_that_cannot_be_read_is_told_in_a_few_words(spark, tmp_path):
+    (tmp_path / "1.json").write_text('{"op": "c", "id": 1, "amount": "q"}\n')
+    with Dataflow(spark) as flow:
+        flow.source("orders", files(str(tmp_path), "id int, amount int", key="id")).keep()
+        with pytest.raises(SourceError, match="1.json.*'amount'.*Nothing of it was taken") as told:
+            flow.catch_up()
+    assert len(str(told.value)) < 1000

@@ -147,6 +147,23 @@ def test_warm_up_says_what_it_did():
     assert again.stderr.startswith("compiling")
 
 
+def test_workers_end_with_who_began_them(tmp_path):
+    """Else whoever reads what they print waits for ever."""
+    begin = (
+        "from concurrent.futures import ProcessPoolExecutor as Pool\n"
+        "import os, time\n"
+        "from pyspark_diff.kernels import warm_up\n"
+        "pool = Pool(1, initializer=warm_up._begin)\n"
+        "print(pool.submit(os.getpid).result(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE) as began:
+        assert began.stdout is not None
+        assert int(began.stdout.readline()) > 0
+        began.kill()
+        assert began.stdout.read() == b""  # at its end, when the worker has gone as well
+
+
 def test_commands_are_checked():
     from pyspark_diff.__main__ import main
 

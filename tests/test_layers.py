@@ -35,8 +35,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls delta delta_files expression_parts frames jobs jvm mentions parquet_plan "
-        "replaced schema session stored_schema tables taken task_jobs values version "
+        "bridge calls causes delta delta_files expression_parts frames jobs jvm mentions "
+        "parquet_plan replaced schema session stored_schema tables taken task_jobs values version "
         "window_calls".split()
     ),
     "expressions": frozenset(

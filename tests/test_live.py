@@ -26,7 +26,10 @@ NUMBERS = [
 ]
 
 
-@pytest.fixture(params=["bridge", "without"])
+in_bridge = pytest.mark.classic_only("the bridge is loaded into the JVM of Spark's context")
+
+
+@pytest.fixture(params=[pytest.param("bridge", marks=in_bridge), "without"])
 def bridged(spark, request):
     spark.conf.set(BRIDGE, str(request.param == "bridge").lower())
     yield request.param == "bridge"
@@ -76,6 +79,7 @@ def test_it_moves_and_never_goes_back(spark, bridged):
             assert "rounds" in names and len(names) > 1
 
 
+@in_bridge
 def test_jobs_say_what_they_are_for(spark):
     with Dataflow(spark, runner="spark") as flow:
         edges, edges_in = flow.input("edges", "n long")
@@ -95,6 +99,7 @@ def test_jobs_say_what_they_are_for(spark):
     assert bridge.counts(name) is None and not bridge.broken  # closed, so forgotten
 
 
+@in_bridge
 def test_a_dataflow_that_nobody_closed_is_forgotten(spark):
     """With the next step of any other."""
     names = []
@@ -137,6 +142,7 @@ def test_steps_are_told_apart():
     assert (first.counts().jobs, second.counts().jobs) == (3, 2)
 
 
+@in_bridge
 def test_a_bridge_that_breaks_harms_nothing(spark, monkeypatch, caplog):
     with Dataflow(spark, runner="spark") as flow:
         rows, rows_in = flow.input("rows", "n long")

@@ -44,7 +44,14 @@ def test_a_store_is_run_and_looked_at(spark, tmp_path, monkeypatch, capsys):
         sys.modules.pop("a_main_program", None)
 
 
+def test_a_store_that_is_not_there_is_told(spark, tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "nothing")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and "nothing" in told and len(told.splitlines()) == 1
+
+
 @pytest.mark.parametrize("program, told", [
+    ("os:getcwd", "is called with the dataflow, as def getcwd(flow)"),
     ("no_colon", "give module:function"),
     ("no_such_module:program", "there is no module 'no_such_module'"),
     ("json:program", "'json' has no function 'program'"),

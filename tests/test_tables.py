@@ -34,6 +34,8 @@ from pyspark_diff.trace import arrangement
 
 ORDERS = [(f"n{i}", i % 3, float(i)) for i in range(100)]
 
+in_buckets = pytest.mark.classic_only("a plan tells the buckets of a table, and a client has none")
+
 
 @pytest.fixture
 def tables(spark):
@@ -374,6 +376,7 @@ KEYED = [
 ]
 
 
+@in_buckets
 @pytest.mark.parametrize("schema, keys", KEYED, ids=[schema for schema, _ in KEYED])
 @pytest.mark.parametrize("updates", [False, True])
 def test_a_table_in_the_buckets_of_a_key_is_imported_without_an_exchange(
@@ -402,6 +405,7 @@ def test_a_table_in_the_buckets_of_a_key_is_imported_without_an_exchange(
     assert told[0] == told[1]
 
 
+@in_buckets
 def test_what_save_as_table_wrote_is_imported_without_an_exchange(spark, tables, monkeypatch):
     flow, kept = fed(spark)
     with flow:
@@ -435,6 +439,7 @@ def test_what_save_as_table_wrote_is_imported_without_an_exchange(spark, tables,
             assert rows(kept.at()) == expected
 
 
+@in_buckets
 def test_rows_that_are_not_in_their_bucket_are_moved(spark, tables, monkeypatch):
     flow, kept = fed(spark)
     with flow:

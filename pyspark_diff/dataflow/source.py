@@ -24,6 +24,7 @@ from pyspark_diff.dataflow.input_session import BaseSession, InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, SourceError
 from pyspark_diff.operators.node import Node
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
@@ -306,7 +307,7 @@ class Sources:
             raise SourceError(
                 f"source {name!r}, {feed.source!r}, cannot be read on from "
                 f"{'the beginning' if before is None else json.dumps(before)}: "
-                f"{type(error).__name__}: {error}. Nothing of it was taken"
+                f"{type(error).__name__}: {in_words(error)}. Nothing of it was taken"
             ) from error
 
     def _put(self, feed: _Feed, change: Change) -> None:

@@ -41,7 +41,7 @@ _ACTIONS = (
     "nearestByJoin zipWithIndex"
 ).split()
 _ORDER = (
-    "a collection has no order: .at(t).{name}(...) sorts it as it is at a time, and top_k(n, "
+    "a collection has no order: .at(t).{name}(...) is of the rows at a time, and top_k(n, "
     "by=...) keeps the first records of each key"
 )
 _KEPT = (

@@ -255,7 +255,9 @@ class Collection:
         """The error of an operator that needs the same columns on both sides."""
         return SchemaError(
             f"{kind} needs the same columns on both sides; here ({self.node.schema.describe()}), "
-            f"there ({other.node.schema.describe()})"
+            f"there ({other.node.schema.describe()})" + (
+                "; the body of a loop gives the columns that it is given" if kind == "set" else ""
+            )
         )
 
 

@@ -206,6 +206,11 @@ class Dataflow(BaseDataflow):
         ...     flow["counts"].at().collect()
         [Row(word='a', count=3)]
         """
+        if not callable(program):
+            raise SchemaError(
+                "open takes the program as a function that is given the dataflow, def "
+                f"program(flow), and not {program!r}"
+            )
         times, _ = parse_times(time_type)
         if times is not None:
             raise SchemaError(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pkgutil import iter_modules
@@ -34,7 +36,7 @@ def warm_up(processes: int | None = None) -> tuple[int, int]:
         How many had to be compiled, with those that they call.
     """
     names = sorted(called(), key=lambda name: name not in _LONGEST)
-    with ProcessPoolExecutor(processes or os.cpu_count(), initializer=_quiet) as pool:
+    with ProcessPoolExecutor(processes or os.cpu_count(), initializer=_begin) as pool:
         compiled = list(pool.map(compile_kernel, names))
     return len(names), sum(map(bool, compiled))
 
@@ -57,6 +59,16 @@ def compile_kernel(name: str) -> int:
     return kernel.compile_declared()
 
 
-def _quiet() -> None:
+def _begin() -> None:
+    """What each process does first."""
     # Who warms up knows that it takes time.
     logging.getLogger("pyspark_diff").setLevel(logging.ERROR)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that gives it work is gone: by itself it would wait for ever.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -30,6 +30,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession, is_remote
 
 from pyspark_diff.spark import jvm
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.times import Antichain, Coordinate, Time
 
 #: A setting of the session: ``false`` for no bridge.
@@ -212,10 +213,15 @@ class Bridge:
             return None
         try:
             return call()
-        except Exception:
+        except Exception as error:
             if not self._broken and jvm.is_running(context):
                 self._broken = True
-                _logger.warning("progress is told by the driver from now on", exc_info=True)
+                _logger.warning(
+                    "the Scala bridge does not work here (%s): progress is told by the driver from "
+                    "now on, and answers are the same; %s=false turns the bridge off",
+                    in_words(error), BRIDGE,
+                )
+                _logger.debug("why the bridge is not asked any more", exc_info=True)
                 self._close()
             return None
 

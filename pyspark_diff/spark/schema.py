@@ -17,7 +17,7 @@ from inspect import signature
 from typing import Any, Iterable, Sequence, overload
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
+from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
@@ -473,7 +473,10 @@ class TimeType:
         """
         found: int | None = None
         if isinstance(self.kind, T.IntegralType):
-            wanted = "an integer, as the times are"
+            wanted = (
+                "an integer, as the times are (a dataflow whose times are instants is made with "
+                "time_type='timestamp')"
+            )
             if not isinstance(value, bool) and hasattr(value, "__index__"):
                 found = int(value.__index__())
         else:
@@ -542,7 +545,15 @@ def parse_time_type(kind: str | T.DataType) -> TimeType:
     if isinstance(kind, str):
         # By its own name it is found without a session, also in a task.
         known = _TIME_TYPES.get(kind)
-        return TimeType(_from_ddl(f"t {kind}").fields[0].dataType if known is None else known)
+        if known is None:
+            try:
+                known = _from_ddl(f"t {kind}").fields[0].dataType
+            except PySparkException as error:
+                raise SchemaError(
+                    f"the time type is {kind!r}, which is no type of Spark; give one of "
+                    f"{', '.join(_TIME_TYPES)}, or a struct of integers"
+                ) from error
+        return TimeType(known)
     if not isinstance(kind, T.DataType):
         raise SchemaError(
             f"a time type is a text such as 'long' or 'timestamp', or a DataType, not {kind!r}"

@@ -1,6 +1,6 @@
 package pysparkdiff
 
-import scala.util.Try
+import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
 
@@ -18,7 +18,7 @@ final class Bridge(sc: SparkContext) {
 
   private val book = new JobBook
   private val listener = new ProgressListener(book)
-  private lazy val local = if (sc.isLocal) Try(new LocalTasks).toOption else None
+  private lazy val local = if (sc.isLocal) tried(new LocalTasks) else None
   private var attached = false
 
   /** Of the protocol between this class and Python. */
@@ -65,10 +65,15 @@ final class Bridge(sc: SparkContext) {
   /** The same, and what each operator and each of the last labels took; null once broken. */
   def snapshot(dataflow: String): String = told(book.snapshot(dataflow))
 
+  // What is looked at is Spark's own: another version may lack a class of it, or what that needs.
+  private def tried[T](what: => T): Option[T] =
+    try Some(what)
+    catch { case NonFatal(_) | _: LinkageError => None }
+
   private def told(text: => Option[String]): String =
     if (!healthy()) null
     else {
-      if (!book.isIdle) local.foreach(tasks => Try(tasks.sample(listener.running(_, _, _))))
+      if (!book.isIdle) local.foreach(tasks => tried(tasks.sample(listener.running(_, _, _))))
       text.orNull
     }
 

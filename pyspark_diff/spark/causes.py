@@ -1,0 +1,30 @@
+"""What Spark's errors say, in a few lines: a failed job tells it below a hundred of others."""
+
+from __future__ import annotations
+
+import re
+
+#: Before what a cause says: its class in the JVM, and the code of a job that hands it on.
+_CLASS = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says, without the stack of the JVM: of each cause what it says itself.
+
+    Examples
+    --------
+    >>> print(in_words(ValueError("no such file")))
+    no such file
+    >>> print(in_words(ValueError("a job failed\\n\\tat a.B.c(B.scala:1)\\n"
+    ...     "Caused by: a.ReadException: [READ] cannot read 1.json\\n\\tat a.B.c(B.scala:2)\\n")))
+    [READ] cannot read 1.json
+    """
+    text = str(error).strip()
+    if "\n\tat " not in text:
+        return text
+    lines = text.splitlines()
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    if not causes:
+        end = next(n for n, line in enumerate(lines) if line.startswith("\tat "))
+        causes = [line.removeprefix(": ") for line in lines[:end]]
+    return "; ".join(dict.fromkeys(_CLASS.sub("", line).strip() for line in causes))
