@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from connect_server import in_sql_text
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
@@ -940,6 +941,7 @@ def test_expressions_that_change_are_refused(spark, flow, name):
             pair[0].join(pair[1], (F.col("l.n") == F.col("r.n")) & made.isNotNull(), how)
 
 
+@in_sql_text
 @pytest.mark.parametrize("text", [
     "rand()", "monotonically_increasing_id()", "current_timestamp()", "now()", "current_date",
 ])

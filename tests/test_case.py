@@ -10,6 +10,7 @@ from functools import reduce
 
 import pyarrow as pa
 import pytest
+from connect_server import in_sql_text
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -113,6 +114,7 @@ def same(name: str) -> str:
     return name
 
 
+@in_sql_text
 def test_names_in_another_case_are_found(spark):
     plain = spark.createDataFrame([(1,), (3,)], "y long")
     with Dataflow(spark, runner="local", buckets=1) as flow:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
+from connect_server import in_sql_text
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -202,6 +203,7 @@ def test_an_epoch_goes_with_its_offsets(spark, tmp_path):
         ]
 
 
+@in_sql_text
 def test_what_a_step_fails_on_is_dropped_and_not_read_again(spark):
     log, target = Log("a int, b int"), Target()
     with Dataflow(spark, runner="local") as flow:

@@ -15,6 +15,7 @@ from pathlib import Path
 import networkx as nx
 import pyspark
 import pytest
+from connect_server import no_client
 from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +24,9 @@ HANGS = 1800
 
 
 def run(*command, cwd, text=None):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {
+        **no_client(os.environ), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable
+    }
     done = subprocess.run(
         command, cwd=cwd, env=environment, input=text, capture_output=True, text=True,
         timeout=HANGS,

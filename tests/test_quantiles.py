@@ -10,6 +10,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from connect_server import in_sql_text
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -135,6 +136,7 @@ COLUMNS = {
 }
 
 
+@in_sql_text
 @pytest.mark.parametrize("kind", COLUMNS)
 @given(data=st.data(), runner=st.sampled_from(["local", "local", "spark"]),
        buckets=st.integers(1, 2), grouped=st.booleans())

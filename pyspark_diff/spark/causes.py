@@ -15,16 +15,17 @@ def in_words(error: BaseException) -> str:
     --------
     >>> print(in_words(ValueError("no such file")))
     no such file
-    >>> print(in_words(ValueError("a job failed\\n\\tat a.B.c(B.scala:1)\\n"
+    >>> print(in_words(ValueError("An error occurred while calling a\\n\\tat a.B.c(B.scala:1)\\n"
     ...     "Caused by: a.ReadException: [READ] cannot read 1.json\\n\\tat a.B.c(B.scala:2)\\n")))
     [READ] cannot read 1.json
     """
     text = str(error).strip()
     if "\n\tat " not in text:
         return text
-    lines = text.splitlines()
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    if not causes:
-        end = next(n for n, line in enumerate(lines) if line.startswith("\tat "))
-        causes = [line.removeprefix(": ") for line in lines[:end]]
+    lines = [line for line in text.splitlines() if line.strip()]
+    end = next(n for n, line in enumerate(lines) if line.startswith(("\tat ", "JVM stacktrace:")))
+    causes = [line for line in lines[end:] if line.startswith("Caused by: ")]
+    # Of a call into the JVM nothing is told above the stack that its causes do not tell.
+    if not (causes and text.startswith("An error occurred while calling")):
+        causes = [" ".join(line.removeprefix(": ") for line in lines[:end]), *causes]
     return "; ".join(dict.fromkeys(_CLASS.sub("", line).strip() for line in causes))

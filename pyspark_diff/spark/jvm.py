@@ -24,12 +24,15 @@ from pyspark.sql import Column, DataFrame, SparkSession, is_remote
 from pyspark.sql import types as T
 from pyspark.sql.utils import get_active_spark_context
 
+from pyspark_diff.spark.sent import sent
+
 #: Functions that give another value on each evaluation, or on each day, as plans show them.
-_UNSTABLE = re.compile(
+_NAMES = re.compile(
     r"\b(rand|randn|random|uuid|shuffle|randstr|uniform|monotonically_increasing_id|"
     r"spark_partition_id|input_file_name|current_timestamp|current_date|now|localtimestamp|"
-    r"current_time)\("
+    r"current_time)\b", re.IGNORECASE
 )
+_UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(")
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
 #: A plan whose root gives the frame a name.
@@ -87,22 +90,29 @@ def analysed_plan(frame: DataFrame) -> Plan:
         # The clock counts as deterministic in Spark, which reads it once a query.
         clock = analysed.containsPattern(sql_class("catalyst.trees.TreePattern").CURRENT_LIKE())
         # A plan is deterministic if its expressions are and the plans below it.
-        marked = clock or not analysed.deterministic()
+        unstable = _named(text) if clock or not analysed.deterministic() else ()
     else:
         extended = frame._explain_string(extended=True)  # type: ignore[operator]
         text = extended.split("== Analyzed Logical Plan ==")[-1].split("== Optimized")[0]
         # The section opens with a line of column names and types.
         text = "\n".join(text.strip().splitlines()[1:])
-        marked = _UNSTABLE.search(text) is not None
+        told = sent(frame)
+        called = {name for name in told.functions if _UNSTABLE.match(f"{name}(")} | told.random
+        unstable = tuple(sorted(called))
+        # Of all else the server tells, in a text that is cut and no syntax.
+        elsewhere = not told.whole or any(_NAMES.search(one) for one in told.texts)
+        if not unstable and elsewhere and _UNSTABLE.search(text):
+            unstable = _named(text)
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
-    named = _ALIAS.match(text)
-    alias = None if named is None else named.group(1)
-    if not marked:
-        return Plan(nodes, (), alias)
-    # The text only serves to name them: long plans are cut, and column names may look like calls.
+    alias = _ALIAS.match(text)
+    return Plan(nodes, unstable, None if alias is None else alias.group(1))
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """What is not deterministic in a plan, of which some is: the text only serves to name it, as
+    long plans are cut, and column names may look like calls."""
     found = tuple(dict.fromkeys(_UNSTABLE.findall(text)))
-    found = found or ("an expression that Spark marks as non-deterministic",)
-    return Plan(nodes, found, alias)
+    return found or ("an expression that Spark marks as non-deterministic",)
 
 
 def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
