@@ -27,7 +27,7 @@ settings.register_profile(
     deadline=None,
     # The same examples in every run, so that a failure is a change and never luck.
     derandomize=True,
-    max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "4")),
+    max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "3")),
     # How to repeat a failure, also from a log.
     print_blob=True,
     # Each question to a server takes so long that nobody would wait for the smallest failure.

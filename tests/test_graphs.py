@@ -588,6 +588,7 @@ def test_long_circle_that_breaks(spark, name):
     check_steps(spark, name, history, (1, 2, 3))
 
 
+@pytest.mark.slow
 def test_components_that_only_nested_loops_make_out(spark):
     """Pairs in a chain, the smallest at its two ends: each pass finds those there, and no more."""
     order = [*range(0, 12, 2), *range(11, 0, -2)]

@@ -161,6 +161,7 @@ def test_every_way_in_spark(spark, name, cut):
     fed(spark, ending(whole.inputs, ops), CUTS[cut][-2:], runner="spark", buckets=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["list", "residual", "chained", "null-safe"])
 def test_colliding_hashes(spark, name):
     expected = fed(spark, PROGRAMS[name], CUTS["even"], runner="local", buckets=1)
@@ -304,6 +305,7 @@ def in_turn(names, number):
     return [name for i, name in enumerate(names) if i % len(HOWS) == number]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_conditions_are_pysparks(spark, how):
     x, y, j, k = F.col("a.x"), F.col("b.x"), F.col("a.k"), F.col("b.k")

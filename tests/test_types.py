@@ -263,7 +263,7 @@ def test_every_type_is_a_record(spark, kind, runner):
     check(spark, schema, [(v,) for v in VALUES[kind]], runner, thorough=thorough)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_all_types_are_columns_of_one_record(spark, runner):
     schema = T.StructType.fromDDL(", ".join(f"c{i} {kind}" for i, kind in enumerate(VALUES)))
     most = max(map(len, VALUES.values()))

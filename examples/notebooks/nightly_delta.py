@@ -5,7 +5,8 @@
 # MAGIC night before, and merges what that changes into a third one.
 # MAGIC
 # MAGIC Two environment variables of the cluster say where: `PYSPARK_DIFF_SCHEMA`, the schema of the
-# MAGIC tables, and `PYSPARK_DIFF_STORE`, where the state is kept: a folder in an object store.
+# MAGIC tables, and `PYSPARK_DIFF_STORE`, where the state is kept: a folder in an object store. On
+# MAGIC serverless compute, which has none, write both into the cell below.
 
 # COMMAND ----------
 
