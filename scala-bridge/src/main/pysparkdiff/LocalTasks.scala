@@ -34,13 +34,24 @@ final class LocalTasks {
         told.flatMap(one => one.name.map(_ -> one.value)))
     }
 
-  // The compiler puts the name of the class in front of one that a closure uses.
+  // The compiler puts the name of the class in front of one that a closure uses. Where a class has
+  // methods of types that are not there, none of them can be listed, and its fields are asked.
   private def call(on: AnyRef, name: String): AnyRef = {
-    val classes = Iterator.iterate[Class[_]](on.getClass)(_.getSuperclass).takeWhile(_ != null)
-    val method = classes.flatMap(_.getDeclaredMethods.iterator)
-      .find(m => m.getParameterCount == 0 && (m.getName == name || m.getName.endsWith("$$" + name)))
-      .getOrElse(throw new NoSuchMethodException(s"${on.getClass.getName}.$name"))
-    method.setAccessible(true)
-    method.invoke(on)
+    def isCalled(found: String) = found == name || found.endsWith("$$" + name)
+    def classes =
+      Iterator.iterate[Class[_]](on.getClass)(_.getSuperclass).takeWhile(_ != null)
+    def none = throw new NoSuchMethodException(s"${on.getClass.getName}.$name")
+    try {
+      val method = classes.flatMap(_.getDeclaredMethods.iterator)
+        .find(m => m.getParameterCount == 0 && isCalled(m.getName)).getOrElse(none)
+      method.setAccessible(true)
+      method.invoke(on)
+    } catch {
+      case _: LinkageError =>
+        val field = classes.flatMap(_.getDeclaredFields.iterator)
+          .find(f => isCalled(f.getName)).getOrElse(none)
+        field.setAccessible(true)
+        field.get(on)
+    }
   }
 }
