@@ -19,6 +19,7 @@ from connect_server import no_client
 from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.classic_only("the examples are programs that spark-submit starts")
 #: Seconds after which an example hangs; a slow machine may take minutes for it.
 HANGS = 1800
 

@@ -71,7 +71,7 @@ def schema_of(stream: Stream, spark: Any) -> dict[str, str]:
     return {
         name: ", ".join(
             f"{f.name} {f.dataType.simpleString()}"
-            for f in spark.createDataFrame(table.records.slice(0, 0)).schema
+            for f in spark.createDataFrame(table.records.slice(0, 1)).schema
         )
         for name, table in stream.changes.items()
     }
