@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Before what a cause says: its class in the JVM, and the code of a job that hands it on.
+#: What stands before what a cause says: its class in the JVM.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
 
 

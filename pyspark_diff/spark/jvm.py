@@ -32,6 +32,10 @@ _NAMES = re.compile(
     r"spark_partition_id|input_file_name|current_timestamp|current_date|now|localtimestamp|"
     r"current_time)\b", re.IGNORECASE
 )
+_CLOCK = re.compile(
+    r"(?<![.\w])(current_timestamp|current_date|current_time|localtimestamp)\b(?!\s*\()",
+    re.IGNORECASE,
+)
 _UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(")
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
@@ -98,6 +102,10 @@ def analysed_plan(frame: DataFrame) -> Plan:
         text = "\n".join(text.strip().splitlines()[1:])
         told = sent(frame)
         called = {name for name in told.functions if _UNSTABLE.match(f"{name}(")} | told.random
+        for one in told.texts:
+            called.update(_UNSTABLE.findall(one))
+            # In SQL the clock needs no brackets; a column of that name goes before it.
+            called.update(name for name in _CLOCK.findall(one) if f"{name}#" not in text)
         unstable = tuple(sorted(called))
         # Of all else the server tells, in a text that is cut and no syntax.
         elsewhere = not told.whole or any(_NAMES.search(one) for one in told.texts)
