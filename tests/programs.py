@@ -36,7 +36,7 @@ from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
 from pyspark_diff.spark.schema import arrow_type
-from pyspark_diff.trace import small_batches
+from pyspark_diff.trace import held_batches
 
 #: How many rows are many: from there on they are treated in another way.
 MANY = [(sums, "PARTITIONED"), (sums, "DENSE"), (join, "LONG"), (local, "THREADED")]
@@ -494,6 +494,8 @@ class Run:
     def __enter__(self) -> "Run":
         self._limits.setattr(work, "IN_MEMORY_ROWS", self._held)
         if not self._held:
+            # All batches are files; with a row that may be held the others are large ones.
+            self._limits.setattr(held_batches, "SHARE", 1 << 60)
             for module, limit in MANY:
                 self._limits.setattr(module, limit, 0)
         return self
@@ -690,7 +692,7 @@ def files_of(flow: Dataflow) -> set[str]:
     """Everything that a dataflow has on disk but its lock, and what is held instead of a file."""
     root = flow._storage.root
     found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
-    found |= {path for path in small_batches._held if path.startswith(root)}
+    found |= {path for path in held_batches._held if path.startswith(root)}
     return found - {f"{root}/lock"}
 
 

@@ -12,6 +12,7 @@ from pyspark_diff import ClosedError, Dataflow, DiffFrame, NotReadableError, Tim
 from pyspark_diff.operators.node import Arranged, Keyed
 from pyspark_diff.runners import work
 from pyspark_diff.times import Antichain
+from pyspark_diff.trace import held_batches
 from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.trace.spine import TINY_BATCHES, TINY_ROWS, Trace
 
@@ -33,6 +34,7 @@ def advance(flow, session, to):
 @every_runner
 def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatch):
     monkeypatch.setattr(work, "IN_MEMORY_ROWS", 0)  # so that each batch is a file
+    monkeypatch.setattr(held_batches, "SHARE", 1 << 60)
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         seen = []

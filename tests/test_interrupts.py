@@ -19,7 +19,7 @@ from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners import local, threads
 from pyspark_diff.runners.work import Merge
 from pyspark_diff.sinks import Sink
-from pyspark_diff.trace import small_batches
+from pyspark_diff.trace import held_batches
 
 ROOT = Path(__file__).parent.parent
 
@@ -191,10 +191,10 @@ def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monke
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     files = {bucket: [str(tmp_path / f"{bucket}.arrow")] for bucket in range(2)}
     for (path,) in files.values():
-        small_batches.put(path, Updates(np.arange(3), None, 0, 1))
+        held_batches.put(path, Updates(np.arange(3), None, 0, 1))
     with pytest.raises(KeyboardInterrupt):
         local.LocalRunner(None).merge(Merge(files, str(tmp_path / "merged"), None, 1000))
-    small_batches.removed_where(lambda directory: directory.startswith(str(tmp_path)))
+    held_batches.removed_where(lambda directory: directory.startswith(str(tmp_path)))
 
 
 class _Failing(Sink):

@@ -45,7 +45,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset(
         "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "
-        "remote_objects roots skew small_batches spine storage stored_traces vacuum".split()
+        "remote_objects roots skew held_batches spine storage stored_traces vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "

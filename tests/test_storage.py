@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError, StorageError
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import arrangement, small_batches, storage
+from pyspark_diff.trace import arrangement, held_batches, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
@@ -43,10 +44,15 @@ def held_by_a_process(folder, end="time.sleep(600)"):
     return process, process.stdout.readline().strip()
 
 
+#: Of memory for large batches: none.
+NO_SHARE = 1 << 60
+
+
 @pytest.fixture(autouse=True)
 def files_for_thousands(monkeypatch):
     """What is tested here is files, and not what stays in memory."""
     monkeypatch.setattr("pyspark_diff.runners.work.IN_MEMORY_ROWS", 4096)
+    monkeypatch.setattr(held_batches, "SHARE", NO_SHARE)
 
 
 def fill(flow):
@@ -357,14 +363,56 @@ def test_few_rows_of_many_bytes_are_not_held_in_memory(spark, buckets):
         words_in.insert([(f"{k} " + 100_000 * "x",) for k in range(100)])
         flow.advance_to(1)
         root = flow._storage.root
-        assert not any(path.startswith(root) for path in small_batches._held)
+        assert not any(path.startswith(root) for path in held_batches._held)
         assert len(list(Path(root).rglob("*.arrow"))) == buckets
         assert kept.at().count() == 100
 
 
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_large_batches_are_held_while_there_is_room(spark, buckets, monkeypatch):
+    monkeypatch.setattr(held_batches, "SHARE", 4)
+    with Dataflow(spark, runner="local", buckets=buckets) as flow:
+        counts, session = fill(flow)
+        root = flow._storage.root
+        assert not files_below(root)
+        large = {path: size for path, size in held_batches._large.items() if path.startswith(root)}
+        assert len(large) >= buckets
+        monkeypatch.setattr(held_batches, "_all_memory", lambda: 4 * sum(large.values()))
+        session.insert(pa.table({"word": [f"v{i}" for i in range(20_000)]}))
+        flow.advance_to(2)
+        assert files_below(root), "what has no room is a file"
+        assert counts.at().count() == 40_000
+        flow.runner = "spark"
+        session.insert(pa.table({"word": [f"w{i}" for i in range(20_000)]}))
+        flow.advance_to(3)
+        assert counts.at().where("count = 2").count() == 20_000
+    assert not any(path.startswith(root) for path in held_batches._large)
+
+
+def test_what_is_held_is_not_what_a_user_may_change(spark, monkeypatch):
+    monkeypatch.setattr(held_batches, "SHARE", 4)
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        pairs, session = flow.input("pairs", "a long, b long, c double")
+        kept = pairs.keep()
+        a, b, c = np.arange(9_000), np.arange(9_000), np.arange(9_000.0)
+        session.insert(pa.table({"a": pa.array(a), "b": pa.array(b), "c": pa.array(c)}))
+        frame = pd.DataFrame({"a": 9_000 + a, "b": b, "c": c})
+        session.insert(frame)
+        frame.loc[:, ["a", "b"]] = -1
+        frame.loc[:, "c"] = -1.0
+        flow.advance_to(1)
+        for array in a, b, c:
+            array[:] = -1
+        assert any(path.startswith(flow._storage.root) for path in held_batches._large)
+        assert kept.at().where("a < 0 or b < 0 or c < 0").count() == 0
+        session.remove([(1, 1, 1.0)])
+        flow.advance_to(2)
+        assert kept.at().count() == 17_999
+
+
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
     path = str(tmp_path / "b" / "00000.arrow")
-    small_batches.put(path, Updates(np.arange(5), None, 0, 1))
+    held_batches.put(path, Updates(np.arange(5), None, 0, 1))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -511,7 +559,7 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
     path = str(tmp_path / "b" / "00000.arrow")
     updates = Updates(np.arange(5), None, 0, 1)
-    small_batches.put(path, updates)
+    held_batches.put(path, updates)
     assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
     assert not os.path.exists(path)
     storage.settle([path, str(tmp_path / "unknown")])

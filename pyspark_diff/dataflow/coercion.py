@@ -70,7 +70,8 @@ def coerce(
         if not struct.names:
             return _of([], pa.schema([]), len(data))
         try:
-            data = pa.Table.from_pandas(data, preserve_index=False).select(found)
+            # A copy: Arrow would share numbers with the frame, which its owner may change.
+            data = pa.Table.from_pandas(data.copy(), preserve_index=False).select(found)
         except pa.ArrowException as error:
             raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
     table = arrow_table(data)

@@ -140,6 +140,6 @@ def _check_names(names: tuple[str, ...], setting: Setting) -> None:
 
 def _from_pandas(data: pd.DataFrame) -> pa.Table:
     try:
-        return pa.Table.from_pandas(data, preserve_index=False)
+        return pa.Table.from_pandas(data.copy(), preserve_index=False)
     except pa.ArrowException as error:
         raise SchemaError(f"the rows of a constant have no common type: {error}") from error

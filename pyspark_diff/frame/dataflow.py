@@ -100,6 +100,9 @@ class Dataflow(BaseDataflow):
     are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
     say, is a TooManyRowsError.
 
+    What the driver makes stays in its memory until Spark's tasks have to read it, up to a quarter
+    of the machine's, and is in files below `root` beyond that; all that a store keeps is in files.
+
     A step of more than two seconds tells the logger ``pyspark_diff`` how far it is, level INFO, and
     shows a bar on a terminal or in a notebook if tqdm is installed;
     ``spark.conf.set("spark.pyspark_diff.progress", "false")`` leaves the bar out.

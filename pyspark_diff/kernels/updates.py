@@ -308,6 +308,55 @@ def sum_of(updates: Updates) -> int:
     return int(updates.diffs().sum(dtype=np.int64))
 
 
+def unshared(updates: Updates) -> Updates:
+    """The same in arrays that are parts of no larger ones, and that nobody else may change.
+
+    Those that are so already are not copied.
+
+    Examples
+    --------
+    >>> many = np.arange(1_000)
+    >>> few = unshared(Updates(many[:3], None, 0, 1))
+    >>> few.key64.base is None, unshared(few).key64 is few.key64
+    (True, True)
+    """
+    diff = updates.diff
+    return Updates(
+        _own(updates.key64), _own_columns(updates.columns), _own_value(updates.time),
+        DiffVectors(_own(diff.values), diff.pairs) if isinstance(diff, DiffVectors)
+        else _own_value(diff),
+        None if updates.val64 is None else _own(updates.val64), _own_columns(updates.values),
+        updates.ordering, _own_value(updates.coordinate),
+    )
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    # Beneath others, such as a buffer of Arrow, there may be what a user has.
+    alone = owner.base is None and not _wasteful(owner.nbytes, array.nbytes)
+    return array if alone else array.copy()
+
+
+def _own_value(value: PerRow) -> PerRow:
+    return _own(value) if isinstance(value, np.ndarray) else value
+
+
+def _own_columns(columns: tuple[pa.Array, ...] | None) -> tuple[pa.Array, ...] | None:
+    if columns is None:
+        return None
+    return tuple(
+        pa.concat_arrays([one]) if _wasteful(one.get_total_buffer_size(), one.nbytes) else one
+        for one in columns
+    )
+
+
+def _wasteful(held: int, used: int) -> bool:
+    """Whether much more is held than is used."""
+    return held > used + used // 4 + 64
+
+
 def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     """Several arrays of one type as a single contiguous one."""
     if len(pieces) == 1:

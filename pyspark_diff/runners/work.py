@@ -48,12 +48,13 @@ from pyspark_diff.kernels.updates import (
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.trace import small_batches, storage
+from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
 #: Batches of up to this many rows, and bytes, of a bucket stay in the driver's memory until another
 #: process reads them: of numbers a megabyte. To write and map files of so many was a seventh of a
-#: step of 10,000 changes.
+#: step of 10,000 changes. In a store these are part of the commit; what is larger is a file there,
+#: and elsewhere stays in memory as long as there is room (`pyspark_diff.trace.held_batches`).
 IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
 
 #: From so many rows on it is looked whether they all have one time, or one diff.
@@ -291,7 +292,9 @@ def run_bucket(
         if work.keeps:
             kept = compact(grouped, work.since).placed(work.coordinate)
             name = f"{bucket:05d}" + ("" if keys is None else f"-{number}-{own}")
-            files += write_file(work.directory, name, kept, in_memory=in_memory)
+            files += write_file(
+                work.directory, name, kept, in_memory=in_memory, given=work.buckets == 1
+            )
     return BucketResult(bucket, tuple(files), spool.given(), intake.rows[bucket], read)
 
 
@@ -423,7 +426,7 @@ def write_files(
 ) -> Mapping[int, tuple[BatchFile, ...]]:
     """Write a batch of whose buckets all rows are at hand, in order."""
     if buckets == 1 or not len(updates):
-        files = write_file(directory, f"{0:05d}", updates, in_memory=True)
+        files = write_file(directory, f"{0:05d}", updates, in_memory=True, given=True)
         return {0: tuple(files)} if files else {}
     order, stops = places(updates, layout, buckets)
     found: dict[int, tuple[BatchFile, ...]] = {}
@@ -438,21 +441,27 @@ def write_files(
         path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
         parts[path] = order[start:stop]
         found[bucket] = (BatchFile(path, rows, rows * width),)
-    small_batches.put_together(directory, updates, parts)
+    held_batches.put_together(directory, updates, parts)
     return HeldTogether(directory, found)
 
 
 def write_file(
-    directory: str, name: str, updates: Updates, *, in_memory: bool
+    directory: str, name: str, updates: Updates, *, in_memory: bool, given: bool = False
 ) -> list[BatchFile]:
-    """Write a bucket of a batch, or a range of it; no file where there is nothing to hold."""
+    """Write a bucket of a batch, or a range of it; no file where there is nothing to hold.
+
+    Where they were not moved into buckets, columns may still be those that a user has `given`.
+    """
     if not len(updates):
         return []
     path = os.path.join(directory, f"{name}.arrow")
     if in_memory and len(updates) <= IN_MEMORY_ROWS and updates.size <= IN_MEMORY_BYTES:
-        small_batches.put(path, updates)
+        held_batches.put(path, updates)
         return [BatchFile(path, len(updates), updates.size)]
-    if directory.endswith(storage.LASTING):
+    lasting = directory.endswith(storage.LASTING)
+    if in_memory and not lasting and held_batches.put_large(path, updates, copied=given):
+        return [BatchFile(path, len(updates), updates.size)]
+    if lasting:
         path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)
         return [BatchFile(path, len(updates), size, sum_of(updates))]
     size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)

@@ -41,7 +41,7 @@ import pyarrow as pa
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import small_batches
+from pyspark_diff.trace import held_batches
 from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import UNSUPPORTED
 
@@ -312,9 +312,9 @@ def read_table(path: str) -> pa.Table:
 def settle(paths: Iterable[str]) -> None:
     """Write the files of held batches, so that other processes can read them."""
     for path in paths:
-        if small_batches.is_file(path):
+        if held_batches.is_file(path):
             write_batch(path, ipc.to_batch(open_updates(path)))
-            small_batches.written(path)
+            held_batches.written(path)
 
 
 def spilled(folder: str, updates: Updates) -> Updates:
@@ -334,7 +334,7 @@ def open_updates(path: str) -> Updates:
 
     Files never change under their name, so those opened last are kept open.
     """
-    held = small_batches.found(path)
+    held = held_batches.found(path)
     if held is not None:
         return held
     found = _opened.get(path)
@@ -417,7 +417,7 @@ def opened_for_task() -> Iterator[None]:
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     for path in paths:
-        if small_batches.removed(path):
+        if held_batches.removed(path):
             continue
         _opened.pop(path, None)
         _checked.discard(path)
@@ -440,7 +440,7 @@ def _forget_directories(chosen: Callable[[str], bool]) -> None:
     for path in list(_opened):  # other threads may open files meanwhile
         if chosen(os.path.dirname(path)):
             _opened.pop(path, None)
-    small_batches.removed_where(chosen)
+    held_batches.removed_where(chosen)
 
 
 def remove_others(directory: str, paths: Iterable[str]) -> None:

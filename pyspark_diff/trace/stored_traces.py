@@ -21,7 +21,7 @@ from pyspark_diff.errors import DamagedStateError, DiffError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import sum_of
 from pyspark_diff.times import Antichain, Description
-from pyspark_diff.trace import small_batches
+from pyspark_diff.trace import held_batches
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.manifest import FileInfo, Segment
@@ -116,7 +116,7 @@ class StoredTraces:
                 updates = ipc.from_batch(reader.get_batch(0))
             if (len(updates), sum_of(updates)) != (place.rows, place.diffs):
                 raise ValueError("a small batch holds other rows than it is said to")
-            small_batches.hold(path, updates)
+            held_batches.hold(path, updates)
             self.places[path] = place
         return BatchFile(path, place.rows, place.length, place.diffs)
 
