@@ -181,7 +181,7 @@ def run_queries(
     spark: SparkSession, numbers: list[int], options: argparse.Namespace,
     plain: list[float] | None = None,
 ) -> dict[str, Any]:
-    """Some queries in one dataflow, in all rows, and in plain Spark unless its seconds are known."""
+    """Some queries in one dataflow, in all rows, and in plain Spark, unless that is known."""
     stream = stream_of(numbers, options.scale, options)
     plain = plain or plain_seconds(spark, numbers, stream)
     rows = []
@@ -228,29 +228,30 @@ def main() -> None:
     spark = pyspark_diff.session("benchmark tpch", memory=HEAP)
     spark.sparkContext.setLogLevel("ERROR")
     numbers = options.queries or list(run.QUERIES)
-    results = []
+    results: list[dict[str, Any]] = []
+    together: list[dict[str, Any]] = []
     warm = argparse.Namespace(**{**vars(options), "scale": 0.01, "physical": [0, 20_000]})
-    groups = [[number] for number in numbers] + [numbers] * options.together
-    for group in groups:
+    for group in [[number] for number in numbers] + [numbers] * options.together:
         print(f"queries {group}, to warm up", flush=True)
         run_queries(spark, group, warm)
         print(f"queries {group}", flush=True)
+        whole = len(results) == len(numbers)
         # Plain Spark shares nothing between queries, and has no room for the columns of all.
-        alone = [took for result in results for took in result["plain_seconds"]]
-        found = run_queries(spark, group, options, alone if len(group) > 1 else None)
+        known = [took for result in results for took in result["plain_seconds"]] if whole else None
+        found = run_queries(spark, group, options, known)
         changed = found["rows"][0].get("changed_order_ms")
         if options.smaller and changed:
             found["changed_order_over_smaller"] = round(
                 changed / changed_at(spark, group, options.smaller, options), 2)
-        results.append(found)
-        save(options.json, {"scale": options.scale, "runs": results})
-    print(table([summary(result) for result in results]))
-    if options.together:
-        *alone, together = ([row["seconds"] for row in result["rows"]] for result in results)
-        for name, took, *parts in zip(map(named, results[0]["rows"]), together, *alone):
-            if all(isinstance(part, float) for part in (took, *parts)):
-                print(f"{name}: together {took / sum(parts):.2f} of the sum, {sum(parts):.1f} s")
-    if not all(row.get("right", True) for result in results for row in result["rows"]):
+        (together if whole else results).append(found)
+        for row, *parts in zip(*(result["rows"] for result in [found, *results] if whole)):
+            took = [one["seconds"] for one in (row, *parts)]
+            if all(isinstance(one, float) for one in took):
+                row["over_sum"] = round(took[0] / sum(took[1:]), 2)
+                print(f"{named(row)}: together {row['over_sum']} of the sum", flush=True)
+        save(options.json, {"scale": options.scale, "runs": results, "together": together})
+    print(table([summary(result) for result in results + together]))
+    if not all(row.get("right", True) for one in results + together for row in one["rows"]):
         raise SystemExit("an answer differs from DuckDB's")
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
@@ -71,6 +72,53 @@ def test_blocks(values, scales, larger, whole):
             assert met + close <= 1
             assert holds if met else True
             assert met + close == 1 or not holds
+
+
+def accumulated(table):
+    """What the updates of a table come to: by time and block the diff."""
+    found: Counter = Counter()
+    for time, block, diff in zip(*(table[name].to_pylist() for name in (TIME, "b", DIFF))):
+        found[time, block] += diff
+    return {record: diff for record, diff in found.items() if diff}
+
+
+@given(
+    values=st.lists(st.tuples(
+        number | st.integers(0, 10**6) | st.none(), st.integers(0, 3),
+        st.sampled_from([-2, -1, 1, 1, 2**62]),
+    ), max_size=40),
+    larger=st.booleans(), kind=st.sampled_from([pa.int64(), pa.date32(), pa.timestamp("us")]),
+)
+def test_blocks_of_values_that_nobody_reads(values, larger, kind):
+    """They are added up first, and come to the same."""
+    columns = list(zip(*values)) or [()] * 3
+    made = [pa.array(column, pa.int64()) for column in columns]
+    time = pa.array(made[1].to_numpy().astype("int32")) if kind == pa.date32() else made[1]
+    table = pa.table({"v": made[0], TIME: time.cast(kind), DIFF: made[2]})
+    plain = Beyond("b", "v", None, larger)
+    assert plain.giving(frozenset("bv")) == plain and not plain.giving(frozenset("bv")).unread
+    found = plain.giving(frozenset("b")).on_table(table)
+    assert found.column_names == [TIME, DIFF, "b"]
+    assert found.schema == plain.on_table(table).drop_columns(["v"]).schema
+    assert accumulated(found) == accumulated(plain.on_table(table))
+    assert len(set(zip(*(found[name].to_pylist() for name in (TIME, "b"))))) == found.num_rows or (
+        2**62 in made[2].to_pylist()
+    )
+
+
+@pytest.mark.parametrize("larger", [True, False])
+def test_a_value_that_moves_a_little_has_few_blocks(larger):
+    """An average at each of many times: more rows than are worked on at once, in any order."""
+    moment = np.repeat(np.arange(30_000), 2)
+    value = np.repeat(np.arange(30_000), 2) + 10**6
+    value[1::2] += 1
+    order = np.random.default_rng(1).permutation(moment.size)
+    diff = np.tile([-1, 1], 30_000)
+    table = pa.table({"v": value[order], TIME: moment[order], DIFF: diff[order]})
+    plain = Beyond("b", "v", None, larger)
+    found = plain.giving(frozenset("b")).on_table(table)
+    assert 0 < found.num_rows < 30_000
+    assert accumulated(found) == accumulated(plain.on_table(table))
 
 
 KINDS = {

@@ -18,8 +18,8 @@ Applications", LATIN 2004.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Callable
+from dataclasses import dataclass, field, replace
+from typing import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,13 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.blocks import numbers
+from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.ranking import float_codes
 from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import map_tables
-from pyspark_diff.spark.schema import Schema
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
 #: Digits of a code, and the bits of each. With more digits there are more rows of one side, with
 #: more bits more blocks that change; with fewer of both more values have to be compared. Measured.
@@ -42,6 +43,10 @@ DIGITS, BITS = 4, 6
 _CODES = 1 << DIGITS * BITS
 #: So many rows are worked on at once.
 _ROWS = 1 << 15
+#: A diff below which that many add up to what 64 bits hold.
+_LARGE = 2.0**47
+#: Bits of the number of a block of one size, of which there is one more than of codes.
+_PLACE_BITS = DIGITS * BITS + 1
 
 
 @dataclass(frozen=True)
@@ -65,25 +70,41 @@ class _Ranged(Stage, ABC):
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        field = T.StructField(self.name, T.LongType(), False)
-        return map_tables(frame, self.on_table, T.StructType([*frame.schema.fields, field]))
+        fields = [one for one in frame.schema.fields if one.name not in self._left_out]
+        fields.append(T.StructField(self.name, T.LongType(), False))
+        return map_tables(frame, self.on_table, T.StructType(fields))
 
     def on_table(self, table: pa.Table) -> pa.Table:
         column = table[self.value]
         if column.null_count:
             table = table.filter(pc.is_valid(column))
-        parts = [self._blocks(table.slice(at, _ROWS)) for at in range(0, table.num_rows, _ROWS)]
+        parts = [self._blocks(piece) for piece in self._pieces(table)]
         if not parts:
+            table = table.drop_columns(self._left_out)
             return table.append_column(self.name, pa.array([], pa.int64()))
         return pa.concat_tables(parts)
 
+    @property
+    def _left_out(self) -> list[str]:
+        """Columns of what is taken that are not in what is given."""
+        return []
+
+    def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        return (table.slice(at, _ROWS) for at in range(0, table.num_rows, _ROWS))
+
     def _blocks(self, table: pa.Table) -> pa.Table:
+        rows, blocks = self._of(self._codes(table))
+        return self._with(table.take(pa.array(rows)), blocks)
+
+    def _with(self, table: pa.Table, blocks: Int64) -> pa.Table:
+        return table.drop_columns(self._left_out).append_column(self.name, pa.array(blocks))
+
+    def _codes(self, table: pa.Table) -> Int64:
         column = joined([table[self.value]])
         kind = column.type
         if self.scale is not None and pa.types.is_decimal(kind) and kind.scale > self.scale:
             column = _rounded(column, self.scale)
-        rows, blocks = self._of(_code(column))
-        return table.take(pa.array(rows)).append_column(self.name, pa.array(blocks))
+        return _code(column)
 
     @abstractmethod
     def _of(self, code: Int64) -> tuple[Int64, Int64]:
@@ -106,9 +127,72 @@ class Beyond(_Ranged):
     Parameters
     ----------
     larger : bool
+    unread : bool, optional
+        Whether nobody reads the value itself: it is left out then. What the values that a record
+        without it has at one time add up to is found before there is a row for each block, as most
+        of these cancel where a value changes a little: of an average of thousands, all but a few.
     """
 
     larger: bool
+    unread: bool = field(default=False, compare=False)
+
+    def giving(self, wanted: frozenset[str]) -> Beyond:
+        return replace(self, unread=self.value not in wanted)
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [self.value] if self.unread else []
+
+    def _adds_up(self, table: pa.Table) -> bool:
+        """Whether all that is left of a record is its time, a number."""
+        return self.unread and set(table.column_names) == {self.value, TIME, DIFF} and (
+            pa.types.is_integer(table[TIME].type) or pa.types.is_temporal(table[TIME].type)
+        )
+
+    def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        if self._adds_up(table):
+            # So that those of one time are in one piece.
+            time = as_int64(joined([table[TIME]])).to_numpy()
+            table = table.take(pa.array(np.argsort(time, kind="stable")))
+        return super()._pieces(table)
+
+    def _blocks(self, table: pa.Table) -> pa.Table:
+        if self._adds_up(table):
+            diff = joined([table[DIFF]]).to_numpy()
+            # Sums of larger ones might not have room.
+            if (np.abs(diff.astype(np.float64)) < _LARGE).all():
+                return self._sums(table, diff)
+        return super()._blocks(table)
+
+    def _sums(self, table: pa.Table, diff: Int64) -> pa.Table:
+        """For each time and block the sum of the diffs of values that have it, but zeros.
+
+        The blocks of one size that a value has are successive. So where they begin its diff is
+        added, where they end it is taken away, and between such places the sum stays what it is.
+        """
+        code, time = self._codes(table), as_int64(joined([table[TIME]])).to_numpy()
+        moment = np.cumsum(np.diff(time, prepend=time[:1]) != 0)
+        edge = np.clip(code + 1 if self.larger else code - 1, 0, _CODES - 1)
+        found = []
+        for size in range(DIGITS):
+            prefix = edge >> size * BITS
+            parent = prefix >> BITS << BITS
+            begin, end = (prefix + 1, parent + (1 << BITS)) if self.larger else (parent, prefix)
+            rows = np.tile(np.arange(code.size), 2)
+            place = (np.tile(moment, 2) << _PLACE_BITS) + np.concatenate([begin, end])
+            order = np.argsort(place)
+            rows, place = rows[order], place[order]
+            total = np.cumsum(np.concatenate([diff, -diff])[order])
+            last = np.flatnonzero((np.diff(place, append=-1) != 0) & (total != 0))
+            length = place[last + 1] - place[last]
+            first = (place[last] & ((1 << _PLACE_BITS) - 1)) - (np.cumsum(length) - length)
+            blocks = np.repeat(first, length) + np.arange(length.sum())
+            found.append((np.repeat(rows[last], length), np.repeat(total[last], length),
+                          _block(size, blocks)))
+        rows, diffs, blocks = map(np.concatenate, zip(*found))
+        given = table.take(pa.array(rows))
+        given = given.set_column(given.column_names.index(DIFF), given.field(DIFF), pa.array(diffs))
+        return self._with(given, blocks)
 
     def _of(self, code: Int64) -> tuple[Int64, Int64]:
         edge = np.clip(code + 1 if self.larger else code - 1, 0, _CODES - 1)
