@@ -210,7 +210,7 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
     if op.name == "top_k" and op.args[3]:
         return (*there, (op.args[3], "int"))
     if op.name == "window":
-        function, column, _, _, name = op.args
+        function, column, _, _, name, _ = op.args
         return (*there, (name, WINDOW_TYPES.get(function) or kinds[column]))
     if op.name == "reduce":
         name, key = op.args
@@ -398,7 +398,8 @@ def _evaluate(
     if op.name == "top_k":
         return _top(first, names, *op.args)
     if op.name == "window":
-        return _windows(first, names, *op.args[:4])
+        made, most = _windows(first, names, *op.args[:4]), op.args[5]
+        return made if most is None else Counter({r: n for r, n in made.items() if r[-1] <= most})
     if op.name == "asof":
         return _asof(op, *of, *names_of)
     if op.name == "cogroup":
@@ -492,13 +493,14 @@ def _top(
 ) -> Collection:
     found: Collection = Counter()
     for group in _groups(collection, names, per or ()).values():
-        place, last, ranked = 0, None, 1
+        place, last, ranked, dense = 0, None, 1, 0
         for record in in_order(group, names, by):
             criterion = [record[names.index(name)] for name, _ in by]
             if criterion != last:
-                last, ranked = criterion, place + 1
-            if number == "rank":
-                found.update({(*record, ranked): group[record]} if ranked <= k else {})
+                last, ranked, dense = criterion, place + 1, dense + 1
+            if number in ("rank", "dense_rank"):
+                at = ranked if number == "rank" else dense
+                found.update({(*record, at): group[record]} if at <= k else {})
             elif number:
                 places = range(place + 1, min(place + group[record], k) + 1)
                 found.update({(*record, p): 1 for p in places})
@@ -509,9 +511,11 @@ def _top(
 
 
 #: The types of windows, where they are not those of the column.
-WINDOW_TYPES = {"row_number": "int", "rank": "int", "sum": "bigint", "count": "bigint"}
+WINDOW_TYPES = {
+    "row_number": "int", "rank": "int", "dense_rank": "int", "sum": "bigint", "count": "bigint",
+}
 #: Functions of a window; those with an order, and of what.
-WINDOWS = ("row_number", "rank", "lag", "after", "last", "sum", "count", "least")
+WINDOWS = ("row_number", "rank", "dense_rank", "lag", "after", "last", "sum", "count", "least")
 
 
 def _windows(
@@ -536,6 +540,7 @@ def _windows(
             result = {
                 "row_number": i + 1,
                 "rank": first + 1,
+                "dense_rank": sum(p != q for p, q in zip(place[:first + 1], [None, *place])),
                 "lag": values[i - 1] if i else None,
                 "after": values[i + 2] if i + 2 < len(values) else None,
                 "last": upto[-1] if upto else None,

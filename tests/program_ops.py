@@ -78,9 +78,10 @@ def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
         k, by, per, number = args
         return first.top_k(k, [ordering(*b) for b in by], per=list(per) or None, number=number)
     if name == "window":
-        function, column, by, per, made_as = args
+        function, column, by, per, made_as, most = args
         over = window(function, col(column), [ordering(*b) for b in by], [col(n) for n in per])
-        return first.withColumn(made_as, over)
+        made = first.withColumn(made_as, over)
+        return made if most is None else made.where(col(made_as) <= most)
     if name == "reduce":
         function, key = args
         return first.reduce(REDUCES[function], ddl(made[len(key):]), list(key))
@@ -114,6 +115,7 @@ def window(function: str, column: Column, by: list[Column], per: list[Column]) -
     return {
         "row_number": lambda: F.row_number().over(over),
         "rank": lambda: F.rank().over(over),
+        "dense_rank": lambda: F.dense_rank().over(over),
         "lag": lambda: F.lag(column).over(over),
         "after": lambda: F.lead(column, 2).over(over),
         "last": lambda: F.last(column, True).over(over.rowsBetween(_FIRST, 0)),
@@ -231,7 +233,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         key = tuple(sorted(draw(some)))
         if name == "dropDuplicates":
             return Op(name, (of,), (key, tuple(by)))
-        number = draw(st.sampled_from([None, None, "row_number", "rank"]))
+        number = draw(st.sampled_from([None, None, "row_number", "rank", "dense_rank"]))
         if not by and names:
             by = [(names[0], False)]
         number = None if number in names or not by else number
@@ -244,7 +246,10 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         by = tuple((n, draw(st.booleans())) for n in order)
         per = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2))))
         function = draw(st.sampled_from(functions))
-        return Op(name, (of,), (function, column, by, per, free("w", names)))
+        # Of places only the first ones may be wanted.
+        first = function in ("row_number", "rank", "dense_rank") and draw(st.booleans())
+        most = draw(st.integers(1, 3)) if first else None
+        return Op(name, (of,), (function, column, by, per, free("w", names), most))
     if name == "reduce":
         key = tuple(n for n in names if draw(st.booleans()))
         functions = sorted(REDUCES) if len(key) < len(names) else sorted({*REDUCES} - {"ends"})

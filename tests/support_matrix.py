@@ -133,6 +133,8 @@ def programs() -> dict[str, dict[str, Program]]:
                 F.sum("v").over(by.rowsBetween(Window.unboundedPreceding, 0))),
             "sums over a range": _windowed(F.sum("v").over(by.rangeBetween(-2, 0))),
             "`row_number`, `rank`, `ntile`": _windowed(F.rank().over(by)),
+            "`row_number`, `rank` of the first":
+                lambda p, q: p.withColumn("r", F.rank().over(by)).where("r <= 2"),
             "`first`, `last`": _windowed(F.first("v").over(by)),
             "any of them without `partitionBy`": _windowed(F.rank().over(every)),
         },

@@ -345,10 +345,10 @@ KERNELS: dict[type[Kernel], list[Example]] = {
         for arranged in (False, True)
     ],
     TopKKernel: [
-        Example(TopKKernel(2, PAIRS.names, 1, "rows", False), (IN_ORDER,), PAIRS.types, first),
+        Example(TopKKernel(2, PAIRS.names, 1, "rows", False, ()), (IN_ORDER,), PAIRS.types, first),
         Example(
-            TopKKernel(3, PAIRS.names, 1, "row_number", False), (IN_ORDER,), (*PAIRS.types, INT),
-            numbered,
+            TopKKernel(3, PAIRS.names, 1, "row_number", False, ()), (IN_ORDER,),
+            (*PAIRS.types, INT), numbered,
         ),
     ],
     WindowKernel: [

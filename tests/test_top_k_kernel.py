@@ -227,9 +227,9 @@ def top_of(counts, k, by, mode, ordering, from_back):
         places = rank = 0
         for i, value in enumerate(there):
             count = counts[key, value]
-            if mode == "rank":
+            if mode in ("rank", "dense_rank"):
                 tied = i and not compare_rows(value[:by], there[i - 1][:by], ordering)
-                rank = rank if tied else places + 1
+                rank = rank if tied else places + 1 if mode == "rank" else rank + 1
                 if rank <= k:
                     found[key, value, rank] += count
             else:
@@ -313,7 +313,7 @@ def problems(draw):
 @given(
     problem=problems(),
     k=st.integers(1, 3),
-    mode=st.sampled_from(["rows", "row_number", "rank"]),
+    mode=st.sampled_from(["rows", "row_number", "rank", "dense_rank"]),
     by=st.integers(0, 2),
     from_back=st.booleans(),
     window=st.sampled_from([0, 0, 1, 16]),
@@ -358,7 +358,7 @@ def test_top_k_of_many(data, seed):
     batches.append([(k, v, 4, -d) for k, v, _, d in gone])
     new = rows(data.draw(st.sampled_from([1, 5, 60])), (5, 9))
     new += [(k, v, 6, -d) for k, v, _, d in batches[1][:20]]
-    mode = data.draw(st.sampled_from(["rows", "row_number", "rank"]))
+    mode = data.draw(st.sampled_from(["rows", "row_number", "rank", "dense_rank"]))
     k, by = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 2))
     from_back = data.draw(st.booleans())
     found, numbers, _ = top_k(
@@ -382,7 +382,7 @@ def in_three_batches(values, tombstones):
     return [*batches, consolidate(plain(tombstones, 3, -1)).updates] if len(tombstones) else batches
 
 
-@pytest.mark.parametrize("mode", ["rows", "row_number", "rank"])
+@pytest.mark.parametrize("mode", ["rows", "row_number", "rank", "dense_rank"])
 @pytest.mark.parametrize("from_back", [False, True])
 def test_a_removal_reads_few_rows(mode, from_back):
     values = np.arange(1_000_000)
@@ -408,7 +408,7 @@ def test_reading_goes_on_behind_tombstones_only_where_there_are_some():
     assert 2_000 < read < 20_000
 
 
-@pytest.mark.parametrize("mode", ["rows", "rank"])
+@pytest.mark.parametrize("mode", ["rows", "rank", "dense_rank"])
 def test_a_value_that_is_read_in_part_is_not_known(mode):
     """Two rows are read at first: the second of them is the first of a value that went away."""
     old = Updates(np.array([1, 1, 1, 1]), None, np.array([0, 0, 1, 0]), np.array([1, 1, -1, 1]),
@@ -431,10 +431,11 @@ def test_ties_are_read_to_their_end():
     assert read == (2 + 1) + (5 + 1)
 
 
-def test_changes_behind_the_first_k_give_nothing():
+@pytest.mark.parametrize("mode", ["row_number", "rank", "dense_rank"])
+def test_changes_behind_the_first_k_give_nothing(mode):
     batches = in_three_batches(np.arange(100_000), [])
     new = consolidate(plain(np.arange(50_000, 50_010), np.arange(10) + 7, 1))
-    found, numbers, read = top_k(batches, new, 3, (UP,), by=1, mode="row_number")
+    found, numbers, read = top_k(batches, new, 3, (UP,), by=1, mode=mode)
     assert len(found) == 0 and numbers.size == 0 and read < 200
 
 

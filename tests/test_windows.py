@@ -38,6 +38,8 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import IntegerSum
 from pyspark_diff.kernels.window_functions import UP_TO_HERE, Frame, Offset, Picked, Summed
 from pyspark_diff.operators.contract import Side
+from pyspark_diff.operators.node import Keyed, Reader
+from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.operators.window import WindowKernel
 from pyspark_diff.spark.schema import TimeType
 
@@ -179,6 +181,92 @@ EACH = [
 @pytest.mark.parametrize("window", EACH, ids=lambda window: window.spark.partition(" over")[0])
 def test_each_function(spark, window):
     run(spark, query([window]), CHANGES, 2)
+
+
+# The first places, which are found without the others.
+
+PLACES = [
+    ("row_number", "r = 1", 1), ("row_number", "r <= 2", 2), ("rank", "r < 3", 2),
+    ("dense_rank", "2 >= r", 2), ("dense_rank", "r = 2", 2), ("rank", "r between 2 and 3", 3),
+    ("row_number", "r in (3, 1)", 3), ("rank", "r < 2.5 and x > 0", 2), ("row_number", "r < 1", 1),
+    ("dense_rank", "r <= 2 and r <= 1", 1), ("row_number", "cast(r as bigint) <= 2", 2),
+    ("rank", "r <= null", 1), ("row_number", "r <=> 2", 2),
+]
+
+
+def kernels_of(node: Any) -> list[Any]:
+    """The kernels that a node is made of."""
+    own = [node.kernel] if isinstance(node, (Keyed, Reader)) and node.kernel else []
+    return [*own, *(kernel for source in node.inputs for kernel in kernels_of(source))]
+
+
+@pytest.mark.parametrize(
+    ("function", "condition", "most"), PLACES, ids=lambda value: str(value).replace(" ", "_")
+)
+@examples(1)
+@given(history=histories(), every=st.integers(1, 4), ties=st.booleans(), descending=st.booleans())
+def test_first_places(spark, function, condition, most, history, every, ties, descending):
+    by = f"x {'desc nulls last' if descending else 'asc nulls first'}"
+    by += "" if ties and function != "row_number" else ", s asc nulls first"
+    over = f"over (partition by k order by {by})"
+    duckdb = condition.replace("<=>", "is not distinct from")
+
+    def program(f: DiffFrame, _: Any) -> DiffFrame:
+        found = f.withColumn("r", F.expr(f"{function}() {over}")).where(condition)
+        (kernel,) = kernels_of(found._node)
+        assert isinstance(kernel, TopKKernel) and (kernel.k, kernel.mode) == (most, function)
+        return found.select("k", "r", "x", "s")
+
+    sql = f"select k, ({function}() {over})::int as r, x, s from in0"
+    run(spark, Query(f"select * from ({sql}) where {duckdb}", program), history, every)
+
+
+def test_where_the_first_places_are_looked_for(spark):
+    """Behind what looks at one record at a time, and nowhere else."""
+    frame = sales(spark)
+    by = by_v()
+
+    def first(found: DiffFrame) -> int | None:
+        (*_, kernel) = kernels_of(found._node)
+        return kernel.k if isinstance(kernel, TopKKernel) else None
+
+    ranked = frame.select("k", F.upper("k").alias("up"), F.row_number().over(by).alias("r"))
+    assert first(ranked.where("r <= 2")) == 2
+    assert first(ranked.where(ranked["r"] <= 2)) == 2
+    assert first(ranked.drop("k").withColumnRenamed("r", "place").where(F.col("place") == 1)) == 1
+    assert first(ranked.where("up = 'A'").where("r < 2")) == 1
+    # One of the conditions is none that is compiled.
+    assert first(ranked.where(F.col("r").isin(1, 4) & F.col("up").rlike("A"))) == 4
+    for none in (
+        ranked.where("r >= 2"), ranked.where("r <= 2 or up = 'A'"), ranked.where("up = 'A'"),
+        ranked.withColumn("r", F.col("r") + 1).where("r <= 2"), ranked.where(f"r <= {2**31}"),
+        ranked.where("not r <= 2"), ranked.where("cast(r as tinyint) <= 3"),
+        ranked.groupBy("up").agg(F.max("r").alias("r")).where("r <= 2"),
+        frame.withColumns({"r": F.row_number().over(by), "l": F.lead("v").over(by)}).where("r = 1"),
+        frame.withColumn("r", F.ntile(2).over(by)).where("r = 1"),
+        frame.withColumn("r", F.row_number().over(by)).withColumn(
+            "next", F.lead("v").over(SparkWindow.orderBy("v"))).where("r = 1"),
+    ):
+        assert first(none) is None
+    with Dataflow(spark) as flow:
+        given, _ = flow.input("in", "k string, v int")
+        kept = given.withColumn("r", F.row_number().over(by)).keep("kept")
+        assert first(kept.where("r = 1")) is None
+
+
+def test_what_is_read_of_the_first_ones_breaks_no_ties_otherwise(spark):
+    """Which records come first is not up to the columns that are looked at afterwards."""
+    rows = [("k", 1, 9, 5, 0, 1), ("k", 2, 1, 6, 0, 1)]
+    frame = DiffFrame(spark.createDataFrame(
+        rows, "k string, a int, b int, c int, time int, diff int"
+    ))
+    by_k = SparkWindow.orderBy("k")
+    for first in (
+        frame.top_k(1, "k"), frame.dropDuplicates(["k"]), frame.top_k(1, "k", number="row_number"),
+        frame.withColumn("r", F.row_number().over(by_k)).where("r = 1"),
+    ):
+        assert first.select("b").at(0).collect() == [(9,)]
+        assert first.select("c").at(0).collect() == [(5,)]
 
 
 # What is near, against all of a key.

@@ -139,7 +139,7 @@ def parse_condition(
     pairs: list[_Compared] = []
     residual: list[Column] = []
     unequal: list[_Compared] = []
-    for conjunct in (part for condition in conditions for part in _conjuncts(condition)):
+    for conjunct in (part for condition in conditions for part in conjuncts(condition)):
         pair = _pair(left, right, conjunct)
         if pair is not None and pair.name in ("==", "<=>"):
             pairs.append(pair)
@@ -156,14 +156,15 @@ def parse_condition(
     )
 
 
-def _conjuncts(condition: Column) -> list[Column]:
+def conjuncts(condition: Column) -> list[Column]:
+    """The conditions that are true together where a condition is."""
     call = call_of(condition)
     if call is not None and call.name == "between" and len(call.arguments) == 3:
         value, lower, upper = call.arguments
         return [value >= lower, value <= upper]
     if call is None or call.name != "and":
         return [condition]
-    return [part for argument in call.arguments for part in _conjuncts(argument)]
+    return [part for argument in call.arguments for part in conjuncts(argument)]
 
 
 #: Comparisons, and what they are where their arguments change places.

@@ -188,9 +188,10 @@ class KeyedMethods(Frame):
             are broken by the other columns in their order, ascending, nulls first.
         per : str or list of str, optional
             Columns of the key.
-        number : {"row_number", "rank"}, optional
+        number : {"row_number", "rank", "dense_rank"}, optional
             Add a column of this name with the place of each record. With ``rank`` equal records in
-            the order have equal places, and all with a place of at most k are there.
+            the order have equal places, and all with a place of at most k are there; with
+            ``dense_rank`` places are counted without gaps.
 
         Examples
         --------
@@ -203,8 +204,10 @@ class KeyedMethods(Frame):
         """
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise SchemaError(f"top_k takes a positive whole number of records, not {k!r}")
-        if number not in (None, "row_number", "rank"):
-            raise SchemaError(f"number must be 'row_number' or 'rank', not {number!r}")
+        if number not in (None, "row_number", "rank", "dense_rank"):
+            raise SchemaError(
+                f"number must be 'row_number', 'rank' or 'dense_rank', not {number!r}"
+            )
         if number is not None:
             check_names([*self.columns, number])
         source = self._collection

@@ -167,8 +167,10 @@ class LinearMethods(Frame):
         the first one and the current one need is found by search, in few rows of a partition,
         however large; for others all rows of the partition are read, and of these evaluated what
         stands behind the change, as far as it matters. Without ``partitionBy`` all records are one
-        partition, in one bucket. To keep the first rows only, `top_k` costs less than a
-        ``row_number`` and a condition. Sums of doubles are those of double-words, rounded once.
+        partition, in one bucket. Where a condition right above keeps the first places of a
+        ``row_number``, ``rank`` or ``dense_rank`` only, and the window has no other function, it is
+        a `top_k`: a change costs the first rows and not the partition, and records that were
+        removed too often are passed over. Sums of doubles are those of double-words, rounded once.
 
         Examples
         --------

@@ -21,10 +21,13 @@ from pyspark.sql import types as T
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import check_row_wise, data_schema
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
+from pyspark_diff.expressions.conditions import conjuncts
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.comparisons import compared, may_be_compared
+from pyspark_diff.frame.places import may_have_places, with_first_places
+from pyspark_diff.kernels.arrow_expression import Field
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
@@ -112,11 +115,16 @@ def row_wise(
 def filtered(source: Collection, condition: str | Column) -> Collection:
     """The records for which a condition is true; see `Collection.seeing`."""
     wanted = F.expr(condition) if isinstance(condition, str) else condition
-    # Pairs that are kept are there anyway, when what they are made of may be gone.
-    kept = source.flow is not None and source.flow._keeps(source.node)
-    may_be = not kept and may_be_compared(source.node)
-    formulas = _formulas(source, [wanted]) if may_be else None
-    parts = compared(source.node, formulas[0].formula) if formulas else None
+    parts: tuple[Node, Node] | None = None
+    # What is kept is there anyway, when what it is made of may be gone.
+    if source.flow is None or not source.flow._keeps(source.node):
+        if may_be_compared(source.node):
+            formulas = _formulas(source, [wanted])
+            parts = compared(source.node, formulas[0].formula) if formulas else None
+        elif may_have_places(source.node):
+            known = [_formulas(source, [part]) or () for part in conjuncts(wanted)]
+            first = with_first_places(source.node, [one.formula for few in known for one in few])
+            source = source if first is None else replace(source, node=first)
     found = row_wise(
         replace(source, node=parts[1]) if parts else source, "where",
         lambda frame: frame.where(condition), resolver=source.resolver, condition=condition,
@@ -216,10 +224,12 @@ def _linear(
 ) -> Linear:
     """The node of an operator that Spark has analysed: one without Spark where that can be."""
     node = None
+    same: list[tuple[str, str]] = []
     if condition is not None:
         wanted = F.expr(condition) if isinstance(condition, str) else condition
         formulas = _formulas(source, [wanted])
         node = formulas and keep_where(kind, source.node, formulas[0], apply)
+        same = [(name, name) for name in schema.names]
     elif outputs is not None:
         columns = (
             [outputs.get(name, Attribute(name)) for name in schema.names]
@@ -227,10 +237,16 @@ def _linear(
         )
         formulas = _formulas(source, columns)
         node = formulas and compute(kind, source.node, schema, formulas, apply)
+        if not node and may_have_places(source.node):
+            for name, one in zip(schema.names, columns):
+                for made in _formulas(source, [one]) or ():
+                    if isinstance(made.formula, Field):
+                        same.append((made.formula.name, name))
     if node:
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
-    return Linear(kind, source.node, schema, Expression(apply, takes, keeps_time_and_diff))
+    stage = Expression(apply, takes, keeps_time_and_diff, tuple(same))
+    return Linear(kind, source.node, schema, stage)
 
 
 def _formulas(

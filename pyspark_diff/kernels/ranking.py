@@ -34,8 +34,10 @@ _SAMPLE = 4096
 
 #: What `replay_first` says of a value: how many of the first k places it has; each of these places;
 #: or its count and its rank, which is that of all values that tie.
-_ROWS, _ROW_NUMBER, RANK = range(3)
-MODES = {"rows": _ROWS, "row_number": _ROW_NUMBER, "rank": RANK}
+_ROWS, _ROW_NUMBER, RANK, DENSE_RANK = range(4)
+MODES = {"rows": _ROWS, "row_number": _ROW_NUMBER, "rank": RANK, "dense_rank": DENSE_RANK}
+#: Those in which records that tie have one place.
+TIED = (RANK, DENSE_RANK)
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -244,7 +246,8 @@ def replay_first(  # type: ignore[no-untyped-def]
 
     The candidates of a key make groups, one of each if they do not tie. A tree of sums over the
     places of the groups (Fenwick, *A new data structure for cumulative frequency tables*, 1994)
-    finds the first groups that are there, however many others have come and gone.
+    finds the first groups that are there, however many others have come and gone. For dense ranks
+    a group takes one place, however many records it has.
     """
     out = np.empty((cand.size + 16, 4), np.int64)
     n = 0
@@ -256,6 +259,7 @@ def replay_first(  # type: ignore[no-untyped-def]
     group = np.empty(base.size, np.int64)
     heads = np.empty(most + 1, np.int64)
     places = np.empty(most, np.int64)  # of one group: no count adds more than k, so none overflows
+    there = np.empty(most, np.int64)  # of one group: how many candidates have a count
     tree = np.empty(most + 1, np.int64)
     top = np.empty((min(k, most), 3), np.int64)
     old_top = np.empty((min(k, most), 3), np.int64)
@@ -266,11 +270,15 @@ def replay_first(  # type: ignore[no-untyped-def]
         for c in range(bounds[g], stops[g]):
             if c == bounds[g] or tie[c] != tie[c - 1]:
                 heads[groups] = c
-                places[groups] = 0
+                places[groups] = there[groups] = 0
                 groups += 1
             group[c] = groups - 1
+            there[groups - 1] += 1 if base[c] > 0 else 0
             places[groups - 1] += min(max(base[c], 0), k)
         heads[groups] = stops[g]
+        if mode == DENSE_RANK:
+            for i in range(groups):
+                places[i] = min(there[i], 1)
         for i in range(groups):
             tree[i + 1] = places[i]
         for i in range(1, groups + 1):
@@ -288,6 +296,9 @@ def replay_first(  # type: ignore[no-untyped-def]
                     if sum_leaves(now[c], diff[e]):
                         return out[:0], False
                     change = min(max(total, 0), k) - min(max(now[c], 0), k)
+                    there[group[c]] += (1 if total > 0 else 0) - (1 if now[c] > 0 else 0)
+                    if mode == DENSE_RANK:
+                        change = min(there[group[c]], 1) - places[group[c]]
                     now[c] = total
                     places[group[c]] += change
                     lowest = min(lowest, group[c])

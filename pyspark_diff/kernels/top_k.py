@@ -56,9 +56,10 @@ def top_k(
         Order of the value's columns. Values that are only ``val64`` are in ascending order.
     by : int
         For ranks: records equal in so many columns, the first ones, tie.
-    mode : {"rows", "row_number", "rank"}
+    mode : {"rows", "row_number", "rank", "dense_rank"}
         The first k places, the last record being cut; or each of these places with its number; or
-        all records with a rank of at most k, the rank being 1 + the places of better records.
+        all records with a rank of at most k, the rank being 1 + the places of better records, or of
+        dense ranks 1 + the number of different ones.
     from_back : bool
         Whether the last in order count as the first.
     window : int
@@ -273,7 +274,7 @@ class _Step:
             horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)
         tie = tie[first]
         bounds = np.searchsorted(owner[first], np.arange(active.size + 1))
-        stops = _stops(bounds, base, touched, tie, cut, horizon, which.k)
+        stops = _stops(bounds, base, touched, tie, cut, horizon, which.k, which.mode)
         events = self._events(active, bounds, of_record)
         out, fits = ranking.replay_first(bounds, stops, base, tie, *events, which.k, which.mode)
         check(fits)
@@ -312,10 +313,10 @@ class _Step:
             code, tie = pool.key64, pool.key64 if which.by else np.zeros(len(pool), np.int64)
         else:
             code = tie = ranking.codes(pool.columns, self.ordering, len(pool))
-            if which.mode == ranking.RANK and which.by < len(pool.columns):
+            if which.mode in ranking.TIED and which.by < len(pool.columns):
                 tied = self.ordering[: which.by]
                 tie = ranking.codes(pool.columns[: which.by], tied, len(pool))
-        tie = tie if which.mode == ranking.RANK else code
+        tie = tie if which.mode in ranking.TIED else code
         return (~code, ~tie) if which.from_back else (code, tie)
 
     def _events(
@@ -348,19 +349,21 @@ def _placed(part: Int64, place: Int64, keys: int) -> Int64:
     return found
 
 
-@kernel("int64[:], int64[:], bool[:], int64[:], bool[:], int64[:], int64")
-def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-untyped-def]
+@kernel("int64[:], int64[:], bool[:], int64[:], bool[:], int64[:], int64, int64")
+def _stops(bounds, base, touched, tie, cut, horizon, k, mode):  # type: ignore[no-untyped-def]
     """For each key where the candidates that matter end, or -1 where more rows have to be read.
 
     Where a batch was not read to its end, only values strictly before the last one read of it are
     known with all their rows: those before the least such value, the horizon. Once untouched ones
     among them fill k places, nothing behind matters, known or not, touched or not: these k places
     are filled at every time of the step, and what stands behind them never comes into the top k.
-    Ranks are settled with whole groups of ties, as a tie of the last one shares its rank.
+    Ranks are settled with whole groups of ties, as a tie of the last one shares its rank; for dense
+    ones each of these groups fills one place.
     """
     stops = np.empty(cut.size, np.int64)
     for g in range(cut.size):
         places = 0
+        counted = np.int64(-1)  # the last candidate that filled a place
         stop = bounds[g + 1]
         settled = not cut[g]
         for c in range(bounds[g], bounds[g + 1]):
@@ -369,8 +372,13 @@ def _stops(bounds, base, touched, tie, cut, horizon, k):  # type: ignore[no-unty
                 stop = c
                 settled = places >= k
                 break
-            if not touched[c] and base[c] > 0:
+            if touched[c] or base[c] <= 0:
+                continue
+            if mode != ranking.DENSE_RANK:
                 places = min(places + min(base[c], k), k)
+            elif counted < 0 or tie[c] != tie[counted]:
+                places += 1
+                counted = c
         stops[g] = stop if settled else -1
     return stops
 

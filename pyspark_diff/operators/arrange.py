@@ -22,7 +22,7 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
 
 def arrange_in_order(
     source: Node, key: Sequence[str], ordering: Sequence[tuple[str, bool, bool]]
-) -> Arranged:
+) -> Keyed:
     """The node that keeps ``source`` by a key, and the records of a key in an order.
 
     Parameters

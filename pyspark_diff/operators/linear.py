@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Iterable, Iterator, Sequence
 
 import pandas as pd
@@ -177,11 +177,14 @@ class Expression(Stage):
     takes : StructType
         Spark schema of the update rows it takes.
     keeps_time_and_diff : bool
+    same : tuple of (str, str)
+        Pairs of (column of the input, column of the output that it is), as far as they are known.
     """
 
     apply: Callable[[DataFrame], DataFrame]
     takes: T.StructType
     keeps_time_and_diff: bool = True
+    same: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     portable = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
@@ -320,13 +323,13 @@ class _Mapped(Stage, ABC):
                 if self._missing(part, name):
                     raise error(f"{self.called}'s function returned rows with a null {name}")
             arrays = []
-            for name, field in zip(expected, self.schema):
+            for name, kind in zip(expected, self.schema.types):
                 try:
-                    arrays.append(self._taken(part, name, field.type))
+                    arrays.append(self._taken(part, name, kind))
                 except (pa.ArrowException, TypeError) as wrong:
                     raise SchemaError(
                         f"{self.called}'s function returned a column {name!r} that is not of type "
-                        f"{field.type}: {wrong}"
+                        f"{kind}: {wrong}"
                     ) from wrong
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels import top_k as kernel
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
-from pyspark_diff.operators.node import Arranged, Reader
+from pyspark_diff.operators.node import Keyed, Reader
 from pyspark_diff.spark.schema import Schema
 
 
@@ -35,10 +35,12 @@ class TopKKernel(ReplayKernel):
         Columns of the records.
     by : int
         How many of the value's columns make the order; the others only break ties.
-    mode : {"rows", "row_number", "rank"}
+    mode : {"rows", "row_number", "rank", "dense_rank"}
         Whether records come with a number.
     from_back : bool
         Whether the last in order count as the first.
+    ties : tuple of str
+        The columns that break ties, in their order.
     """
 
     k: int
@@ -46,10 +48,15 @@ class TopKKernel(ReplayKernel):
     by: int
     mode: str
     from_back: bool
+    ties: tuple[str, ...]
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        # With fewer columns the same records tie, and the same number of them is taken.
-        return [self.names[i] for i in wanted if i < len(self.names)]
+        taken = {self.names[i] for i in wanted if i < len(self.names)}
+        if self.mode in ("rows", "row_number"):
+            # Of records that agree up to the last column that is wanted any will do.
+            last = max((i for i, name in enumerate(self.ties) if name in taken), default=-1)
+            taken.update(self.ties[:last + 1])
+        return [name for name in self.names if name in taken]
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
@@ -73,7 +80,7 @@ class TopKKernel(ReplayKernel):
 
 
 def top_k(
-    source: Arranged,
+    source: Keyed,
     k: int,
     by: int,
     *,
@@ -92,7 +99,7 @@ def top_k(
         How many of the value's columns make the order.
     number : str, optional
         Name of the column with the number of each record.
-    mode : {"rows", "row_number", "rank"}
+    mode : {"rows", "row_number", "rank", "dense_rank"}
         What the number is.
     from_back : bool
         Whether the last in order count as the first.
@@ -101,5 +108,7 @@ def top_k(
     if number is not None:
         fields.append(T.StructField(number, T.IntegerType(), False))
     names = source.schema.names
-    found = TopKKernel(k, names, by, mode, from_back)
+    order = {*source.key, *(name for name, _, _ in source.ordering or ())}
+    ties = tuple(name for name in names if name not in order)
+    found = TopKKernel(k, names, by, mode, from_back, ties)
     return Reader("top_k", (source,), Schema(T.StructType(fields)), found, source.key)

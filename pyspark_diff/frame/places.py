@@ -1,0 +1,160 @@
+"""Conditions on the place of a record in a window, as in ``WHERE row_number = 1``.
+
+A window gives each record its place, and where one comes or goes all behind it get another one,
+also where nobody wants these. The first ones are found without them, by
+`pyspark_diff.operators.top_k`::
+
+    with_first_places(n, c) = m  ⟹  n.where(c) = m.where(c)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Iterator, Sequence
+
+import pyarrow as pa
+
+from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
+from pyspark_diff.kernels.window_functions import Place
+from pyspark_diff.operators.linear import DropNull, Expression, Pick
+from pyspark_diff.operators.node import Keyed, Linear, Node, Reader
+from pyspark_diff.operators.projection import Compute, Filter
+from pyspark_diff.operators.top_k import top_k
+from pyspark_diff.operators.window import WindowKernel
+
+#: What looks at one record at a time, and tells which columns stay what they are.
+_ROW_WISE = (Pick, Compute, Filter, DropNull, Expression)
+#: Places that `top_k` counts.
+_PLACES = ("row_number", "rank", "dense_rank")
+#: More first records than that are none that it finds.
+_MOST = 2**31 - 1
+
+#: By the comparison of a place with a constant: how much less than it a place is at most, where it
+#: stands left; and where it stands right.
+_LEFT = {"==": 0, "<=>": 0, "<=": 0, "<": 1}
+_RIGHT = {"==": 0, "<=>": 0, ">=": 0, ">": 1}
+
+
+def may_have_places(node: Node) -> bool:
+    """Whether records of a node may have their place in a window beside them."""
+    below = _below(node)
+    return below is not None and _place(below[1]) is not None
+
+
+def with_first_places(node: Node, conditions: Sequence[ArrowExpression]) -> Node | None:
+    """A node with the same records, as far as some conditions are true of them.
+
+    Parameters
+    ----------
+    node : Node
+        One that `may_have_places`.
+    conditions : sequence of ArrowExpression
+        All of them have to be true.
+
+    Returns
+    -------
+    Node or None
+        With the columns of ``node``; None if they do not say how far behind a record may be.
+    """
+    below = _below(node)
+    place = None if below is None else _place(below[1])
+    if below is None or place is None:
+        return None
+    rows, window = below
+    name, mode = place
+    limits = [
+        limit for condition in conditions for part in _conjuncts(condition)
+        for column, limit in [_limit(part)]
+        if column is not None and _origin(column, rows) == name
+    ]
+    first = min(limits, default=_MOST + 1)
+    if first > _MOST:
+        return None
+    (arranged,), kernel = window.inputs, window.kernel
+    assert isinstance(arranged, Keyed) and isinstance(kernel, WindowKernel)
+    found: Node = top_k(arranged, max(first, 1), len(kernel.by), number=name, mode=mode)
+    for row_wise in reversed(rows):
+        found = row_wise.over([found])
+    return found
+
+
+def _below(node: Node) -> tuple[list[Linear], Reader] | None:
+    """The operators of single records above a reader, the last one first, and the reader."""
+    rows: list[Linear] = []
+    while isinstance(node, Linear) and isinstance(node.stage, _ROW_WISE):
+        rows.append(node)
+        (node,) = node.inputs
+    return (rows, node) if isinstance(node, Reader) else None
+
+
+def _place(window: Reader) -> tuple[str, str] | None:
+    """The column and the kind of the place that a window gives, if it gives nothing else."""
+    kernel = window.kernel
+    if not isinstance(kernel, WindowKernel) or len(kernel.functions) > 1:
+        return None
+    (function,) = kernel.functions
+    if not isinstance(function, Place) or function.name not in _PLACES:
+        return None
+    return window.schema.names[-1], function.name
+
+
+def _origin(column: str, rows: Sequence[Linear]) -> str | None:
+    """What a column is called below some operators; None if it is made there."""
+    name: str | None = column
+    for node in rows:
+        stage = node.stage
+        if isinstance(stage, (Pick, Expression)):
+            pairs = stage.names if isinstance(stage, Pick) else stage.same
+            name = {new: old for old, new in pairs}.get(str(name))
+        elif isinstance(stage, Compute):
+            made = dict(stage.outputs).get(str(name))
+            name = made.name if isinstance(made, Field) else None
+    return name
+
+
+def _conjuncts(condition: ArrowExpression) -> Iterator[ArrowExpression]:
+    if isinstance(condition, Apply) and condition.function == "and":
+        for argument in condition.arguments:
+            yield from _conjuncts(argument)
+    else:
+        yield condition
+
+
+def _limit(condition: ArrowExpression) -> tuple[str | None, int]:
+    """A column of whole numbers, and the largest one for which a condition may be true; no column
+    if it does not say."""
+    if isinstance(condition, Apply) and len(condition.arguments) > 1:
+        function, (first, *others) = condition.function, condition.arguments
+        column, last = _column(first), _column(others[-1])
+        if column and function == "in":
+            found = [_whole(other) for other in others]
+            return (None if None in found else column), max(f or 0 for f in found)
+        if column and function in _LEFT:
+            limit = _whole(others[0], _LEFT[function])
+            return (None if limit is None else column), limit or 0
+        if last and function in _RIGHT:
+            limit = _whole(first, _RIGHT[function])
+            return (None if limit is None else last), limit or 0
+    return None, 0
+
+
+def _column(formula: ArrowExpression) -> str | None:
+    """The column that a formula is, perhaps in another type in which it is the same number."""
+    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
+        kind = formula.kind
+        wide = pa.types.is_integer(kind) and kind.bit_width >= 32 or (
+            pa.types.is_decimal(kind) and kind.precision - kind.scale >= 10
+        )
+        if not wide and not pa.types.is_float64(kind):
+            return None
+        (formula,) = formula.arguments
+    return formula.name if isinstance(formula, Field) else None
+
+
+def _whole(formula: ArrowExpression, less: int = 0) -> int | None:
+    """The largest whole number that is not greater than a constant, or that is less than it."""
+    if not isinstance(formula, Constant) or isinstance(formula.content, (bool, str)):
+        return None
+    if formula.content is None:
+        return 0  # then it is true of nothing
+    return math.ceil(formula.content) - 1 if less else math.floor(formula.content)
