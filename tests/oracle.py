@@ -428,7 +428,7 @@ def _evaluate(
 def _asof(
     op: Op, left: Collection, right: Collection, ours: list[str], theirs: list[str]
 ) -> Collection:
-    here, there, key, back, exact, tolerance, how = op.args
+    here, there, key, direction, exact, tolerance, how = op.args
     shown = [i for i, name in enumerate(theirs) if name not in _shared(op)]
     # Not where the place has a name of its own: then it counts like any other column.
     rest = [i for i, name in enumerate(theirs) if name not in (*key, there)]
@@ -444,10 +444,12 @@ def _asof(
             (their,) = of(other, theirs, [there])
             if None in (place, their, *group) or of(other, theirs, key) != group:
                 continue
-            away = place - their if back else their - place
-            if away < 0 or not (exact or away) or tolerance is not None and away > tolerance:
+            before, away = their <= place, abs(place - their)
+            if away and direction != "nearest" and before != (direction == "backward"):
                 continue
-            order = (-away, tuple(rank(other[i]) for i in rest))
+            if not (exact or away) or tolerance is not None and away > tolerance:
+                continue
+            order = (-away, before, tuple(rank(other[i]) for i in rest))
             if best is None or order > best[0]:
                 best = order, other
         if best is not None or how == "left":

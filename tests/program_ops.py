@@ -149,13 +149,13 @@ def _join(left: DiffFrame, right: DiffFrame, using: tuple[str, ...], how: str) -
 
 def _asof(
     left: DiffFrame, right: DiffFrame, here: str, there: str, key: tuple[str, ...],
-    back: bool, exact: bool, tolerance: int | None, how: str,
+    direction: str, exact: bool, tolerance: int | None, how: str,
 ) -> DiffFrame:
     place = right.columns.index(there)
     right = _renamed(left, right, (*key, here) if here == there else key)
     on = here if here == there else (here, right.columns[place])
     return left.join_asof(
-        right, on, list(key), direction="backward" if back else "forward", exact=exact,
+        right, on, list(key), direction=direction, exact=exact,
         tolerance=tolerance, how=how,
     )
 
@@ -322,8 +322,9 @@ def _side_by_side(
     )
     key = tuple(draw(st.permutations(both)))[: draw(st.integers(0, 2))]
     return Op(name, (of, other), (
-        here, place, key, draw(st.booleans()), draw(st.booleans()),
-        draw(st.sampled_from([None, None, 0, 2])), draw(st.sampled_from(["left", "inner"])),
+        here, place, key, draw(st.sampled_from(["backward", "forward", "nearest"])),
+        draw(st.booleans()), draw(st.sampled_from([None, None, 0, 2])),
+        draw(st.sampled_from(["left", "inner"])),
     ))
 
 

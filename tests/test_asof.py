@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections import Counter
 
 import pytest
@@ -41,13 +42,13 @@ def sides(draw: st.DrawFn) -> list[list[tuple[int, tuple, int]]]:
 def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
     """The join of two multisets."""
     found: Counter = Counter()
-    sign = 1 if direction == "backward" else -1
     for (key, at, x), count in ours.items():
         matches = [
-            (-(at - other) * sign, y is not None, y or 0, other, y) for (k, other, y), n
-            in theirs.items()
-            if n and None not in (key, at, other) and k == key and 0 <= (at - other) * sign
-            and (exact or at != other)
+            (-abs(at - other), other < at, y is not None, y or 0, y)
+            for (k, other, y), n in theirs.items()
+            if n and None not in (key, at, other) and k == key and (exact or at != other)
+            and (other <= at or direction != "backward")
+            and (other >= at or direction != "forward")
         ]
         best = max(matches, default=None)
         if best is not None and tolerance is not None and -best[0] > tolerance:
@@ -61,9 +62,9 @@ def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
 
 @examples(4)
 @given(
-    history=sides(), direction=st.sampled_from(["backward", "forward"]), exact=st.booleans(),
-    tolerance=st.sampled_from([None, None, 0, 2]), how=st.sampled_from(["left", "inner"]),
-    every=st.integers(1, 3), near=st.booleans(),
+    history=sides(), direction=st.sampled_from(["backward", "forward", "nearest"]),
+    exact=st.booleans(), tolerance=st.sampled_from([None, None, 0, 2]),
+    how=st.sampled_from(["left", "inner"]), every=st.integers(1, 3), near=st.booleans(),
 )
 def test_random_histories(spark, history, direction, exact, tolerance, how, every, near):
     with small(), Dataflow(spark, runner="local", buckets=2) as flow:
@@ -122,6 +123,47 @@ def test_a_plain_table(spark):
     assert [tuple(r) for r in a.join_asof(prices, "at", exact=False).at(0).collect()] == [(3, 10)]
 
 
+BIG = 2**63
+PLACES = {
+    "bigint": [-BIG, BIG - 1, 0, 2**62],
+    "double": [float("-inf"), -1.5, 0.0, 2.5, float("inf")],
+    "float": [-1.5, 0.0, 2.5],
+    "decimal(6, 2)": [decimal.Decimal(n) / 4 for n in (-5, 0, 1, 7)],
+    "date": [datetime.date(2024, 2, day) for day in (1, 28, 29)],
+    "timestamp": [datetime.datetime(2024, 2, 1, hour) for hour in (0, 5, 6)],
+    "timestamp_ntz": [datetime.datetime(2024, 2, 1, hour) for hour in (0, 5, 6)],
+}
+
+
+@pytest.mark.parametrize("kind", list(PLACES))
+def test_the_nearest_of_each_type(spark, kind):
+    """Right also where the distance has no room in the type."""
+    places = PLACES[kind]
+    a = DiffFrame(spark.createDataFrame(
+        [(n, at, 0, 1) for n, at in enumerate(places)], f"n int, at {kind}, time int, diff int"
+    ))
+    # At time 1 the one that is next to each goes.
+    b = DiffFrame(spark.createDataFrame(
+        [(at, n, 0, 1) for n, at in enumerate(places[1:], 1)] + [(places[1], 1, 1, -1)],
+        f"at {kind}, m int, time int, diff int",
+    ))
+    tolerance = datetime.timedelta(days=2) if kind in ("date", "timestamp", "timestamp_ntz") else 2
+    for exact in (True, False):
+        for most in (None, tolerance):
+            found = a.join_asof(b, "at", direction="nearest", exact=exact, tolerance=most)
+            for time, there in ((0, range(1, len(places))), (1, range(2, len(places)))):
+                expected = {}
+                for n, at in enumerate(places):
+                    far = {m: abs(at - places[m]) for m in there if m != n}
+                    far |= {n: tolerance * 0} if exact and n in there else {}
+                    near = {m: d for m, d in far.items() if most is None or d <= most}
+                    # Of two that are equally far away the one before.
+                    expected[n] = min(
+                        near, key=lambda m: (near[m], m > n, abs(m - n)), default=None
+                    )
+                assert {r.n: r.m for r in found.at(time).collect()} == expected, (time, exact)
+
+
 @pytest.mark.parametrize(
     ("use", "part"),
     [
@@ -129,7 +171,7 @@ def test_a_plain_table(spark):
         (lambda a, b: a.join_asof(b, ("at", "nope")), "on the other side"),
         (lambda a, b: a.join_asof(b, "at", "x"), "no column 'x'"),
         (lambda a, b: a.join_asof(b, ("x", "at")), "cast one"),
-        (lambda a, b: a.join_asof(b, "at", direction="nearest"), "direction must be"),
+        (lambda a, b: a.join_asof(b, "at", direction="next"), "direction must be.*nearest"),
         (lambda a, b: a.join_asof(b, "at", how="full"), "left, inner"),
         (lambda a, b: a.join_asof(b, "at", tolerance=-1), "how far"),
     ],

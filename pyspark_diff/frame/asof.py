@@ -5,14 +5,17 @@
                         over the records of both, of which those of A are kept
 
 So it is kept up to date as a window is: a change of B matters to the records of A up to the next of
-B, and these are read.
+B, and these are read. The nearest one is the nearer of the last one before and the first one
+behind, which are found by one window over the other.
 """
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -29,7 +32,7 @@ from pyspark_diff.kernels.window_functions import UP_TO_HERE, Function, Picked
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import drop_null, pick
-from pyspark_diff.operators.node import Concat
+from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.window import window
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import arrow_type, without_nullability
@@ -37,7 +40,8 @@ from pyspark_diff.spark.schema import arrow_type, without_nullability
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_DIRECTIONS = ("backward", "forward")
+#: Whether each window looks before a record.
+_DIRECTIONS = {"backward": (True,), "forward": (False,), "nearest": (True, False)}
 _HOW = ("left", "inner")
 
 
@@ -66,8 +70,10 @@ class AsofMethods(Frame):
         by : str or list of str
             Columns that are on both sides, which have to be equal. They come once in the result. A
             null matches nothing.
-        direction : {"backward", "forward"}
-            Whether the last one before a record is taken, or the first one behind it.
+        direction : {"backward", "forward", "nearest"}
+            Whether the last one before a record is taken, the first one behind it, or the nearer of
+            these two: of two that are equally far away the one before. Distances between doubles
+            are doubles.
         tolerance : int, float, Decimal or timedelta, optional
             How far it may be away.
         exact : bool
@@ -127,13 +133,14 @@ class AsofMethods(Frame):
                     f"join_asof compares {a!r} of type {kinds[0].simpleString()} with {b!r} of "
                     f"type {kinds[1].simpleString()}: cast one"
                 )
-        back = direction == "backward"
-        return self._wrap(_joined(ours, theirs, places, keys, back, tolerance, exact, how))
+        sides = _DIRECTIONS[direction]
+        return self._wrap(_joined(ours, theirs, places, keys, sides, tolerance, exact, how))
 
 
 def _joined(
     ours: Collection, theirs: Collection, places: tuple[str, str],
-    keys: tuple[Sequence[str], Sequence[str]], back: bool, tolerance: Any, exact: bool, how: str,
+    keys: tuple[Sequence[str], Sequence[str]], sides: Sequence[bool], tolerance: Any, exact: bool,
+    how: str,
 ) -> Collection:
     here, there = places
     gone = [*keys[1]]
@@ -162,32 +169,68 @@ def _joined(
     # A place is never null there: it tells which side a record is from.
     valid = drop_null(theirs.node, [there, *keys[1]])
     both = Concat([pad(ours.node, left), pad(valid, right)])
-    # At one place those of the other side come first, if they are to be found from there.
-    order = [(at, not back, False), (place, False, exact)]
     partition = [ours_of[name] for name in keys[0]]
-    found = {name: unused(f"found {name}", taken) for name in (*(n for _, n in yours), place)}
-    functions: list[tuple[T.StructField, Function]] = []
-    for name, result in found.items():
-        kind = both.schema.field(name).dataType
-        picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE[0], place)
-        functions.append((T.StructField(result, kind), picked))
-    arranged = arrange_in_order(both, partition, order)
-    node = window(arranged, [(name, down) for name, down, _ in order], functions)
+    node: Node = both
+    ways: list[_Way] = []
+    for back in sides:
+        # At one place those of the other side come first, if they are to be found from there.
+        order = [(at, not back, False), (place, False, exact)]
+        taken += node.schema.names
+        found = {name: unused(f"found {name}", taken) for name in (*(n for _, n in yours), place)}
+        functions: list[tuple[T.StructField, Function]] = []
+        for name, result in found.items():
+            kind = both.schema.field(name).dataType
+            picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE[0], place)
+            functions.append((T.StructField(result, kind), picked))
+        arranged = arrange_in_order(node, partition, order)
+        node = window(arranged, [(name, down) for name, down, _ in order], functions)
+        one, other = (
+            _wide(column(name), both.schema.field(at).dataType) for name in (at, found[place])
+        )
+        first, second = (one, other) if back else (other, one)
+        near = column(found[place]).isNotNull()
+        if tolerance is not None:
+            near = near & (second >= first - F.lit(tolerance))
+        ways.append(_Way(found, near, first - second))
     whole = replace(ours, node=node, resolver=Resolver.plain(node.schema.names), flow=ours.flow)
-    near: Column | None = None
-    if tolerance is not None:
-        first, second = (column(at), column(found[place]))
-        first, second = (first, second) if back else (second, first)
-        near = second >= first - F.lit(tolerance)
     condition = column(place).isNull()
     if how == "inner":
-        condition = condition & (column(found[place]).isNotNull() if near is None else near)
+        condition = condition & reduce(or_, (way.near for way in ways))
     kept = filtered(whole, condition)
-    columns = [(internal, column(internal)) for _, internal in mine]
-    if near is None or how == "inner":
-        pairs = [(n, n) for _, n in mine] + [(found[n], n) for _, n in yours]
+    if len(ways) == 1 and (tolerance is None or how == "inner"):
+        pairs = [(n, n) for _, n in mine] + [(ways[0].found[n], n) for _, n in yours]
         made = pick("join_asof", kept.node, pairs)
     else:
-        columns += [(n, F.when(near, column(found[n]))) for _, n in yours]
+        columns = [(internal, column(internal)) for _, internal in mine]
+        columns += [(name, _nearest(ways, name)) for _, name in yours]
         made = computed(kept, "join_asof", columns)
     return ours.derived(made, resolver=replace(resolver, sources=()))
+
+
+class _Way(NamedTuple):
+    """What was found before a record, or behind it: the columns by name, whether there is one near
+    enough, and how far it is away."""
+
+    found: dict[str, str]
+    near: Column
+    away: Column
+
+
+def _nearest(ways: Sequence[_Way], name: str) -> Column:
+    """A column of what was found, the first of the ways counting more."""
+    first = ways[0]
+    value = F.when(first.near, column(first.found[name]))
+    if len(ways) == 1:
+        return value
+    second = ways[1]
+    nearer = second.near & ~(first.near & (first.away <= second.away))
+    return F.when(nearer, column(second.found[name])).otherwise(value)
+
+
+def _wide(place: Column, kind: T.DataType) -> Column:
+    """A place in a type that has room for distances."""
+    if isinstance(kind, T.LongType):
+        return place.cast("decimal(20, 0)")
+    if isinstance(kind, T.IntegralType):
+        return place.cast("long")
+    return place.cast("double") if isinstance(kind, T.FloatType) else place
