@@ -926,6 +926,60 @@ def test_a_cycle_of_negative_weight_is_told(spark, kind):
         graphs.shortest_paths(right, [1], max_rounds=1).at(0).collect()
 
 
+CYCLES = [(1, 2, 5), (2, 3, -2), (3, 2, 1), (2, 4, -9)]
+
+
+@pytest.mark.parametrize("ids", ["long", "string"])
+@pytest.mark.parametrize("per_source", [False, True])
+def test_a_cycle_of_negative_weight_is_told_early(spark, ids, per_source):
+    """As soon as a way has more edges than there are nodes, at whichever time that is."""
+    schema = "src long, dst long, weight long, time int, diff int"
+
+    def found(rows):
+        edges = spark.createDataFrame(rows, schema)
+        edges = edges.withColumns({name: F.col(name).cast(ids) for name in ("src", "dst")})
+        roots = spark.createDataFrame([(1,)], "node long").select(F.col("node").cast(ids))
+        return graphs.shortest_paths(edges, roots, per_source=per_source)
+
+    told = "never comes to rest: in iteration 64 .*has 3 keys.*less than zero on a cycle"
+    with pytest.raises(StalledError, match=told):
+        found([(*edge, 0, 1) for edge in CYCLES]).at(0).collect()
+    # There for one time only, in the middle.
+    with pytest.raises(StalledError, match=told):
+        rows = [(*edge, int(edge[2] == 1), 1) for edge in CYCLES]
+        found([*rows, (3, 2, 1, 2, -1)]).at(2).collect()
+    # Of no weight, or where nothing comes to.
+    for rows in (
+        [(1, 2, 5, 0, 1), (2, 3, -2, 0, 1), (3, 2, 2, 0, 1)],
+        [(1, 5, 1, 0, 1), (2, 3, -2, 0, 1), (3, 2, 1, 0, 1)],
+    ):
+        assert len(found(rows).at(0).collect()) == 2 + (rows[0][1] == 2)
+
+
+def test_a_cycle_of_negative_weight_that_comes_later(spark):
+    """Long ways of negative weights are none, and a step that failed is no step."""
+    ids = range(200)
+    edges = [(i, i + 1, -3) for i in ids] + [(i, i + 2, -5) for i in range(0, 199, 3)]
+    with Dataflow(spark, runner="local") as flow:
+        arcs, arcs_in = flow.input("arcs", "src long, dst long, weight long")
+        far = graphs.shortest_paths(arcs, [0]).keep("far")
+        arcs_in.insert(edges)
+        flow.advance_to(1)
+        expected = {i: -3 * i for i in range(201)}
+        assert {row.node: row.distance for row in far.at(0).collect()} == expected
+        # One that is a cycle of no weight, and then less.
+        arcs_in.insert([(150, 50, 300)])
+        flow.advance_to(2)
+        assert {row.node: row.distance for row in far.at(1).collect()} == expected
+        arcs_in.remove([(100, 101, -3)])
+        flow.advance_to(3)
+        expected |= {i: -3 * i + 1 for i in range(101, 201)}
+        assert {row.node: row.distance for row in far.at(2).collect()} == expected
+        arcs_in.insert([(150, 50, 298)])
+        with pytest.raises(StalledError, match="has 200 keys.*less than zero on a cycle"):
+            flow.advance_to(4)
+
+
 def test_weights_may_be_times(spark):
     """The name of a column that static frames do not have is free for another one."""
     edges = spark.createDataFrame([(1, 2, 3)], "src long, dst long, time long")

@@ -25,9 +25,10 @@ from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, cons
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError
+from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.updates import Updates, joined, spread
+from pyspark_diff.kernels.updates import Updates, concat, joined, spread
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
@@ -37,7 +38,7 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
-from pyspark_diff.runners.view import View
+from pyspark_diff.runners.view import View, opened
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
@@ -95,6 +96,8 @@ class Iteration:
         #: where that is not all on the driver.
         self._swings: dict[LoopScope, Oscillation] = {}
         self.went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
+        #: How many keys there are in what it reads from outside, of each loop that runs.
+        self._keys: dict[LoopScope, int] = {}
         #: The last iteration in which something enters, of each loop that runs.
         self.entered: dict[LoopScope, int] = {}
         #: When the outermost loop began, and when something was last said of it.
@@ -134,6 +137,7 @@ class Iteration:
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
         self._swings.pop(loop, None)
+        self._keys.pop(loop, None)
         self.entered.pop(loop, None)
         for leave, feeds in left.items():
             self.step.emitted[leave] = _together(feeds)
@@ -154,6 +158,7 @@ class Iteration:
             return False
         finally:
             self._swings.pop(subgraph.loop, None)
+            self._keys.pop(subgraph.loop, None)
             self.went.pop(subgraph.loop, None)
             self.entered.pop(subgraph.loop, None)
 
@@ -316,12 +321,21 @@ class Iteration:
         return sum(feed.source.rows or 0 for feed in feeds)
 
     def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
-        """A loop whose collections are again what they were never comes to rest: an error."""
+        """A loop that never comes to rest is an error: one whose collections are again what they
+        were, or that is told to be endless."""
         loop = subgraph.loop
         went = self.went.pop(loop, None)
         if not went:
             self._swings.pop(loop, None)
             return
+        if loop.endless and at[-1] > self._keys_of(subgraph):
+            for node, table in went:
+                if len(updates := consolidated(node.schema, table)):
+                    raise StalledError(
+                        f"{loop.name} never comes to rest: in iteration {at[-1]}{_inside(at)} "
+                        f"{len(updates)} updates still go round, such as {_shown(node, updates)}, "
+                        f"though what it goes along has {self._keys[loop]} keys. {loop.endless}"
+                    )
         found = self._swings.setdefault(loop, Oscillation()).takes(went)
         if found is None or self._older_beyond(subgraph, at, at[-1] - 2 * found[0]):
             return
@@ -333,6 +347,26 @@ class Iteration:
             "those that were there (start.union(...).distinct()), or give max_iterations and "
             "on_limit=\"return\" to take what it has reached by then"
         )
+
+    def _keys_of(self, subgraph: Subgraph) -> int:
+        """How many keys there are, at any time, in what a loop reads from outside: the iterations
+        that it has at most are as good where there are more."""
+        loop = subgraph.loop
+        if loop not in self._keys:
+            sources = dict.fromkeys(
+                source for node in subgraph.items if isinstance(node, Reader)
+                for source in node.arranged if source not in loop
+            )
+            self._keys[loop] = 0
+            for source in sources:
+                view = self.outer(source) if source.loop is None else self.inner(source)
+                for bucket in sorted({*view.old, *view.new, *view.both, *view.earlier}):
+                    held = opened(view.of(bucket))
+                    keys = [Updates(part.key64, part.columns, 0, 1) for part in held]
+                    self._keys[loop] += len(consolidate(concat(keys)).updates)
+                    if self._keys[loop] >= loop.max_iterations:
+                        return self._keys[loop]
+        return self._keys[loop]
 
     def _older_beyond(self, subgraph: Subgraph, at: Coordinate, iteration: int) -> bool:
         """Whether updates of other runs of the loop, or of earlier steps, are that late in it.

@@ -52,6 +52,11 @@ class Loop:
         For messages and tables.
     advice : str, optional
         What the error is to say when the loop has not come to rest, in place of general advice.
+    endless : str, optional
+        For a loop in which all that changes comes from what changed an iteration before and was
+        joined, by a key, with a collection from outside; and which cannot come to rest if something
+        comes from one key twice. What the error is to say as soon as it takes more iterations than
+        there are keys, and more than some. That is not looked at if not given.
 
     Raises
     ------
@@ -91,6 +96,7 @@ class Loop:
         on_limit: str = "error",
         name: str | None = None,
         advice: str = "",
+        endless: str = "",
     ):
         if on_limit not in ("error", "return"):
             raise SchemaError(f"on_limit must be 'error' or 'return', not {on_limit!r}")
@@ -100,7 +106,7 @@ class Loop:
         if max_iterations is None and on_limit == "return":
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
-        self._advice = advice
+        self._advice, self._endless = advice, endless
         self._scope: LoopScope | None = None
         self._variables: list[Variable] = []
 
@@ -116,7 +122,8 @@ class Loop:
         parent = stack[-1] if stack else None
         name = self._name or _name(parent)
         self._scope = LoopScope(
-            name, parent, self._limit, stops=self._stops, advice=self._advice
+            name, parent, self._limit, stops=self._stops, advice=self._advice,
+            endless=self._endless,
         )
         stack.append(self._scope)
         return self

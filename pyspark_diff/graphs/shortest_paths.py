@@ -15,11 +15,11 @@ from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 #: What there is to do about ways that become shorter for ever.
-_ADVICE = (
+_CYCLE = (
     "Weights below zero add up to less than zero on a cycle, so that there is no shortest way: "
-    "look for a node in these updates that comes again and again. Without such a cycle a shortest "
-    "way has more edges than max_rounds allows"
+    "look for a node in these updates that comes again and again"
 )
+_ADVICE = f"{_CYCLE}. Without such a cycle a shortest way has more edges than max_rounds allows"
 
 
 def shortest_paths(
@@ -43,17 +43,18 @@ def shortest_paths(
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
         The column of weights: whole numbers, float or double. An edge whose weight is null or NaN
-        is none. With a cycle of negative weight there is no shortest way, and the step fails with a
-        `StalledError` after `max_rounds`. Doubles are added from the source on, edge by edge, so
-        that a distance is the same whatever came and went before.
+        is none. With a cycle of negative weight that is reached there is no shortest way, and the
+        step fails with a `StalledError`: of whole numbers as soon as a way has more edges than
+        there are nodes, and more than 64, of doubles after `max_rounds`. Doubles are added from the
+        source on, edge by edge, so that a distance is the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
     directed : bool
         Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     max_rounds : int, optional
         The most edges that a shortest way may have; 10,000 if not given. It has fewer than there
-        are nodes: where weights are below zero their number is a limit that tells of a cycle of
-        negative weight sooner.
+        are nodes: of weights below zero that are doubles their number is a limit that tells of a
+        cycle of negative weight sooner.
     src, dst : str
         The columns of an edge's ends.
 
@@ -100,7 +101,11 @@ def shortest_paths(
 
     # In one more it is seen that nothing changes.
     limit = MAX_ITERATIONS if max_rounds is None else at_least_one(max_rounds, "max_rounds") + 1
-    with Loop(limit, name="shortest_paths", advice=_ADVICE) as loop:
+    # A way that comes to a node twice, and is shorter for it, has a cycle. Doubles are rounded, so
+    # that one on which they add up to zero may look like that for a while.
+    whole = isinstance(arcs.schema["weight"].dataType, T.LongType)
+    endless = _CYCLE if whole else ""
+    with Loop(limit, name="shortest_paths", advice=_ADVICE, endless=endless) as loop:
         near = loop.variable(start)
         distance = F.col("distance") + F.col("weight")
         longer = near.join(arcs, "node").select(*key[:-1], "other", distance.alias("distance"))

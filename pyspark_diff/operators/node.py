@@ -43,6 +43,9 @@ class LoopScope:
         Whether it returns what it has reached then, instead of refusing.
     advice : str
         What a refusal says, instead of what is so of any loop.
+    endless : str
+        What it says where it goes on for more iterations than there are keys in the arrangements
+        from outside that its operators read; nothing if that is no reason to refuse it.
     """
 
     name: str
@@ -50,6 +53,7 @@ class LoopScope:
     max_iterations: int
     stops: bool = field(kw_only=True)
     advice: str = field(default="", kw_only=True)
+    endless: str = field(default="", kw_only=True)
     depth: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,6 +57,11 @@ class View:
         every = (self.old, self.new, self.both, self.earlier)
         return [path for files in every for paths in files.values() for path in paths]
 
+    def of(self, bucket: int) -> list[str]:
+        """All files of one bucket."""
+        every = (self.old, self.new, self.both, self.earlier)
+        return [path for files in every for path in files.get(bucket, ())]
+
     def together(self, buckets: Sequence[int]) -> "View":
         """Some buckets as one, the first."""
         every = (
@@ -68,10 +73,7 @@ class View:
 
     def width(self, bucket: int) -> int:
         """Bytes of a row of one bucket, about."""
-        held = opened(
-            path for files in (self.old, self.earlier, self.new, self.both)
-            for path in files.get(bucket, ())
-        )
+        held = opened(self.of(bucket))
         return sum(updates.nbytes for updates in held) // max(1, sum(map(len, held)))
 
     def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
