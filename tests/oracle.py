@@ -211,7 +211,8 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
         return (*there, (op.args[3], "int"))
     if op.name == "window":
         function, column, _, _, name, _ = op.args
-        return (*there, (name, WINDOW_TYPES.get(function) or kinds[column]))
+        kind = f"array<{kinds[column]}>" if function == "list" else kinds[column]
+        return (*there, (name, WINDOW_TYPES.get(function) or kind))
     if op.name == "reduce":
         name, key = op.args
         rest = tuple((n, kind) for n, kind in there if n not in key)
@@ -515,9 +516,13 @@ def _top(
 #: The types of windows, where they are not those of the column.
 WINDOW_TYPES = {
     "row_number": "int", "rank": "int", "dense_rank": "int", "sum": "bigint", "count": "bigint",
+    "places": "int",
 }
 #: Functions of a window; those with an order, and of what.
-WINDOWS = ("row_number", "rank", "dense_rank", "lag", "after", "last", "sum", "count", "least")
+WINDOWS = (
+    "row_number", "rank", "dense_rank", "lag", "after", "last", "sum", "count", "least", "nth",
+    "list", "places",
+)
 
 
 def _windows(
@@ -549,6 +554,9 @@ def _windows(
                 "sum": sum(there) if function == "sum" and there else None,
                 "count": sum(value is not None for value in values),
                 "least": min(near, key=rank) if near else None,
+                "nth": near[1] if len(near) > 1 else None,
+                "list": tuple(v for v in values[max(i - 1, 0):i + 1] if v is not None),
+                "places": len(values),
             }[function]
             found[(*row, result)] += 1
     return found

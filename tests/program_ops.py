@@ -122,6 +122,9 @@ def window(function: str, column: Column, by: list[Column], per: list[Column]) -
         "sum": lambda: F.sum(column).over(over),
         "count": lambda: F.count(column).over(parts),
         "least": lambda: F.min(column).over(over.rowsBetween(-1, 1)),
+        "nth": lambda: F.nth_value(column, 2, True).over(over.rowsBetween(-1, 1)),
+        "list": lambda: F.collect_list(column).over(over.rowsBetween(-1, 0)),
+        "places": lambda: F.max(F.row_number().over(over)).over(parts),
     }[function]()
 
 
@@ -242,6 +245,8 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         column = draw(st.sampled_from(names))
         whole_numbers = dict(there)[column] == "int"
         functions = [f for f in WINDOWS if f != "sum" or whole_numbers]
+        if "array" in dict(there)[column]:
+            functions.remove("list")
         order = draw(st.permutations(names))[:draw(st.integers(1, 2))]
         by = tuple((n, draw(st.booleans())) for n in order)
         per = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2))))

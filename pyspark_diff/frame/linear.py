@@ -157,10 +157,11 @@ class LinearMethods(Frame):
         An expression may have *windows*, functions of a record among those of its partition:
         ``row_number``, ``rank``, ``dense_rank``, ``percent_rank``, ``cume_dist``, ``ntile``,
         ``lag``, ``lead``; ``sum``, ``count``, ``avg``, ``var_*``, ``stddev_*``, ``count_if``,
-        ``bool_and``, ``bool_or``, ``min``, ``max``, ``first`` and ``last`` over any frame. A record
-        that is there n times is n rows. Where rows tie, Spark leaves open which comes first; here
-        the other columns decide, in their order, ascending with nulls first. Windows over several
-        orders are computed one behind the other, and what was computed before breaks ties last.
+        ``bool_and``, ``bool_or``, ``min``, ``max``, ``first``, ``last``, ``nth_value`` and
+        ``collect_list`` over any frame; and they may be over windows themselves. A record that is
+        there n times is n rows. Where rows tie, Spark leaves open which comes first; here the other
+        columns decide, in their order, ascending with nulls first. Windows over several orders are
+        computed one behind the other, and what was computed before breaks ties last.
 
         A change is worth the rows whose results it changes. What ``lag`` and ``lead``, frames
         ``rowsBetween`` two numbers, and ``last(..., ignorenulls=True)`` of ``rowsBetween``

@@ -30,7 +30,16 @@ from pyspark_diff.expressions.names import Entry, unused
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed, plain_column, row_wise
 from pyspark_diff.kernels import window_functions as kernels
-from pyspark_diff.kernels.window_functions import Frame, Function, Offset, Picked, Place, Summed
+from pyspark_diff.kernels.window_functions import (
+    Frame,
+    Function,
+    Listed,
+    Nth,
+    Offset,
+    Picked,
+    Place,
+    Summed,
+)
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node
@@ -77,6 +86,23 @@ def with_windows(
         As it was, if there is no window. The columns that come after its own are the results.
     given : list of str or Column
     """
+    over, replaced = _replaced(source, given, names)
+    if over is source:
+        return source, list(given)
+    with suggesting(source.columns):
+        rows = source.template()
+        shown = [
+            new.alias(source.resolver.as_named(rows.select(old).columns[0]))
+            if isinstance(new, Column) and new is not old else new
+            for old, new in zip(given, replaced)
+        ]
+    return over, shown
+
+
+def _replaced(
+    source: Collection, given: Sequence[str | Column], names: Sequence[str]
+) -> tuple[Collection, list[str | Column]]:
+    """As `with_windows`, but that expressions have no names of their own."""
     found: dict[str, tuple[WindowCall, Column, str]] = {}
     taken = [*source.node.schema.names, *source.columns, *names]
 
@@ -93,26 +119,30 @@ def with_windows(
     ]
     if not found:
         return source, list(given)
-    wholes = [whole for _, whole, _ in found.values()]
+    calls, wholes, results = zip(*found.values())
     with suggesting(source.columns):
-        rows = source.template()
-        shown = [
-            new.alias(source.resolver.as_named(rows.select(old).columns[0]))
-            if isinstance(new, Column) and new is not old else new
-            for old, new in zip(given, replaced)
-        ]
-        typed = rows.select(*wholes)
+        typed = source.template().select(*wholes)
         kinds = [f.dataType for f in typed.schema.fields]
     check_deterministic(typed)
-    plan = _Plan(source)
-    for (call, _, name), kind in zip(found.values(), kinds):
-        plan.add(call, name, kind)
-    owner = Owner("window", tuple(name for _, _, name in found.values()))
-    made = [
-        Entry(None, name, name, Lineage(Handle(name, owner))) for _, _, name in found.values()
-    ]
-    resolver = replace(source.resolver, entries=(*source.resolver.entries, *made))
-    return replace(source, node=plan.node(), resolver=resolver), shown
+    # Windows over windows: those inside come first, and are columns then.
+    inner: dict[str, Column] = {}
+
+    def noted(part: Column) -> Column:
+        if may_have_windows(part):
+            inner.setdefault(identity(part), part)
+        return part
+
+    for call in calls:
+        call.mapped(noted)
+    over, made = _replaced(source, list(inner.values()), [*names, *results])
+    columns: dict[str, Any] = dict(zip(inner, made))
+    plan = _Plan(over)
+    for call, name, kind in zip(calls, results, kinds):
+        plan.add(call.mapped(lambda part: columns.get(identity(part), part)), name, kind)
+    owner = Owner("window", results)
+    entries = [Entry(None, name, name, Lineage(Handle(name, owner))) for name in results]
+    resolver = replace(over.resolver, entries=(*over.resolver.entries, *entries))
+    return replace(over, node=plan.node(), resolver=resolver), replaced
 
 
 def with_columns(given: Collection, kind: str, made: dict[str, Column]) -> Collection:
@@ -206,8 +236,6 @@ class _Plan:
 
     def _column(self, expression: Column, apart: Sequence[str] = ()) -> str:
         """The column that an expression is, and that is none of some others."""
-        if may_have_windows(expression):
-            windows_replaced(expression, _refused)
         plain = plain_column(self._source, expression)
         if plain is not None and plain not in apart:
             return plain
@@ -243,10 +271,16 @@ class _Plan:
             ignored = ignored or any(self._constants(call, call.arguments[1:]))
             found = self._column(call.arguments[0])
             return Picked(arrow, _ENDS[name], found, frame, found if ignored else None)
+        if name == "nth_value":
+            number, *others = self._constants(call, call.arguments[1:])
+            found = self._column(call.arguments[0])
+            return Nth(arrow, found, number, frame, found if ignored or any(others) else None)
         function = FUNCTIONS.get(name)
         if isinstance(function, Extreme) and not ignored:
             found = self._column(call.arguments[0])
             return Picked(arrow, name, found, frame, found)
+        if function is FUNCTIONS["collect_list"] and not (ignored or call.distinct):
+            return Listed(arrow, self._column(call.arguments[0]), frame)
         if not isinstance(function, LinearFunction) or ignored or call.distinct:
             raise SchemaError(
                 f"{name} is not maintained over a window"
@@ -272,16 +306,15 @@ class _Plan:
         rows = constants[0] if constants else 1
         default = constants[1] if len(constants) > 1 else None
         ignored = len(constants) > 2 and constants[2]
-        if ignored or call.nulls_ignored:
-            raise SchemaError(
-                f"{call.name} is not maintained with IGNORE NULLS; use F.last(x, ignorenulls=True) "
-                "or F.first(x, ignorenulls=True) over rows before or after the record"
-            )
         arrow = arrow_type(kind)
         if default is not None:
             # Times of a zone are told as such.
             default = to_array([default], arrow)[0].as_py()
-        return Offset(arrow, self._column(value), rows * _OFFSETS[call.name], default)
+        further, found = rows * _OFFSETS[call.name], self._column(value)
+        if further and (ignored or call.nulls_ignored):
+            frame = Frame(True, None, -1) if further < 0 else Frame(True, 1, None)
+            return Nth(arrow, found, further, frame, found, default)
+        return Offset(arrow, found, further, default)
 
     def _frame(self, call: WindowCall) -> Frame:
         if call.frame is None:
@@ -296,11 +329,6 @@ class _Plan:
             kind = self._type(call.order[0][0])
             low, high = (None if limit is None else _distance(limit, kind) for limit in (low, high))
         return Frame(rows, low, high)
-
-
-def _refused(_: WindowCall, inner: Column) -> Column:
-    raise SchemaError(f"a window is made of columns, and {inner} is one itself: add it with "
-                      "withColumn first")
 
 
 def _distance(limit: Any, kind: T.DataType) -> Any:
@@ -331,4 +359,4 @@ def _distance(limit: Any, kind: T.DataType) -> Any:
 def _known() -> set[str]:
     """What there is, for messages."""
     linear = {f.name for f in FUNCTIONS.values() if isinstance(f, (LinearFunction, Extreme))}
-    return {*linear, *kernels.PLACES, *_OFFSETS, "first", "last"}
+    return {*linear, *kernels.PLACES, *_OFFSETS, "first", "last", "nth_value", "collect_list"}

@@ -4,6 +4,7 @@ With the entries ``e`` of a segment in order, and the frame of one of them from 
 without, ``high``::
 
     picked    the first, last, least or greatest of the entries in the frame
+    nth       the n-th row in the frame, from either end
     summed    sum(count * vector of the candidate: entries in the frame)
 
 A frame that begins where its partition does has more entries than its segment. What came of those
@@ -176,6 +177,72 @@ def picked(  # type: ignore[no-untyped-def]
             while head < tail and queue[head] < low[n]:
                 head += 1
             found[n] = entries[queue[head], 0] if head < tail else -1
+            n += 1
+    return found
+
+
+@kernel("int64[:,:], int64[:,:], int64[:], int64[:], bool[:], int64, bool, int64[:,:]")
+def nth(  # type: ignore[no-untyped-def]
+    entries, segments, low, high, valid, number, running, held
+):
+    """The candidate of the row of a number in each frame, or -1.
+
+    Parameters
+    ----------
+    entries, segments, low, high, valid
+        As of `picked`.
+    number : int
+        From 1 on, or from the end from -1 on.
+    running : bool
+        Whether frames begin where their partition does, and are more than what is in a segment. No
+        number from the end is known there but the last one.
+    held : ndarray of int64
+        If so, on record for each candidate: what was found, and how many rows there are up to it.
+    """
+    found = np.empty(low.size, np.int64)
+    widest = 0
+    for s in range(segments.shape[0]):
+        widest = max(widest, segments[s, STOP] - segments[s, START])
+    # How many rows come before each entry of a segment.
+    rows = np.empty(widest + 1, np.int64)
+    n = 0
+    for s in range(segments.shape[0]):
+        start, stop = segments[s, START], segments[s, STOP]
+        until = n + segments[s, LAST] - segments[s, FIRST]
+        if running:
+            previous = segments[s, PREVIOUS]
+            best = held[previous, 0] if previous >= 0 else np.int64(-1)
+            count = held[previous, 1] if previous >= 0 else np.int64(0)
+            for i in range(start, stop):
+                while n < until and high[n] <= i:
+                    found[n] = best
+                    n += 1
+                c = entries[i, 0]
+                if valid[c]:
+                    if number == -1 or count < number <= count + entries[i, 1]:
+                        best = c
+                    count += entries[i, 1]
+                held[c, 0], held[c, 1] = best, count
+            while n < until:
+                found[n] = best
+                n += 1
+            continue
+        rows[0] = 0
+        for i in range(start, stop):
+            rows[i + 1 - start] = rows[i - start] + (entries[i, 1] if valid[entries[i, 0]] else 0)
+        while n < until:
+            before, behind = rows[low[n] - start], rows[high[n] - start]
+            wanted = before + number if number > 0 else behind + number + 1
+            found[n] = -1
+            if before < wanted <= behind:
+                left, right = low[n], high[n] - 1
+                while left < right:
+                    middle = (left + right) // 2
+                    if rows[middle + 1 - start] < wanted:
+                        left = middle + 1
+                    else:
+                        right = middle
+                found[n] = entries[left, 0]
             n += 1
     return found
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import ranking, window_frames
 from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
+from pyspark_diff.kernels.candidates import expand
 from pyspark_diff.kernels.diff_vectors import check as check_vectors
 from pyspark_diff.kernels.results import Result, Sums
 from pyspark_diff.kernels.updates import Int64
@@ -140,6 +141,14 @@ class Frame:
             preceding=int(max([0, *before])), following=int(max([0, *behind])), to_end=to_end,
             to_start=to_start, expand=not (to_end and to_start), standing=self.running,
         )
+
+    @property
+    def whole_reach(self) -> Reach:
+        """The same for one of which nothing is on record, so that all of a partition is looked at
+        where it begins with it."""
+        if not self.running:
+            return self.reach
+        return replace(self.reach, to_end=True, to_start=True, standing=False)
 
 
 class Near(NamedTuple):
@@ -413,6 +422,97 @@ class Picked(Function):
                 self.frame.running and not there, kept,
             )
         return _taken(seen.column(self.column), seen.picked[same], None).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class Nth(Function):
+    """A column of the row of a number in the frame, or a default.
+
+    Parameters
+    ----------
+    column : str
+    number : int
+        From 1 on, or from the end from -1 on.
+    frame : Frame
+    valid : str or None
+        A column: the rows where it is null are passed over.
+    default : object
+    """
+
+    column: str
+    number: int
+    frame: Frame
+    valid: str | None = None
+    default: Any = None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return (self.frame,)
+
+    @property
+    def _running(self) -> bool:
+        return self.frame.running and self.number >= -1
+
+    @property
+    def reach(self) -> Reach:
+        return self.frame.reach if self._running else self.frame.whole_reach
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,) if self.valid is None else (self.column, self.valid)
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        valid = np.ones(len(rows), np.bool_)
+        if self.valid is not None:
+            valid = validity(column(self.valid))
+        return valid, np.zeros((len(rows) if self._running else 0, 2), np.int64)
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        low, high = seen.frames(self.frame)
+        valid, kept = held
+        found = window_frames.nth(
+            seen.entries, seen.segments, low, high, valid, self.number, self._running, kept
+        )
+        return _taken(seen.column(self.column), found, self.default).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class Listed(Function):
+    """The values of a column in the rows of the frame, those that are not null.
+
+    Parameters
+    ----------
+    column : str
+    frame : Frame
+    """
+
+    column: str
+    frame: Frame
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return (self.frame,)
+
+    @property
+    def reach(self) -> Reach:
+        return self.frame.whole_reach
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+        return validity(column(self.column))
+
+    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+        low, high = seen.frames(self.frame)
+        frame, entry = expand(low, high - low)
+        candidate = seen.entries[entry, 0]
+        times = np.where(held[candidate], seen.entries[entry, 1], 0)
+        ends = np.concatenate(([0], np.cumsum(times)))
+        first = np.searchsorted(frame, np.arange(low.size + 1))
+        values = seen.column(self.column).take(pa.array(np.repeat(candidate, times)))
+        return pa.LargeListArray.from_arrays(pa.array(ends[first]), values).cast(self.kind)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the same whether the column was written in Python, on classic or on Connect, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from pyspark.sql import Column
@@ -47,6 +47,16 @@ class WindowCall:
     partition: tuple[Column, ...]
     order: tuple[tuple[Column, bool, bool], ...]
     frame: tuple[bool, Column | None, Column | None] | None
+
+    def mapped(self, change: Callable[[Column], Column]) -> WindowCall:
+        """The same of other expressions."""
+        return replace(
+            self,
+            arguments=tuple(map(change, self.arguments)),
+            filter=None if self.filter is None else change(self.filter),
+            partition=tuple(map(change, self.partition)),
+            order=tuple((change(one), down, last) for one, down, last in self.order),
+        )
 
 
 def may_have_windows(column: object) -> bool:
