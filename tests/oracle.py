@@ -626,8 +626,10 @@ def _holds(
     two = right[theirs.index(other)]
     if one is None or two is None:
         return False
-    if what in ("near", "around"):
-        return abs(one - two) <= (1 if what == "near" else abs(one))
+    if what in ("near", "around", "apart"):
+        return abs(one - two) <= (abs(one) if what == "around" else 1)
+    if what == "overlap":
+        return one <= two + 1 and two <= one + abs(one)
     return rank(one) < rank(two) if what == "less" else one != two
 
 

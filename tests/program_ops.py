@@ -182,6 +182,9 @@ def _join_on(
             "near": lambda: col(b, "r").between(col(a, "l") - 1, 1 + col(a, "l")),
             "around": lambda: (col(a, "l") - F.abs(col(a, "l")) <= col(b, "r"))
             & (col(b, "r") <= col(a, "l") + F.abs(col(a, "l"))),
+            "apart": lambda: F.abs(col(b, "r") - col(a, "l")) <= 1,
+            "overlap": lambda: (col(a, "l") <= col(b, "r") + 1)
+            & (col(b, "r") <= col(a, "l") + F.abs(col(a, "l"))),
             "differ": lambda: col(b, "r") != col(a, "l"),
             "not null": lambda: col(a, "l").isNotNull(),
         }[what]())
@@ -292,7 +295,8 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         a, b = draw(st.sampled_from(pairs[other]))
         kinds = dict(there)[a], dict(columns[other])[b]
         what = ["less", "differ"]
-        what += ["near", "around"] * 2 if kinds[0] == "int" else []  # no sum is too large
+        what += ["near", "around", "apart"] * 2 if kinds[0] == "int" else []  # no sum is too large
+        what += ["overlap"] * 3 if kinds == ("int", "int") else []
         residual = (draw(st.sampled_from(what)), a, b)
         # What is compared can be found without an equality, unless it is a list.
         if residual[0] != "differ" and "array" not in kinds[0] and draw(st.booleans()):

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
@@ -19,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from test_law import examples
 from test_ranges import blocks
 
 from pyspark_diff import AssertionFailedError, Dataflow, DiffFrame, SchemaError
-from pyspark_diff.expressions.conditions import parse_condition
+from pyspark_diff.expressions.conditions import _within_64_bits, parse_condition
 from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.operators.blocks import OfInterval, OfValue
 
@@ -195,6 +197,168 @@ def test_interval(spark, kind, data, how, keyed, runner, buckets):
             assert found == expected
 
 
+FLOATS = [-1.5, 0.0, -0.0, 0.1, 0.3, 1.0, 2.5, 1e16, 1e16 + 2, math.nan, math.inf, -math.inf]
+CENTS = [None, *(Decimal(n).scaleb(-2) for n in (-500, -99, 0, 1, 25, 499, 501))]
+EDGES = [None, -2**63, -2**63 + 2, -1, 0, 3, 2**63 - 3, 2**63 - 1]
+
+
+#: Bands and overlaps: a type, values of it, and what a condition on (x, z) of the left side and
+#: (y, w) of the right side is in Python, where none of them is null.
+APART = {
+    "abs(x - y) <= 2": ("int", range(-4, 9), lambda x, y, z, w: abs(x - y) <= 2),
+    "3 > abs(y - x)": ("bigint", EDGES[1:], lambda x, y, z, w: abs(x - y) < 3),
+    "x - y between -3 and 1": ("bigint", EDGES[1:], lambda x, y, z, w: -3 <= x - y <= 1),
+    "y - x between -3 and 1": ("smallint", range(-4, 9), lambda x, y, z, w: -3 <= y - x <= 1),
+    "y - x <= -3": ("int", range(-4, 9), lambda x, y, z, w: y - x <= -3),
+    "x - y > w": ("tinyint", range(-4, 9), lambda x, y, z, w: x - y > w),
+    "abs(y - x) < z": ("int", range(-4, 9), lambda x, y, z, w: abs(x - y) < z),
+    "abs(x - y) <= w": ("bigint", range(-4, 9), lambda x, y, z, w: abs(x - y) <= w),
+    "x - y between -3 and w": ("bigint", range(-4, 9), lambda x, y, z, w: -3 <= x - y <= w),
+    "abs(x - y) <= 1.5BD": ("bigint", EDGES[1:], lambda x, y, z, w: abs(x - y) <= 1.5),
+    "x - y between -1.5D and 2D": ("int", range(-4, 9), lambda x, y, z, w: -1.5 <= x - y <= 2),
+    "abs(x - y) <= 0.2D": ("double", FLOATS, lambda x, y, z, w: abs(x - y) <= 0.2),
+    "x - y between -0.2D and 2": ("double", FLOATS, lambda x, y, z, w: -0.2 <= x - y <= 2),
+    "abs(x - y) <= 0.25BD": ("decimal(7,2)", CENTS[1:], lambda x, y, z, w: abs(x - y) <= 0.25),
+    "x <= w and y <= z": ("int", range(-4, 9), lambda x, y, z, w: x <= w and y <= z),
+    "w > x and z > y": (
+        "double", FLOATS, lambda x, y, z, w: order(w) > order(x) and order(z) > order(y)),
+    "x < w and y <= z": ("string", ["", "a", "ab", "b"], lambda x, y, z, w: x < w and y <= z),
+    "z >= y and w >= x and abs(x - y) < 9": (
+        "bigint", range(-9, 9), lambda x, y, z, w: z >= y and w >= x and abs(x - y) < 9),
+}
+
+
+@in_sql_text
+@pytest.mark.parametrize("condition", APART)
+@examples(1)
+@given(data=st.data(), how=st.sampled_from(HOWS),
+       runner=st.sampled_from(["local"] * 9 + ["spark"]), buckets=st.integers(1, 3))
+def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
+    kind, values, holds = APART[condition]
+    used = [re.search(rf"\b{name}\b", condition) for name in "xyzw"]
+
+    def match(one, other):
+        there = (one[1], other[1], one[2], other[2])
+        if None in [value for value, known in zip(there, used) if known]:
+            return False
+        return holds(*(0 if value is None else value for value in there))
+
+    row = st.tuples(
+        st.integers(0, 1), *[st.sampled_from([None, *values]) for _ in range(2)]
+    )
+    with Dataflow(spark, runner=runner, buckets=buckets) as flow:
+        a, a_in = flow.input("a", f"n int, x {kind}, z {kind}")
+        b, b_in = flow.input("b", f"m int, y {kind}, w {kind}")
+        kept = a.join(b, F.expr(condition), how).keep()
+        left, right = [], []
+        for time in range(3):
+            for session, there in ((a_in, left), (b_in, right)):
+                came = data.draw(st.lists(row, max_size=6))
+                gone = there[:data.draw(st.integers(0, 3))]
+                session.insert(came)
+                session.remove(gone)
+                there[:] = [*there[len(gone):], *came]
+            flow.advance_to(time + 1)
+            found = Counter(shown(row) for row in map(tuple, kept.at().collect()))
+            expected = []
+            for one in left:
+                some = [other for other in right if match(one, other)]
+                if how in ("left_semi", "left_anti"):
+                    expected += [one] if bool(some) == (how == "left_semi") else []
+                else:
+                    expected += [(*one, *other) for other in some]
+                    expected += [(*one, None, None, None)] * (
+                        not some and how in ("left", "full")
+                    )
+            if how in ("right", "full"):
+                expected += [
+                    (None, None, None, *other) for other in right
+                    if not any(match(one, other) for one in left)
+                ]
+            assert found == Counter(map(shown, expected))
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_sums_within_64_bits(spark, adds):
+    """What has no room is the last number before it, whatever is added."""
+    least, most = -2**63, 2**63 - 1
+    ends = [least, least + 1, -5, 0, 4, most - 1, most]
+    rows = [(value, limit) for value in ends for limit in ends]
+    frame = static(spark.createDataFrame(rows, "value long, by long"))
+    both = _within_64_bits(F.col("value"), F.col("by"), adds, None)
+
+    def clipped(value, limit):
+        return min(max(value + (limit if adds else -limit), least), most)
+
+    found = frame.select("value", "by", both.alias("sum")).at(0).collect()
+    assert {tuple(row) for row in found} == {(*row, clipped(*row)) for row in rows}
+    for limit in (-5, 0, 4, 2**61):
+        one = _within_64_bits(F.col("value"), F.lit(limit).cast("long"), adds, limit)
+        sums = frame.select("value", one.alias("sum")).at(0).collect()
+        assert {tuple(row) for row in sums} == {(value, clipped(value, limit)) for value in ends}
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_what_may_wrap_around_is_no_band(spark, ansi):
+    """Without ANSI the difference of the least and the greatest number is -1."""
+    a = spark.createDataFrame([(2**31 - 1,)], "x int")
+    b = spark.createDataFrame([(-2**31,), (2**31 - 3,)], "y int")
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        near = F.abs(F.col("x") - F.col("y")) <= 5
+        left, right = static(a), static(b)
+        if ansi == "true":
+            assert left.join(right, near).at(0).collect() == [(2**31 - 1, 2**31 - 3)]
+            return
+        with pytest.raises(SchemaError, match="nothing to find matches by"):
+            left.join(right, near)
+        keyed = (F.col("x") > 0).eqNullSafe(F.col("y") < 2**31 - 1) & near
+        assert sorted(left.join(right, keyed).at(0).collect()) == sorted(a.join(b, keyed).collect())
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+@in_sql_text
+@pytest.mark.parametrize("condition", [
+    "x - y >= -1", "abs(x - y) > 2", "x - y <= 2", "x - y <= x", "abs(x - y) <= x",
+    "abs(x - y) <= double('NaN')", "abs(x - y) <= double('Infinity')", "abs(x - y) <= null",
+])
+def test_one_end_of_doubles_is_none(spark, condition):
+    """A NaN is more than any number, whatever it is taken from."""
+    sides = (static(spark.createDataFrame([], f"{name} double")) for name in "xy")
+    left, right = sides
+    with pytest.raises(SchemaError, match="nothing to find matches by"):
+        left.join(right, F.expr(condition))
+
+
+def static(frame):
+    return DiffFrame(frame.select("*", F.lit(0).alias("time"), F.lit(1).alias("diff")))
+
+
+@in_sql_text
+def test_overlaps_and_bands_meet_few_pairs(spark):
+    """Of twenty thousand short intervals on each side each meets its neighbours only."""
+    for on, pairs in (
+        (F.expr("lo <= high and low <= hi"), 3 * 20_000 - 2),
+        (F.expr("abs(lo - low) <= 10"), 3 * 20_000 - 2),
+    ):
+        with Dataflow(spark, runner="local", buckets=1) as flow:
+            a, a_in = flow.input("a", "lo long, hi long")
+            b, b_in = flow.input("b", "low long, high long")
+            kept = a.join(b, on).agg(F.count("*").alias("n")).keep()
+            begin = np.arange(20_000) * 10
+            a_in.insert(pa.table({"lo": begin, "hi": begin + 10}))
+            b_in.insert(pa.table({"low": begin, "high": begin + 10}))
+            flow.advance_to(1)
+            assert kept.at().collect()[0].n == pairs
+            assert flow.last_report.rows_out < 10**6
+            a_in.remove([(50, 60)])
+            flow.advance_to(2)
+            assert kept.at().collect()[0].n == pairs - 3
+            assert flow.last_report.rows_read < 1000
+
+
 #: Conditions, and whether the length of the interval is told by them; None where there is none.
 BOUNDED = {
     "y between x - 5 and x + 5": 10,
@@ -212,6 +376,15 @@ BOUNDED = {
     "y between x - z and x + z": None,
     "y between x and 2 * x": None,
     "y between x and v": None,
+    "abs(x - y) <= 5": 10,
+    "5 > abs(y - x)": 10,
+    "x - y between -5 and 3": 8,
+    "y - x < 5 and x - y < 2": 7,
+    "abs(p - q) <= 0.5BD": 100,
+    "abs(datediff(d, e)) <= 3": 6,
+    "d - e between interval -1 day and interval 3 days": 4,
+    "abs(t - u) <= interval 5 minutes": 600 * 10**6,
+    "abs(x - y) <= z": None,
     "x < y": None,
     "s < r": None,
 }

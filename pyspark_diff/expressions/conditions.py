@@ -14,7 +14,7 @@ from operator import and_
 from typing import Callable, Collection, Iterator, NamedTuple, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -58,6 +58,20 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """An interval of each side, which have to overlap, all ends being of one type.
+
+    Parameters
+    ----------
+    left, right : tuple of (Column, Column)
+        Where each begins and ends.
+    """
+
+    left: tuple[Column, Column]
+    right: tuple[Column, Column]
+
+
+@dataclass(frozen=True)
 class Condition:
     """A join condition, taken apart.
 
@@ -71,6 +85,8 @@ class Condition:
         What else has to be true, over both frames.
     interval : Interval, optional
         Where a value of one side has to lie, as some of the residual says.
+    overlap : Overlap, optional
+        What has to overlap, as some of the residual says; None where an interval has both ends.
     """
 
     left: tuple[Column, ...]
@@ -78,6 +94,7 @@ class Condition:
     null_safe: tuple[bool, ...]
     residual: tuple[Column, ...]
     interval: Interval | None = None
+    overlap: Overlap | None = None
 
     def unmixed(self) -> "Condition":
         """The same with equalities of one kind: null-safe ones beside others are of structs.
@@ -147,12 +164,16 @@ def parse_condition(
         residual.append(conjunct)
         if pair is not None:
             unequal.append(pair)
+    unequal += _bands(left, right, residual)
+    interval = _interval(left, right, unequal)
+    whole = interval is not None and interval.lower is not None and interval.upper is not None
     return Condition(
         tuple(pair.left for pair in pairs),
         tuple(pair.right for pair in pairs),
         tuple(pair.name == "<=>" for pair in pairs),
         tuple(residual),
-        _interval(left, right, unequal),
+        interval,
+        None if whole else _overlap(unequal),
     )
 
 
@@ -295,6 +316,205 @@ def _interval(left: DataFrame, right: DataFrame, unequal: list[_Compared]) -> In
             upper[0][0] if upper else None, lengths.get(like),
         )
     return None
+
+
+def _overlap(unequal: list[_Compared]) -> Overlap | None:
+    """Two comparisons that say that one interval begins before the other one ends."""
+    known = [one for one in unequal if _has_blocks(one.kind)]
+    for first in known:
+        for second in known:
+            if first.name in ("<", "<=") and second.name in (">", ">=") and (
+                first.kind == second.kind
+            ):
+                return Overlap((first.left, second.left), (second.right, first.right))
+    return None
+
+
+class _Difference(NamedTuple):
+    """By how much a value of the left side is more than one of the right side, or less.
+
+    Whole numbers are of 64 bits; ``large`` if they may need all of these.
+    """
+
+    left: Column
+    right: Column
+    less: bool
+    kind: T.DataType
+    large: bool
+
+
+def _bands(left: DataFrame, right: DataFrame, conjuncts: list[Column]) -> list[_Compared]:
+    """What conditions on differences of both sides say, as comparisons::
+
+        l - r <= c  ⟹  l <= r + c        abs(l - r) <= c  ⟹  r - c <= l <= r + c
+    """
+    found: list[_Compared] = []
+    #: Of doubles only both ends say something, as a NaN is larger than any number.
+    ends: dict[tuple[str, str], list[tuple[bool, _Compared]]] = {}
+    for conjunct in conjuncts:
+        call = call_of(conjunct)
+        if call is None or call.name not in ("<", "<=", ">", ">="):
+            continue
+        a, b = call.arguments
+        for value, limit, upper in ((a, b, "<" in call.name), (b, a, ">" in call.name)):
+            inner = call_of(value)
+            absolute = inner is not None and inner.name == "abs" and upper
+            if inner is not None and absolute:
+                (value,) = inner.arguments
+            difference = _difference(left, right, value)
+            if difference is None:
+                continue
+            # Whether l is at most the limit beyond r, and whether that is r + limit.
+            ways = [(upper != difference.less, not difference.less)]
+            for above, plus in [(True, True), (False, False)] if absolute else ways:
+                compared = _apart(left, right, difference, limit, above, plus)
+                if compared is not None and isinstance(difference.kind, _FLOATS):
+                    like = identity(difference.left), identity(difference.right)
+                    ends.setdefault(like, []).append((above, compared))
+                elif compared is not None:
+                    found.append(compared)
+    for several in ends.values():
+        if len({above for above, _ in several}) == 2:
+            found += [compared for _, compared in several]
+    return found
+
+
+#: Of a decimal: what may have more is rounded.
+_MOST_DIGITS = 38
+_FLOATS = (T.FloatType, T.DoubleType)
+#: What is added to a limit of doubles, in proportion: more than all that is lost by rounding.
+_ROUNDED = 1e-6
+#: Less than that is a limit of doubles, so that it stays a number; and one of whole numbers.
+_HUGE, _SMALL = 1e300, 2.0**62
+
+
+def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference | None:
+    """An expression as a difference of both sides; None if it is none, or may wrap around."""
+    call = call_of(value)
+    if call is None or call.name not in ("-", "datediff", "date_diff") or len(call.arguments) != 2:
+        return None
+    lefts, rights = names_there(left), names_there(right)
+    (a, b), less = call.arguments, False
+    if _type_in(left, a, rights - lefts) is None:
+        a, b, less = b, a, True
+    types = _type_in(left, a, rights - lefts), _type_in(right, b, lefts - rights)
+    constant = _type_in(right, a, lefts - rights) or _type_in(left, b, rights - lefts)
+    kind = _type_in(left.join(right), value)
+    if None in types or constant is not None or kind is None:
+        return None
+    wide: str | None = None
+    if call.name != "-":
+        day = F.lit("1970-01-01").cast("date")
+        a, b, wide = F.datediff(a, day), F.datediff(b, day), "bigint"
+    elif isinstance(kind, T.IntegralType):
+        # Else what has no room in the type is another number.
+        ansi = str(left.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+        if not ansi or not all(isinstance(one, T.IntegralType) for one in types):
+            return None
+        wide = "bigint"
+    elif isinstance(kind, T.DecimalType):
+        if kind.precision == _MOST_DIGITS:
+            return None
+    elif isinstance(kind, T.DayTimeIntervalType) and types[0] == types[1]:
+        # What is between timestamps is what clocks show.
+        wide = "timestamp_ntz" if types[0] == T.TimestampType() else None
+    elif isinstance(kind, _FLOATS):
+        wide = "double"
+    else:
+        return None
+    if wide is not None:
+        a, b = a.cast(wide), b.cast(wide)
+    return _Difference(a, b, less, kind, call.name == "-" and T.LongType() in types)
+
+
+def _apart(
+    left: DataFrame, right: DataFrame, found: _Difference, limit: Column, above: bool, plus: bool
+) -> _Compared | None:
+    """That the left value is at most, or at least, a limit beyond the right one, or before it."""
+    lefts, rights = names_there(left), names_there(right)
+    of_right = _type_in(right, limit, lefts - rights)
+    kind = of_right or _type_in(left, limit, rights - lefts)
+    a, b = found.left, found.right
+    if isinstance(found.kind, T.DayTimeIntervalType):
+        if not isinstance(kind, T.DayTimeIntervalType):
+            return None
+    elif isinstance(found.kind, T.DecimalType):
+        if not isinstance(kind, (T.IntegralType, T.DecimalType)):
+            return None
+    elif isinstance(found.kind, _FLOATS):
+        number = _number(left.sparkSession, limit, lefts | rights)
+        if number is None:
+            return None
+        more = _ROUNDED * abs(number)
+        limit = F.lit(number + (more if above == plus else -more))
+    else:
+        known: int | None = None
+        large = found.large or kind != T.IntegerType()
+        if large:
+            number = _number(left.sparkSession, limit, lefts | rights)
+            if number is None and not isinstance(kind, T.IntegralType):
+                return None
+            if number is not None and abs(number) >= _SMALL:
+                return None
+            if number is not None:
+                # With more than what a whole number loses as a double, or is more than a part.
+                more = 0 if number == int(number) else 1
+                known = int(number) + (1 if above == plus else -1) * (
+                    more + (abs(int(number)) >> 50)
+                )
+                limit = F.lit(known)
+        limit = limit.cast("bigint")
+        value, adds = (a, not plus) if of_right is None else (b, plus)
+        moved = value + limit if adds else value - limit
+        end = _within_64_bits(value, limit, adds, known) if large else moved
+        ends, given = ((end, b), (moved, b)) if of_right is None else ((a, end), (a, moved))
+        return _Compared("<=" if above else ">=", *ends, given, T.LongType())
+    if of_right is not None:
+        b = b + limit if plus else b - limit
+    else:
+        a = a - limit if plus else a + limit
+    kinds = _type_in(left, a), _type_in(right, b)
+    if any(isinstance(one, T.DecimalType) and one.precision == _MOST_DIGITS for one in kinds) or (
+        isinstance(found.kind, T.DayTimeIntervalType) and kinds[0] != kinds[1]
+    ):
+        return None
+    return _pair(left, right, a <= b if above else a >= b)
+
+
+def _within_64_bits(value: Column, limit: Column, adds: bool, known: int | None) -> Column:
+    """The sum of two numbers of 64 bits, or their difference, or the last number before it.
+
+    Parameters
+    ----------
+    value, limit : Column
+    adds : bool
+    known : int or None
+        The limit, if it is a constant: nothing may be computed of one that has no room.
+    """
+    least, most = -2**63, 2**63 - 1
+    moved = value + limit if adds else value - limit
+    if known is not None:
+        by = known if adds else -known
+        beyond = value > F.lit(most - by) if by > 0 else value < F.lit(least - by)
+        return F.when(beyond, F.lit(most if by > 0 else least)).otherwise(moved) if by else value
+    up, down = (limit > 0, limit < 0) if adds else (limit < 0, limit > 0)
+    room, depth = (
+        F.lit(end) - limit if adds else F.lit(end) + limit for end in (most, least)
+    )
+    return F.when(up & (value > room), F.lit(most)).when(
+        down & (value < depth), F.lit(least)
+    ).otherwise(moved)
+
+
+def _number(spark: SparkSession, limit: Column, there: set[str]) -> float | None:
+    """The number that a constant is, beside some columns; None if it is none, or none that can be
+    added to others."""
+    nothing = spark.sql("SELECT 1 AS `none`")
+    kind = _type_in(nothing, limit, there)
+    if not isinstance(kind, T.NumericType):
+        return None
+    value = nothing.select(limit.cast("double")).collect()[0][0]
+    return value if value is not None and abs(value) < _HUGE else None
 
 
 def _length(frame: DataFrame, low: Column, high: Column, kind: T.DataType) -> int | float | None:

@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.conditions import Condition, Interval, parse_condition
+from pyspark_diff.expressions.conditions import Condition, Interval, Overlap, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.collection import Collection, Given, none_of, told_by_handles, two_of
@@ -268,8 +268,11 @@ class JoinPlan:
         self.using = ([], [])
         self.residual: tuple[Column, ...] = ()
         self.null_safe = False
-        #: Where matches are found by ranges: what is surely larger or smaller, and what is near.
+        #: Where matches are found in two ways, of which each match is found in one: what is surely
+        #: larger or smaller, and what is near; or which of two intervals begins first.
         self.ways: list[tuple[Node, Node]] = []
+        #: What is true of what is found in each way, if that has to be asked.
+        self.asked: list[Column] = []
         if all(named):
             self._by_names(listed)
         else:
@@ -316,8 +319,9 @@ class JoinPlan:
         if not self.keys[0]:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
-                "right side, and no comparison of numbers, texts, dates or timestamps of both, so "
-                "there is nothing to find matches by; for all pairs with a small collection use "
+                "right side, and no comparison or band of numbers, texts, dates or timestamps of "
+                "both, so there is nothing to find matches by; for all pairs with a small "
+                "collection use "
                 'crossJoin(other.hint("broadcast")) and where(condition)'
             )
         self.null_safe = any(condition.null_safe)
@@ -330,9 +334,32 @@ class JoinPlan:
         theirs, their_key = with_keys(right, condition.right)
         self.nodes, self.keys = (ours, theirs), (our_key, their_key)
         interval = condition.interval
-        if interval is not None and (interval.length is not None or not our_key):
+        if condition.overlap is not None and not our_key:
+            self._find_overlapping((left, right), condition.overlap)
+        elif interval is not None and (interval.length is not None or not our_key):
             self._find_within((left, right), interval)
         return condition
+
+    def _find_overlapping(
+        self, sides: tuple[Collection, Collection], overlap: Overlap
+    ) -> None:
+        """Have matches found by the blocks of two intervals: either the one of the right side
+        begins in the one of the left side, or that one begins later, in that of the right side."""
+        nodes, ends = list(self.nodes), []
+        for number, (side, wanted) in enumerate(zip(sides, (overlap.left, overlap.right))):
+            whole = replace(side, node=nodes[number])
+            nodes[number], names = with_keys(whole, wanted)
+            ends.append(names)
+        block = unused("block", [name for node in nodes for name in node.schema.names])
+        self.keys = [block], [block]
+        for at in (1, 0):
+            pair = list(nodes)
+            pair[at] = with_block(nodes[at], OfValue(block, None, ends[at][0]))
+            pair[1 - at] = with_block(nodes[1 - at], OfInterval(block, None, *ends[1 - at]))
+            self.ways.append((pair[0], pair[1]))
+        self.nodes = self.ways[0]
+        (ours, _), (theirs, _) = overlap.left, overlap.right
+        self.asked = [theirs >= ours, ours > theirs]
 
     def _find_within(self, sides: tuple[Collection, Collection], interval: Interval) -> None:
         """Have matches found by the blocks of an interval too."""
@@ -400,6 +427,9 @@ class JoinPlan:
 
     def _inner(self, resolver: Resolver) -> Node:
         ways = [self._joined(resolver, nodes) for nodes in self.ways or [self.nodes]]
+        for number, condition in enumerate(self.asked):
+            found = self.sides[0].derived(ways[number], resolver=resolver)
+            ways[number] = filtered(found, condition).node
         pairs = ways[0] if len(ways) == 1 else Concat(ways)
         if self.residual:
             matches = self.sides[0].derived(pairs, resolver=resolver)

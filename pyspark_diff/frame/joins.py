@@ -77,11 +77,14 @@ class JoinMethods(Frame):
         other side has a match, however many.
 
         What a condition finds pairs by: its equalities; and with them, or without, a value of one
-        side that lies between two expressions of the other which differ by constants. Then the
-        pairs that are looked at are about twice those that are given, however many records have
-        the same key. Without equalities also a value between any two expressions, at about ten rows
-        for each record, and a single comparison, at up to 250 for each record of the right side (or
-        of the left one, if that has the hint ``broadcast``).
+        side that lies between two expressions of the other which differ by constants, also told as
+        a band, ``F.abs(F.col("x") - F.col("y")) <= 5``. Then the pairs that are looked at are about
+        twice those that are given, however many records have the same key. Without equalities also
+        a value between any two expressions, at about ten rows for each record; intervals of both
+        sides that overlap, ``(F.col("lo") <= F.col("high")) & (F.col("low") <= F.col("hi"))``, at
+        some thirty; and a single comparison, at up to 250 for each record of the right side (or of
+        the left one, if that has the hint ``broadcast``). In a band of whole numbers those that are
+        further apart than their type has room for are no match, and no error.
 
         Examples
         --------
