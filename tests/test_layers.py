@@ -37,7 +37,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "spark": frozenset(
         "bridge calls causes delta delta_files expression_parts frames jobs jvm mentions "
         "parquet_plan replaced schema sent session stored_schema tables taken task_jobs values "
-        "version window_calls".split()
+        "version window_calls window_text".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "

@@ -66,8 +66,8 @@ def check_row_wise(frame: DataFrame, what: str) -> None:
         instead = "use the operators of DiffFrame for that (count, distinct, threshold, ...)"
         if others == ["Window"]:
             instead = (
-                "give windows to select or withColumn, over Spark Connect not as texts but as "
-                "columns: F.row_number().over(...)"
+                "give windows to select or withColumn; over Spark Connect as columns, "
+                "F.row_number().over(...), where this is not understood as text"
             )
         raise SchemaError(
             f"{what} may only look at one row at a time, but its plan has "

@@ -7,6 +7,7 @@ the same whether the column was written in Python, on classic or on Connect, or 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -15,6 +16,8 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.spark.jvm import column_of, columns_of, expression_of, items_of, kind_of
 from pyspark_diff.spark.replaced import replaced
+from pyspark_diff.spark.window_text import WindowText
+from pyspark_diff.spark.window_text import with_windows_replaced as of_text
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def windows_replaced(
     ----------
     column : Column
     replacement : callable
-        What stands in the place of a window, which is given as a column too.
+        What stands in the place of a window, which is given as a column too: a column by its name.
 
     Examples
     --------
@@ -91,11 +94,20 @@ def windows_replaced(
             return None
         return expression_of(replacement(_classic_call(node, make), column_of(node, make)))
 
+    def by_name(call: WindowText, whole: str) -> str:
+        found: Any = replacement(_call_of_text(call), F.expr(whole))
+        name: str = found._expr._unparsed_identifier
+        return name
+
     def connect(node: Any) -> Any:
         # The classes themselves cannot be imported where Connect is not installed.
+        if type(node).__name__ == "SQLExpression":
+            text = of_text(node._expr, by_name)
+            found: Any = F.expr(text)
+            return None if text == node._expr else found._expr
         if type(node).__name__ != "WindowExpression":
             return None
-        found: Any = replacement(_connect_call(node, make), make(node))
+        found = replacement(_connect_call(node, make), make(node))
         return found._expr
 
     return replaced(column, classic, connect)
@@ -163,3 +175,33 @@ def _connect_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
         name, tuple(map(make, arguments)), distinct, False, None,
         tuple(map(make, spec._partitionSpec)), tuple(order), frame,
     )
+
+
+#: What is a column's name in SQL text, and no constant or function.
+_NAMES = re.compile(
+    r"(?!(?:true|false|null|current_\w+)$)[a-z_]\w*(?:\.[a-z_]\w*)*$", re.IGNORECASE
+)
+_QUOTED_NAMES = re.compile(r"`(?:[^`]|``)*`$")
+
+
+def _call_of_text(call: WindowText) -> WindowCall:
+    arguments = call.arguments
+    if call.name == "count" and not call.distinct and len(arguments) == 1:
+        # A number, or a star, is of all rows.
+        arguments = () if re.fullmatch(r"\*|\d+", arguments[0]) else arguments
+    frame = None
+    if call.frame is not None:
+        rows, *limits = call.frame
+        low, high = (None if limit is None else F.expr(limit) for limit in limits)
+        frame = (rows, low, high)
+    return WindowCall(
+        call.name, tuple(map(_of_text, arguments)), call.distinct, call.nulls_ignored,
+        None if call.filter is None else F.expr(call.filter),
+        tuple(map(_of_text, call.partition)),
+        tuple((_of_text(one), down, last) for one, down, last in call.order), frame,
+    )
+
+
+def _of_text(part: str) -> Column:
+    plain = _NAMES.match(part) or _QUOTED_NAMES.match(part)
+    return F.col(part) if plain else F.expr(part)
