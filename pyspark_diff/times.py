@@ -176,17 +176,32 @@ class Antichain:
     def bound(self) -> int | None:
         """The one time of a frontier of totally ordered times; None when complete.
 
-        For what takes integers: kernels and runners, and a user's time column.
+        For what takes integers: kernels and runners, and a user's time column. Of tuples it is the
+        least of their first fields: what is beyond the frontier is not before it in that field.
 
         Examples
         --------
-        >>> Antichain([5, 3]).bound, Antichain().bound
-        (3, None)
+        >>> Antichain([5, 3]).bound, Antichain([(2, 0), (0, 2)]).bound, Antichain().bound
+        (3, 0, None)
         """
         if not self.elements:
             return None
-        (least,) = self.elements
-        return cast(int, least)
+        least = self.elements[0]  # they are in lexicographic order
+        return least if isinstance(least, int) else least[0]
+
+    @property
+    def end(self) -> int | None:
+        """Before which all times lie that are not beyond the frontier; None where nothing is so.
+
+        Of tuples nothing is: a time may be late in its first field, and early in another one.
+
+        Examples
+        --------
+        >>> Antichain([5]).end, Antichain([(2, 0), (0, 2)]).end, Antichain().end
+        (5, None, None)
+        """
+        least = self.elements[0] if self.elements else None
+        return least if isinstance(least, int) else None
 
     def less_equal(self, t: Time) -> bool:
         """Whether `t` is beyond this frontier: some element is at most `t`."""

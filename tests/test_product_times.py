@@ -6,10 +6,14 @@ field, through every operator.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import warnings
 from collections import Counter
 from itertools import product
 
 import pytest
+from crashes import At, operations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import evaluate, normal, total
@@ -19,16 +23,23 @@ from pyspark.sql import functions as F
 from test_iterate import looping
 
 from pyspark_diff import (
+    AssertionFailedError,
     Dataflow,
     DiffFrame,
+    DiffOverflowError,
     InvalidTimeError,
     Loop,
     NegativeMultiplicityError,
     NotReadableError,
     SchemaError,
+    SinkError,
+    StaleWarning,
+    StateReader,
     TimeRegressionError,
     graphs,
 )
+from pyspark_diff.sinks import foreach, snapshot
+from pyspark_diff.times import Antichain, meet_all
 
 EXAMPLES = settings().max_examples
 SIDE = 3
@@ -126,21 +137,26 @@ def shown(seen):
     return lambda record, time, diff: seen.append((tuple(record), time, diff))
 
 
+def writing(written):
+    def write(changes, epoch):
+        written.extend((tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in changes.collect())
+
+    return write
+
+
 @st.composite
-def frontiers(draw, fields, first):
-    """A frontier of which that is the least first field, of one time or of several."""
-    rest = st.tuples(*[st.integers(0, 1)] * (fields - 1))
-    found = [(first, *draw(rest))]
-    if draw(st.booleans()):
-        found.append((first + 1, *[0] * (fields - 1)))
-    return found
+def frontiers(draw, before, fields):
+    """A frontier that another one precedes: a staircase of one to three steps."""
+    time = st.tuples(*[st.sampled_from([0, 0, 1, 1, 2, 3])] * fields)
+    points = draw(st.lists(st.tuples(st.sampled_from(list(before)), time), min_size=1, max_size=3))
+    return [tuple(map(max, *pair)) for pair in points]
 
 
-def check_steps(spark, data, program, fields, **options):
+def check_steps(spark, data, program, fields, steps=3, **options):
     pending = data.draw(histories(program.inputs, fields))
     given_ = [[] for _ in pending]
-    kind = kind_of(fields)
-    with Dataflow(spark, time_type=kind, keep_history=data.draw(st.booleans()), **options) as flow:
+    history = data.draw(st.booleans())
+    with Dataflow(spark, time_type=kind_of(fields), keep_history=history, **options) as flow:
         sources = [
             flow.input(f"in{n}", ", ".join(f"`{name}` {k}" for name, k in columns))
             for n, columns in enumerate(program.inputs)
@@ -151,30 +167,63 @@ def check_steps(spark, data, program, fields, **options):
         for node in program.outputs:
             nodes[node].inspect(shown(seen[node]))
             kept[node] = nodes[node].keep()
-        first = 0
-        while first < SIDE:
-            first += data.draw(st.sampled_from([1, 1, 2]))
+        one, written = program.outputs[0], []
+        if data.draw(st.booleans()):
+            nodes[one].sink("written", foreach(writing(written)))
+        else:
+            written = None
+        for _ in range(data.draw(st.integers(1, steps))):
             for number, (_, session) in enumerate(sources):
-                now = [u for u in pending[number] if u[1][0] < first or data.draw(st.booleans())]
+                now = [u for u in pending[number] if data.draw(st.booleans())]
                 pending[number] = [u for u in pending[number] if u not in now]
                 # What does not come in time does not come.
                 now = [u for u in now if session._frontier.less_equal(u[1])]
                 session.update([(*record, time, diff) for record, time, diff in now])
                 given_[number] += now
-            flow.advance_to(data.draw(frontiers(fields, first)))
-            times = [t for t in product(range(SIDE), repeat=fields) if t[0] < first]
-            answers = {
-                t: evaluate(program, [accumulated(history, t) for history in given_])
-                for t in times
-            }
-            for node, time in product(program.outputs, times):
-                assert accumulated(seen[node], time) == answers[time][node], (node, time)
+                if data.draw(st.sampled_from([False, False, True])):
+                    session.advance_to(data.draw(frontiers(session._frontier, fields)))
+            least = meet_all(session._frontier for _, session in sources)
+            flow.advance_to(data.draw(frontiers(least, fields)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StaleWarning)
+                flow.step()
+            check_complete(flow, program, given_, kept, seen, fields)
+            if written is not None:
+                check_complete(flow, program, given_, kept, {one: written}, fields)
+                # What is written was complete, and comes once.
+                assert not any(kept[one].probe().less_equal(at) for _, at, _ in written)
+                keys = [(normal(record), at) for record, at, _ in written]
+                assert len(set(keys)) == len(keys)
         for node in program.outputs:
-            time = (first - 1, *data.draw(st.tuples(*[st.integers(0, SIDE)] * (fields - 1))))
-            now = [accumulated(history, time) for history in given_]
-            expected = evaluate(program, now)[node]
-            found = kept[node].at(time, allow_negative=True).collect()
-            assert Counter(normal(tuple(row)) for row in found) == +expected
+            check_read(data, program, given_, kept[node], node, fields)
+
+
+def check_complete(flow, program, given_, kept, seen, fields):
+    """What was shown adds up to the answer at all times that are complete."""
+    answers = {
+        t: evaluate(program, [accumulated(history, t) for history in given_])
+        for t in product(range(SIDE), repeat=fields)
+    }
+    for node in seen:
+        probe = kept[node].probe()
+        for time, answer in answers.items():
+            if not probe.less_equal(time):
+                assert accumulated(seen[node], time) == answer[node], (node, time)
+
+
+def check_read(data, program, given_, frame, node, fields):
+    """What is kept is the answer at a time at which it can be read, and else that is said."""
+    time = data.draw(st.tuples(*[st.integers(0, SIDE)] * fields))
+    now = [accumulated(history, time) for history in given_]
+    try:
+        found = frame.at(time, allow_negative=True).collect()
+    except NotReadableError as error:
+        assert frame.probe().less_equal(time) == ("not complete" in str(error)), time
+        assert not frame.probe().less_equal(time) or "not complete" in str(error)
+    else:
+        assert Counter(normal(tuple(row)) for row in found) == +evaluate(program, now)[node], time
+    rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
+    assert not any(frame.probe().less_equal(at) for _, at, _ in rows)
 
 
 @examples(4)
@@ -194,6 +243,74 @@ def test_random_programs_in_steps_in_spark(spark, data):
 @given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
 def test_random_loops_in_steps(spark, data, loops):
     check_steps(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+def check_stored(data, flow, program, given_, fields, history):
+    """What is kept in a store is the answer at all times at which it can be read."""
+    for node in program.outputs:
+        frame = flow[f"out{node}"]
+        check_read(data, program, given_, frame, node, fields)
+        rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
+        for time in product(range(SIDE), repeat=fields) if history else ():
+            if not frame.probe().less_equal(time):
+                now = [accumulated(history, time) for history in given_]
+                assert accumulated(rows, time) == evaluate(program, now)[node], (node, time)
+
+
+def check_store(spark, data, program, fields, root, history, **options):
+    """Applications that go on one after the other, and what a kill at any moment leaves."""
+    pending = data.draw(histories(program.inputs, fields))
+    given_ = [[] for _ in pending]
+    path, names = f"{root}/store", [f"in{n}" for n in range(len(pending))]
+
+    def write(flow):
+        frames = [
+            flow.input(name, ", ".join(f"`{column}` {k}" for column, k in columns))[0]
+            for name, columns in zip(names, program.inputs)
+        ]
+        nodes = build(program, frames)
+        for node in program.outputs:
+            nodes[node].keep(f"out{node}")
+
+    def opened(path):
+        return Dataflow.open(
+            path, write, spark=spark, time_type=kind_of(fields), keep_history=history, **options
+        )
+
+    flow = opened(path)
+    for step in range(3):
+        sessions = [flow.session(name) for name in names]
+        for number, session in enumerate(sessions):
+            now = [u for u in pending[number] if data.draw(st.booleans())]
+            pending[number] = [u for u in pending[number] if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            given_[number] += now
+        copy = f"{root}/copy{step}"
+        kill = At(lambda *_: shutil.copytree(path, copy), data.draw(st.integers(1, 30)))
+        least = meet_all(session._frontier for session in sessions)
+        with warnings.catch_warnings(), operations(path, kill):
+            warnings.simplefilter("ignore", StaleWarning)
+            flow.advance_to(data.draw(frontiers(least, fields)))
+        check_stored(data, flow, program, given_, fields, history)
+        if kill.struck:
+            with opened(copy) as other:
+                if other._state.graph is not None:
+                    check_stored(data, other, program, given_, fields, history)
+        if data.draw(st.booleans()):
+            before = flow["out%d" % program.outputs[0]].probe().frontier()
+            flow.close()
+            flow = opened(path)
+            assert flow["out%d" % program.outputs[0]].probe().frontier() == before
+    flow.close()
+
+
+@examples(1)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), history=st.booleans())
+def test_random_programs_in_stores(spark, data, fields, history):
+    program = data.draw(programs(most=3, whole=True))
+    with tempfile.TemporaryDirectory() as root:
+        check_store(spark, data, program, fields, root, history, runner="local", buckets=2)
 
 
 PAIR = "struct<i: int, j: int>"
@@ -223,15 +340,27 @@ def test_a_session_takes_what_is_beyond_its_frontier(spark):
             with pytest.raises(TimeRegressionError, match="cannot go back"):
                 session.advance_to(to)
         probe = kept.probe()
-        assert probe.less_than((1, 3)) and not probe.less_than((1, 0))
+        assert probe.less_than((1, 3)) and not probe.less_than((1, 2)) and probe.less_equal((1, 2))
+        flow.step()
+        assert probe.frontier().elements == ((1, 5), (3, 2))
+        assert repr(probe) == "Probe(at [(1, 5), (3, 2)])"
+        with pytest.raises(InvalidTimeError, match="none of which comes before all others"):
+            probe.time()
+        assert not probe.less_equal((2, 4)) and probe.less_equal((3, 2))
+        assert kept.at((2, 4)).collect() == [(7, 1)]
         flow.advance_to((4, 0))
         assert session._frontier.elements == ((4, 2),)
-        assert not probe.less_than((4, 0)) and probe.less_than((4, 1)) and probe.time() == (4, 0)
+        assert not probe.less_than((4, 2)) and probe.less_than((4, 3)) and probe.time() == (4, 2)
         assert repr(session) == "ProductSession('source', at [(4, 2)])"
+        assert repr(probe) == "Probe(at (4, 2))"
         assert sorted(kept.at((3, 2)).collect()) == [(7, 1), (8, 2)]
         assert sorted(flow["counted"].at((3, 5)).collect()) == [(7, 1), (8, 3)]
-        with pytest.raises(NotReadableError, match="time 4 is not complete"):
-            kept.at((4, 0))
+        with pytest.raises(NotReadableError, match=r"time \(4, 2\) is not complete"):
+            kept.at((4, 2))
+        with pytest.raises(NotReadableError, match=r"time \(2, 2\) was compacted away"):
+            kept.at((2, 2))
+        with pytest.raises(TimeRegressionError, match="a dataflow cannot go back to"):
+            flow.advance_to((4, 1))
         with session:
             pass
         flow.step()
@@ -258,14 +387,191 @@ def test_tables_that_do_not_change_in_a_dataflow(spark):
         frame, session = flow.input("source", "k int")
         names = flow.constant([(1, "one")], "k int, name string")
         named = frame.join(names, "k").keep()
-        session.update([(1, (0, 2), 1), (2, (0, 0), 1)])
-        flow.advance_to((1, 0))
-        assert named.at((0, 2)).collect() == [(1, "one")] and named.at((0, 1)).collect() == []
+        session.update([(1, (0, 2), 1), (2, (0, 0), 1), (1, (0, 4), 2)])
+        flow.advance_to((0, 0))
+        for to in [(0, 1), (0, 3), (1, 0), (2, 0)]:
+            # What was there from the beginning is so once, however often the second field goes on.
+            flow.advance_to(to)
+            for time, count in [((0, 1), 0), ((0, 2), 1), ((0, 3), 1), ((0, 4), 3)]:
+                if not named.probe().less_equal(time):
+                    assert named.at(time).collect() == [(1, "one")] * count
+
+
+def test_a_time_is_complete_that_is_before_each_of_the_frontier_in_a_field(spark):
+    with Dataflow(spark, time_type=PAIR, keep_history=True) as flow:
+        words, session = flow.input("words", "w string")
+        counts = words.count().keep()
+        session.update([("a", (5, 0), 1), ("a", (0, 1), 2), ("b", (9, 9), 1)])
+        flow.advance_to((0, 1))                                  # all of the second field before 1
+        assert counts.at((9, 0)).collect() == [("a", 1)]
+        with pytest.raises(NotReadableError, match=r"time \(0, 1\) is not complete.*\[\(0, 1\)\]"):
+            counts.at((0, 1))
+        with pytest.warns(StaleWarning, match=r"input 'words' at \(0, 1\) wait there"):
+            flow.step()
+        with pytest.raises(NotReadableError, match="no time is complete by its first field alone"):
+            counts.at()
+        flow.advance_to([(1, 1), (0, 3)])
+        assert counts.at((0, 2)).collect() == [("a", 2)]
+        # (5, 0) and (0, 1) are complete, and where they meet is not: it is left out.
+        assert {tuple(row) for row in counts.to_df().collect()} == {
+            ("a", 1, (5, 0), 1), ("a", 2, (0, 1), 1)
+        }
+        session.update([("a", (3, 1), -2)])
+        flow.advance_to((6, 4))
+        assert counts.at((5, 3)).collect() == [("a", 1)]
+        assert counts.at((2, 1)).collect() == [("a", 2)]
+        session.close()
+        flow.step()
+        assert sorted(counts.at().collect()) == [("a", 1), ("b", 1)] and counts.probe().done()
+
+
+def test_what_waits_is_given_part_by_part(spark):
+    with Dataflow(spark, time_type=PAIR, keep_history=True, runner="spark", buckets=2) as flow:
+        numbers, session = flow.input("numbers", "n int")
+        kept = numbers.distinct().keep()
+        rows = [(n, (n % 3, n // 3), 1) for n in range(9)]
+        session.update(spark.createDataFrame(rows, f"n int, time {PAIR}, diff long").repartition(2))
+        for frontier in [(0, 1)], [(0, 2), (1, 1)], [(3, 3)]:
+            flow.advance_to(frontier)
+            for time in product(range(3), repeat=2):
+                if not kept.probe().less_equal(time):
+                    expected = [n for n, at, _ in rows if at[0] <= time[0] and at[1] <= time[1]]
+                    assert sorted(row.n for row in kept.at(time).collect()) == expected
+        assert kept.probe().time() == (3, 3)
+
+
+def test_inputs_go_on_together(spark):
+    with Dataflow(spark, time_type=PAIR) as flow:
+        (a, a_in), (b, b_in) = (flow.input(name, "k int") for name in "ab")
+        joined, alone = a.join(b, "k").keep(), a.keep()
+        for session in (a_in, b_in):
+            session.update([(1, (0, 0), 1)])
+        a_in.advance_to((5, 5))
+        b_in.advance_to([(0, 3), (2, 0)])
+        flow.step()
+        assert joined.probe().frontier() == Antichain([(0, 3), (2, 0)])
+        assert alone.probe().frontier() == a.probe().frontier() == Antichain([(0, 3), (2, 0)])
+        for frame in joined, alone:
+            with pytest.raises(NotReadableError, match="by its first field alone"):
+                with pytest.warns(StaleWarning, match=r"'b' at \(0, 3\), \(2, 0\) holds it back"):
+                    frame.at()
+        with pytest.raises(NotReadableError):
+            joined.at((2, 2))
+        b_in.close()
+        flow.step()
+        assert joined.probe().time() == (5, 5) and joined.at((4, 9)).collect() == [(1,)]
+
+
+def test_holds_and_changes(spark):
+    with Dataflow(spark, time_type=PAIR) as flow:
+        words, session = flow.input("words", "w string")
+        counts = words.count().keep()
+        hold = counts.hold([(1, 0), (0, 2)])
+        session.update([("a", (0, 0), 1), ("a", (1, 1), 1), ("b", (3, 0), 1), ("b", (2, 2), -1)])
+        flow.advance_to((4, 4))
+        assert repr(hold) == "Hold((0, 2), (1, 0))"
+        assert counts.at((1, 0)).collect() == [("a", 1)] == counts.at((0, 3)).collect()
+        with pytest.raises(NotReadableError, match=r"time \(0, 1\) was compacted away"):
+            counts.at((0, 1))
+        found = {tuple(row) for row in counts.changes((1, 0), (3, 1)).collect()}
+        assert found == {
+            ("a", 1, (1, 1), -1), ("a", 2, (1, 1), 1), ("b", 1, (3, 0), 1)
+        }
+        for since, until in [((3, 0), (2, 2)), ((2, 2), (3, 1))]:
+            with pytest.raises(TimeRegressionError, match="no later than the second in any field"):
+                counts.changes(since, until)
+        with pytest.raises(NotReadableError, match="not complete"):
+            counts.changes((1, 0), (4, 4))
+        with pytest.raises(TimeRegressionError, match="a hold at"):
+            hold.advance_to((0, 0))
+        hold.advance_to((2, 1))
+        assert hold.time() == (2, 1)
+        session.insert([("c",)])
+        flow.advance_to((5, 5))
+        with pytest.raises(NotReadableError, match="compacted away"):
+            counts.at((1, 9))
+        with pytest.raises(NotReadableError, match="can be held from"):
+            counts.hold((0, 0))
+        assert sorted(counts.at((2, 1)).collect()) == [("a", 2)]
+        hold.release()
+        session.insert([("c",)])
+        flow.advance_to((6, 6))
+        assert counts.at((5, 4)).columns == ["w", "count"]
+        with pytest.raises(NotReadableError, match="compacted away"):
+            counts.at((2, 1))
+        assert counts.hold().time() == (5, 0)
+    whole = history(spark, [("a", (0, 0), 1), ("a", (1, 1), 1)], "w string").count()
+    assert len(whole.changes((0, 9)).collect()) == 2
+
+
+def test_inspect_by_tables_and_tables_that_are_saved(spark):
+    shown = []
+    with Dataflow(spark, time_type="struct<day: int, known: bigint>") as flow:
+        words, session = flow.input("words", "w string")
+        counts = words.count().inspect(shown.append, by_table=True).keep()
+        session.update([("a", (2, 1), 3)])
+        flow.advance_to((3, 0))
+        (table,) = [table for table in shown if table.num_rows]
+        assert table.to_pylist() == [
+            {"w": "a", "count": 3, "time": {"day": 2, "known": 1}, "diff": 1}
+        ]
+        assert str(table.schema.field("time").type) == "struct<day: int32, known: int64>"
+        try:
+            counts.save_as_table("saved_of_structs", time=(2, 4))
+            assert spark.table("saved_of_structs").collect() == [("a", 3)]
+            counts.save_as_table("saved_of_structs", updates=True, by="w", mode="overwrite")
+            assert spark.table("saved_of_structs").collect() == [("a", 3, (2, 1), 1)]
+        finally:
+            spark.sql("DROP TABLE IF EXISTS saved_of_structs")
+
+
+def test_claims_of_collections_given_as_a_whole(spark):
+    frame = history(spark, [("a", (0, 1), 1), ("a", (1, 0), 1)], "w string")
+    assert len(frame.assert_eq(frame.select("w")).to_df().collect()) == 2
+    with pytest.raises(AssertionFailedError, match=r"not at time \(1, 1\): there is \('a', 2\)"):
+        frame.count().where("count > 1").assert_empty().to_df()
+
+
+def test_a_removal_whose_insertion_is_still_to_come_where_two_times_meet(spark):
+    def sizes(key, values):
+        return [(sum(count for _, count in values),)]
+
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        rows, session = flow.input("rows", "k int, v int")
+        made = rows.groupBy("k").reduce(sizes, "n long").keep()
+        session.update([(1, 7, (0, 0), 1), (1, 7, (0, 2), -1), (1, 7, (2, 0), -1)])
+        flow.advance_to((2, 2))                         # both removals, which meet at (2, 2)
+        assert made.at((1, 1)).collect() == [(1, 1)] and made.at((1, 9)).collect() == []
+        session.update([(1, 7, (2, 2), 1)])
+        flow.advance_to((3, 3))
+        assert made.at((2, 2)).collect() == []
+        session.update([(1, 7, (3, 3), -1)])
+        with pytest.raises(NegativeMultiplicityError):
+            flow.advance_to((4, 4))
+
+
+def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        numbers, session = flow.input("numbers", "n int")
+        inverse = numbers.selectExpr("12 div n AS m").keep()
+        session.update([(3, (0, 0), 1), (0, (1, 2), 1), (4, (9, 9), 2)])
+        with pytest.raises(DiffOverflowError, match=r"'numbers' at time \(1, 2\): \(0,\) with"):
+            flow.advance_to((2, 3))
+        (dropped,) = session.discard()
+        assert dropped.to_pylist()[1] == {"n": 0, "time": {"i": 1, "j": 2}, "diff": 1}
+        session.advance_to((2, 3))
+        session.update([(4, (9, 9), 2)])
+        session.update(spark.createDataFrame(
+            [(6, (2, 3), 1), (0, (5, 5), 1)], f"n int, time {PAIR}, diff long"
+        ).repartition(1))
+        (rows, frame) = flow.discard()["numbers"]
+        assert rows.to_pylist() == [{"n": 4, "time": {"i": 9, "j": 9}, "diff": 2}]
+        session.update(frame.where("n > 0"))
+        flow.advance_to((9, 9))
+        assert inverse.at((8, 8)).collect() == [(2,)]
 
 
 def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
-    with pytest.raises(SchemaError, match="a store holds a dataflow whose times come one after"):
-        Dataflow.open(str(tmp_path / "s"), lambda flow: None, spark=spark, time_type=PAIR)
     with Dataflow(spark, time_type=PAIR) as flow:
         for made in (
             lambda: flow.input("a", "k int", key="k"), lambda: flow.input("a", "k int", check=True),
@@ -274,12 +580,12 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
             with pytest.raises(SchemaError, match="times that come one after the other"):
                 made()
         frame, _ = flow.input("source", "k int")
-        for made in (lambda: frame.hold(), lambda: frame.sink("s", None),
-                     lambda: frame.changes((0, 0)), lambda: frame.plot_history()):
+        with pytest.raises(NotReadableError, match="none is the latest"):
+            frame.sink("s", snapshot(str(tmp_path)))
+        for made in (lambda: frame.plot_history(), lambda: frame.assert_empty(),
+                     lambda: frame.assert_eq(frame)):
             with pytest.raises(NotReadableError, match="times that come one after the other"):
                 made()
-        with pytest.raises(NotReadableError, match="one by one"):
-            frame.inspect(print, by_table=True)
         kept = frame.count().keep()
         flow.advance_to((1, 0))
         for late in (frame.distinct(), frame):
@@ -287,6 +593,54 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
                 late.keep()
         flow.advance_to((2, 0))
         assert kept.at((1, 1)).collect() == []
+
+
+def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
+    written = []
+
+    def program(flow):
+        words, _ = flow.input("words", "w string")
+        words.count().sink("out", foreach(write))
+
+    def write(changes, epoch):
+        written.append({tuple(row) for row in changes.collect()})
+        if len(written) == 2:
+            raise OSError("full")
+
+    path = str(tmp_path / "store")
+    with Dataflow.open(path, program, spark=spark, time_type=PAIR) as flow:
+        flow.session("words").update([("a", (0, 1), 1), ("a", (2, 0), 1)])
+        flow.advance_to([(1, 1), (0, 3)])
+        assert written == [{("a", 1, (0, 1), 1), ("a", 1, (2, 0), 1)}]
+        with pytest.raises(SinkError, match="full"):
+            flow.advance_to((3, 3))
+    with Dataflow.open(path, program, spark=spark, time_type=PAIR) as flow:
+        flow.advance_to((4, 4))
+    # What came of both is at (2, 1), and complete after the second step; it was given twice.
+    assert written[1:] == [{("a", 1, (2, 1), -2), ("a", 2, (2, 1), 1)}] * 2
+
+
+def test_stores_know_their_times(spark, tmp_path):
+    def program(flow):
+        words, _ = flow.input("words", "w string")
+        words.count().keep("counts")
+
+    path = str(tmp_path / "store")
+    with Dataflow.open(path, program, spark=spark, time_type=PAIR) as flow:
+        flow.session("words").update([("a", (0, 1), 1), ("b", (7, 7), 1)])
+        flow.advance_to([(1, 0), (0, 3)])
+    with Dataflow.open(path, program, spark=spark, time_type=PAIR) as flow:
+        assert flow["counts"].at((0, 2)).collect() == [("a", 1)]
+        assert repr(flow.session("words")) == "ProductSession('words', at [(0, 3), (1, 0)])"
+        flow.session("words").update([("a", (0, 3), 1)])
+        flow.advance_to((8, 8))                             # also what had waited
+        assert sorted(flow["counts"].at((7, 7)).collect()) == [("a", 2), ("b", 1)]
+    for other in "long", "struct<i: int, k: int>":
+        with pytest.raises(SchemaError, match="has times of type 'struct<i:int,j:int>'"):
+            Dataflow.open(path, program, spark=spark, time_type=other)
+    with StateReader(path, spark=spark) as reader:
+        with pytest.raises(NotReadableError, match="are read with their program"):
+            reader["counts"]
 
 
 # What a pair of times has that one has not: a join of times at which nothing came.
@@ -425,9 +779,8 @@ def test_what_needs_times_one_after_the_other(spark):
     for made in (lambda: frame.expire_after(1), lambda: frame.delay(1)):
         with pytest.raises(SchemaError, match="times that come one after the other"):
             made()
-    for made in (lambda: frame.changes((0, 0)), lambda: frame.save_as_table("t")):
-        with pytest.raises(NotReadableError, match="times that come one after the other"):
-            made()
+    with pytest.raises(NotReadableError, match="times that come one after the other"):
+        frame.plot_history()
     for left, right in ((frame, plain), (plain, frame)):
         with pytest.raises(SchemaError, match="times of different types"):
             left.union(right)

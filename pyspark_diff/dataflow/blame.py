@@ -170,7 +170,8 @@ class Suspects:
             # Also what lies beyond the frontier: an expression sees it before it is left out.
             table = arrival.source.table
             if table is None:
-                at, row = np.array([arrival.last]), np.array([-1])
+                last = arrival.last if isinstance(arrival.last, int) else arrival.last[0]
+                at, row = np.array([last]), np.array([-1])
             else:
                 at = as_int64(table[TIME].combine_chunks()).to_numpy()
                 row = np.arange(at.size)
@@ -257,7 +258,11 @@ class Suspects:
             names = node.key if kind == "delete" else () if kind == "clear" else node.record.names
             told = tuple(row[name] for name in names)
             return f"input {name!r} at time {when!r}: {kind} {told!r}"
-        return f"input {name!r} at time {when!r}: {tuple(row.values())!r} with diff {diff}"
+        values = tuple(row.values())
+        if isinstance(arrival.last, tuple):  # the last columns are the other fields of its time
+            count = len(values) + 1 - len(arrival.last)
+            values, when = values[:count], (when, *values[count:])
+        return f"input {name!r} at time {when!r}: {values!r} with diff {diff}"
 
     def _range(self, some: Sequence[int] | npt.NDArray[np.int64]) -> str:
         told = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from pyspark_diff.dataflow import staleness
 from pyspark_diff.dataflow.durable import Store
@@ -17,6 +17,7 @@ from pyspark_diff.dataflow.feeding import FeedingMethods
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.telling import TellingMethods
+from pyspark_diff.dataflow.times import frontier_of
 from pyspark_diff.dataflow.whole_history import whole_history
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
@@ -131,7 +132,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
     def _check_fresh(self, node: Node) -> None:
         """Say if there is news for a collection that it does not show."""
         with self._lock:
-            found = staleness.behind(self._inputs.upstream(node), self._state)
+            found = staleness.behind(self._inputs.upstream(node, self._state.graph), self._state)
         if found:
             staleness.warn(f"this is the latest complete state, but {found}")
 
@@ -139,12 +140,19 @@ class BaseDataflow(FeedingMethods, TellingMethods):
         """What brings a collection further, as a sentence."""
         if self._state.graph is not None and not self._outputs.has_run(node, self._state):
             return "It was added since the last step(): the next one fills it from what is kept"
-        found = staleness.behind(self._inputs.upstream(node), self._state)
+        found = staleness.behind(self._inputs.upstream(node, self._state.graph), self._state)
         return f"But {found}" if found else "Advance its inputs, and step"
 
-    def _hold(self, node: Node, time: int | None) -> Hold:
+    def _hold(self, node: Node, time: Any) -> Hold:
+        start, at = Antichain([self.time_type.start]), None
+        if self.times is not None:
+            start = self._inputs.start()
+        if time is not None:
+            at = Antichain([self.time_type.encode(time)]) if self.times is None else frontier_of(
+                time, self.times
+            )
         with self._lock:
-            return self._outputs.hold(node, self._arrangement(node), time)
+            return self._outputs.hold(node, self._arrangement(node), start, at, self.times)
 
     @interruptible()
     def _run_whole(self, node: Node) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.input_session import BaseSession, InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.dataflow.source import Source
 from pyspark_diff.dataflow.stepping import SteppingMethods
@@ -169,6 +170,17 @@ class FeedingMethods(SteppingMethods):
             found = checked(session._node) if check else session._node
             self._add_session(session)
         return found, session
+
+    def _add_product_input(
+        self, name: str, schema: str | T.StructType, start: Any
+    ) -> ProductSession:
+        """A new input whose times are structs."""
+        with self._lock:
+            self._check_open()
+            product = self._inputs.new_of_structs(name, schema, start, self._state)
+            self._add_session(product._session)
+            self._products[name] = product
+        return product
 
     def _add_clock(self, name: str, column: str, every: Any, start: Any) -> Node:
         length = self.time_type.interval(every, "clock")

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.times import frontier_of, one_of
 from pyspark_diff.errors import ClosedError, TimeRegressionError
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
@@ -32,30 +35,45 @@ class Hold:
     [1, 2, 3]
     """
 
-    def __init__(self, time_type: TimeType, at: int):
-        self._time_type = time_type
+    def __init__(
+        self, time_type: TimeType, at: Antichain, times: T.StructType | None = None
+    ):
+        self._time_type, self._times = time_type, times
         #: From which on history is kept; empty when released.
-        self._frontier = Antichain([at])
+        self._frontier = at
 
     def time(self) -> Any:
-        """The time from which on history is kept."""
-        return self._time_type.decode(self._standing())
+        """The time from which on history is kept.
+
+        Raises
+        ------
+        InvalidTimeError
+            If times are structs, and it is kept from several on.
+        """
+        at = self._standing()
+        if self._times is not None:
+            return one_of(at)
+        return self._time_type.decode(at.bound or 0)
 
     def advance_to(self, time: Any) -> None:
-        """Let go of what lies before a later time.
+        """Let go of what lies before a later time; where times are structs, of what is not beyond
+        one of a list.
 
         Raises
         ------
         TimeRegressionError
             If it is earlier than the hold's time: that history may be gone.
         """
-        at = self._time_type.encode(time)
-        if at < self._standing():
+        if self._times is not None:
+            to = frontier_of(time, self._times)
+        else:
+            to = Antichain([self._time_type.encode(time)])
+        if not self._standing().precedes(to):
             raise TimeRegressionError(
-                f"a hold at {self.time()!r} cannot go back to {time!r}: what lies before may have "
+                f"a hold at {self._told()} cannot go back to {time!r}: what lies before may have "
                 "been compacted away"
             )
-        self._frontier = Antichain([at])
+        self._frontier = to
 
     def release(self) -> None:
         """Let all history go, from the next step on. A second call does nothing."""
@@ -68,10 +86,14 @@ class Hold:
         self.release()
 
     def __repr__(self) -> str:
-        return "Hold(released)" if self._frontier.is_empty else f"Hold({self.time()!r})"
+        return "Hold(released)" if self._frontier.is_empty else f"Hold({self._told()})"
 
-    def _standing(self) -> int:
-        at = self._frontier.bound
-        if at is None:
+    def _told(self) -> str:
+        if self._times is not None:
+            return ", ".join(map(repr, self._frontier))
+        return repr(self.time())
+
+    def _standing(self) -> Antichain:
+        if self._frontier.is_empty:
             raise ClosedError("this hold was released; take a new one with DiffFrame.hold")
-        return at
+        return self._frontier

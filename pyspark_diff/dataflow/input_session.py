@@ -84,14 +84,14 @@ class BaseSession:
     """
 
     def __init__(
-        self, node: Input, spark: SparkSession, time: str, diff: str, start: int,
+        self, node: Input, spark: SparkSession, time: str, diff: str, start: int | Antichain,
         discard: Discard,
     ):
         self._node = node
         self._spark = spark
         self._discard = discard
         self._names = (time, diff)
-        begin = Antichain([start])
+        begin = start if isinstance(start, Antichain) else Antichain([start])
         self._content = _Content(begin, begin, [], [])
         #: Sessions of which a step may have to take in something, of all inputs of a dataflow.
         self._changed: dict[BaseSession, None] = {}
@@ -315,13 +315,17 @@ class BaseSession:
             [*records.columns, time, diff], names=[*self._node.schema.names, TIME, DIFF]
         )
         entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
-        return [Arrival(entered, max(times))]
+        return [self._arrival(entered, max(times))]
+
+    def _arrival(self, entered: UpdateRows, last: int) -> Arrival:
+        """Updates that have entered, the last time of which is known."""
+        return Arrival(entered, last)
 
     def _enter(self, entered: UpdateRows, first: int, last: int) -> None:
         """Take in updates that bring their times, the first and last of which are known."""
         with self._lock:
             self._check_times(first, self._open())
-            self._add(waiting=[Arrival(entered, last)])
+            self._add(waiting=[self._arrival(entered, last)])
 
     def _span(self, frame: DataFrame) -> _Span:
         """The times of a Spark frame of updates; any where it has no rows."""
@@ -489,7 +493,7 @@ class InputSession(BaseSession):
                 entered = UpdateRows.of_frame(
                     self._node.schema, found, scan, self._node.time_type.arrow, now, diff
                 )
-                self._add(waiting=[Arrival(entered, now)])
+                self._add(waiting=[self._arrival(entered, now)])
         elif found.num_rows:
             with self._lock:
                 self._add(rows=[(found, self._open(), diff)])

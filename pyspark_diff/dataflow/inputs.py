@@ -16,6 +16,8 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.clock import ClockSession
 from pyspark_diff.dataflow.input_session import BaseSession, Discard, InputSession, check_name
 from pyspark_diff.dataflow.keyed_session import KeyedSession
+from pyspark_diff.dataflow.product_session import ProductSession, StructSession
+from pyspark_diff.dataflow.times import frontier_of, time_columns
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, State
@@ -52,13 +54,16 @@ class Inputs:
         The user's names of these columns.
     discard : callable
         Drops what has entered one of them.
+    times : StructType, optional
+        The type of times, if these are structs.
     """
 
     def __init__(
-        self, spark: SparkSession, time_type: TimeType, time: str, diff: str, discard: Discard
+        self, spark: SparkSession, time_type: TimeType, time: str, diff: str, discard: Discard,
+        times: T.StructType | None = None,
     ):
         self._spark = spark
-        self._time_type = time_type
+        self._time_type, self._times = time_type, times
         self._time_and_diff = (time, diff)
         self._discard = discard
         self._sessions: dict[Node, BaseSession] = {}
@@ -98,13 +103,39 @@ class Inputs:
         node = Clock(parsed, self._time_type, name, every=every)
         return ClockSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
+    def new_of_structs(
+        self, name: str, schema: str | T.StructType, start: Any, state: State
+    ) -> ProductSession:
+        """A session for an input whose times are structs, which is not among the inputs yet."""
+        times = self._times
+        assert times is not None
+        self._check_new(name)
+        parsed = parse_schema(schema)
+        check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
+        begin = self._begin() if start is None else frontier_of(start, times)
+        if start is None and state.graph is not None and self._sessions:
+            begin = begin.join(meet_all(state.frontiers[n] for n in self._sessions))
+        fields = time_columns(times, [*parsed.names, *self._time_and_diff])
+        struct = T.StructType([
+            *parsed.struct.fields, *(T.StructField(field, T.LongType()) for field in fields)
+        ])
+        node = Input(Schema(struct), self._time_type, name)
+        session = StructSession(
+            node, self._spark, *self._time_and_diff, begin, self._discard, times
+        )
+        return ProductSession(session, parsed, times, fields)
+
+    def _begin(self) -> Antichain:
+        """Where inputs begin that nothing is said of."""
+        if self._times is None:
+            return Antichain([self._time_type.start])
+        return Antichain([(self._time_type.start, *[0] * (len(self._times.fields) - 1))])
+
     def _columns(
         self, name: str, schema: str | T.StructType, start: Any, state: State
     ) -> tuple[Schema, int]:
         """Columns of a new input, and where it starts."""
-        check_name(name, "an input", "edges")
-        if any(session.name == name for session in self._sessions.values()):
-            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
+        self._check_new(name)
         parsed = parse_schema(schema)
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._time_type.start if start is None else self._time_type.encode(start)
@@ -113,6 +144,11 @@ class Inputs:
             now = meet_all(state.frontiers[n] for n in self._sessions).bound
             begin = begin if now is None else max(begin, now)
         return parsed, begin
+
+    def _check_new(self, name: str) -> None:
+        check_name(name, "an input", "edges")
+        if any(session.name == name for session in self._sessions.values()):
+            raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
 
     def add(self, session: BaseSession) -> None:
         """An input is there."""
@@ -141,15 +177,19 @@ class Inputs:
         """Their names."""
         return {node: session.name for node, session in self._sessions.items()}
 
-    def upstream(self, node: Node) -> list[BaseSession]:
-        """What feeds the inputs of which a node is made."""
+    def upstream(self, node: Node, graph: Graph | None) -> list[BaseSession]:
+        """What feeds the inputs of which a node is made; where times are structs, also those that
+        these go on with."""
         inputs = set(written([node]).nodes)
+        if self._times is not None and graph is not None:
+            parts = {id(part): part for n, part in graph.part_of.items() if n in inputs}
+            inputs.update(*(part.inputs for part in parts.values()))
         return [session for n, session in self._sessions.items() if n in inputs]
 
     def start(self) -> Antichain:
         """Where the first of them began, and constants do."""
         if not self.begins:
-            return Antichain([self._time_type.start])
+            return self._begin()
         return meet_all(self.begins.values())
 
     def frontier(self, state: State) -> Antichain:
@@ -160,6 +200,9 @@ class Inputs:
     def advance_to(self, time: Any) -> None:
         """Move all that are open and not there yet forward, unless all are beyond, and flush them.
         """
+        if self._times is not None:
+            self._advance_structs(time, frontier_of(time, self._times))
+            return
         to = self._time_type.encode(time)
         times = (at for s in self.sessions() if (at := s._at()) is not None)
         if next(times, to) > to and all(at > to for at in times):
@@ -173,6 +216,20 @@ class Inputs:
         frontier = Antichain([to])
         for session in self.sessions():
             session._hand_over(frontier)
+
+    def _advance_structs(self, time: Any, to: Antichain) -> None:
+        """The same where times are structs. They go on to where nothing is that is not beyond
+        either: what they have promised before holds."""
+        still = [s for s in self.sessions() if not s._content.capability.is_empty]
+        if still and all(
+            to.precedes(s._content.capability) and s._content.capability != to for s in still
+        ):
+            shown = ", ".join(f"input {s.name!r} {s._told()}" for s in still)
+            raise TimeRegressionError(
+                f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
+            )
+        for session in still:
+            session._hand_over(to.join(session._content.capability))
 
     def _tick(self) -> None:
         """Let clocks go on to where all others have got to that are open."""
@@ -210,10 +267,12 @@ class Inputs:
         are not among these are where they were."""
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
+        if self._times is not None:
+            upper = self._together(graph)
         for session in tuple(self._changed):
             held = session._content  # once: it is replaced when more is flushed
             node = session._node
-            upper[node] = held.frontier
+            upper.setdefault(node, held.frontier)
             if held.flushed:
                 arrivals[node] = held.beyond(state.taken.get(node, 0))
         for node in graph.constants:
@@ -223,6 +282,20 @@ class Inputs:
             if start is not None:
                 arrivals[node] = (constant_arrival(node, start),)
         return arrivals, upper
+
+    def _together(self, graph: Graph) -> dict[Node, Antichain]:
+        """The frontiers up to which inputs are processed where times are structs.
+
+        Those of one part of the program are so together: what one has is of times that others
+        may still change, as every two times have others beyond both.
+        """
+        upper: dict[Node, Antichain] = {}
+        for part in graph.connected:
+            fed = [node for node in part.inputs if node in self._sessions]
+            if fed:
+                least = meet_all(self._sessions[node]._content.frontier for node in fed)
+                upper.update(dict.fromkeys(fed, least))
+        return upper
 
     def drop(self, state: State) -> None:
         """Let go of what a state has taken in, and of sessions of which it has all."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark.sql import types as T
+
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.graph import Graph
@@ -147,17 +149,25 @@ class Outputs:
             self.pinned.update(trace.paths())
         return arrangement
 
-    def hold(self, node: Node, arrangement: Arrangement, time: int | None) -> Hold:
-        """A hold on a kept collection, from a time or from the first that can be read."""
-        since = arrangement.trace.since.bound
-        if time is None:
-            time = since if since is not None else self._time_type.start
-        elif since is not None and time < since:
+    def hold(
+        self, node: Node, arrangement: Arrangement, start: Antichain, at: Antichain | None,
+        times: T.StructType | None,
+    ) -> Hold:
+        """A hold on a kept collection, from a frontier on or from the first that can be read, which
+        is the start of all where it is complete."""
+        since = arrangement.trace.since
+        if at is None:
+            at = start if since.is_empty else since
+        elif not since.is_empty and not since.precedes(at):
+            def told(frontier: Antichain) -> str:
+                decode = self._time_type.decode
+                return ", ".join(repr(decode(t) if isinstance(t, int) else t) for t in frontier)
+
             raise NotReadableError(
-                f"time {self._time_type.decode(time)!r} was compacted away: the collection can be "
-                f"held from {self._time_type.decode(since)!r} on"
+                f"time {told(at)} was compacted away: the collection can be held from "
+                f"{told(since)} on"
             )
-        hold = Hold(self._time_type, time)
+        hold = Hold(self._time_type, at, times)
         self._holds.append((node, hold))
         return hold
 

@@ -20,7 +20,7 @@ from pyspark_diff.dataflow.outputs import Outputs
 from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.sink import Sinks
 from pyspark_diff.dataflow.source import Sources
-from pyspark_diff.dataflow.times import frontier_of, parse_times
+from pyspark_diff.dataflow.times import parse_times
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth, grown
@@ -68,7 +68,8 @@ class Parts(ABC):
         check_names([time, diff])
         check_session(spark)
         self.spark = spark
-        #: The type of its times, if it is a struct; the engine's are their first fields.
+        #: The type of its times, if it is a struct. The engine's are their first fields, and its
+        #: frontiers are of all.
         self.times, self.time_type = parse_times(time_type)
         #: By their names the sessions of its inputs then.
         self._products: dict[str, ProductSession] = {}
@@ -88,12 +89,12 @@ class Parts(ABC):
         #: The program is being written, which does not run yet.
         self._writing = False
         self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
-        self._inputs = Inputs(spark, self.time_type, time, diff, self._discard)
+        self._inputs = Inputs(spark, self.time_type, time, diff, self._discard, self.times)
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
         #: Where inputs are filled from, and where changes go.
         self._sources = Sources(spark, self.time_type, time, diff)
-        self._given = Sinks(spark, time, diff)
+        self._given = Sinks(spark, time, diff, self.times)
         #: What sinks know this dataflow by, as long as it has no store.
         self._identity = secrets.token_hex(16)
         #: What the next step runs; None where that has to be found.
@@ -134,20 +135,6 @@ class Parts(ABC):
                 f"or feed an input, and call {what}() when the step has returned"
             )
 
-    def _first_of(self, time: Any) -> Any:
-        """A time, or where times are structs the first field of a frontier, to which the inputs go
-        on in the others."""
-        if self.times is None:
-            return time
-        frontier = frontier_of(time, self.times)
-        for session in self._products.values():
-            session._advance_at_least(frontier)
-        return self._first_field(frontier)
-
-    def _first_field(self, frontier: Antichain) -> int:
-        """The least first field of a frontier."""
-        return min(one[0] for one in frontier if isinstance(one, tuple))
-
     def _check_plain_times(self, what: str) -> None:
         if self.times is not None:
             raise SchemaError(
@@ -166,7 +153,9 @@ class Parts(ABC):
     def _settings(self, state: State) -> dict[str, Any]:
         """What a commit tells beside the state, as JSON has it."""
         return {
-            "time_type": self.time_type.name,
+            "time_type": (
+                self.time_type.name if self.times is None else self.times.simpleString()
+            ),
             "time": self.time_name,
             "diff": self.diff_name,
             "buckets": self._buckets,

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.times import coordinate
+from pyspark_diff.dataflow.times import coordinate, one_of
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain, Time
 
@@ -41,14 +41,7 @@ class Probe:
     ):
         self._time_type = time_type
         self._times = times
-        self._engine = read
-
-    def _read(self) -> Antichain:
-        found = self._engine()
-        if self._times is None or found.is_empty:
-            return found
-        # All that lies before in the first field is complete, whatever the others.
-        return Antichain([(found.bound or 0, *[0] * (len(self._times.fields) - 1))])
+        self._read = read
 
     def _encode(self, time: Any) -> Time:
         if self._times is not None:
@@ -56,7 +49,10 @@ class Probe:
         return self._time_type.encode(time)
 
     def __repr__(self) -> str:
-        return "Probe(complete)" if self.done() else f"Probe(at {self.time()!r})"
+        at = self._read()
+        if at.is_empty:
+            return "Probe(complete)"
+        return f"Probe(at {list(at) if len(at.elements) > 1 else self.time()!r})"
 
     def less_than(self, time: Any) -> bool:
         """Whether updates at times before ``time`` may still appear."""
@@ -76,8 +72,14 @@ class Probe:
         return self._read()
 
     def time(self) -> Any:
-        """The one time of the frontier as the user's type, or None when complete."""
+        """The one time of the frontier as the user's type, or None when complete.
+
+        Raises
+        ------
+        InvalidTimeError
+            If times are structs and the frontier has several.
+        """
         if self._times is not None:
-            return next(iter(self._read()), None)
+            return one_of(self._read())
         at = self._read().bound
         return None if at is None else self._time_type.decode(at)

@@ -2,9 +2,6 @@
 columns, and the first one as its time.
 
     the session's frontier is F  ⟹  no update comes any more at a time that is not beyond F
-
-The engine goes on by the first field, so it is told of F what that says of it: the least of the
-first fields.
 """
 
 from __future__ import annotations
@@ -15,20 +12,82 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.coercion import Data, coerce
-from pyspark_diff.dataflow.input_session import InputSession
+from pyspark_diff.dataflow.input_session import Discard, Discarded, InputSession
 from pyspark_diff.dataflow.times import coordinate, frontier_of
+from pyspark_diff.engine.state import Arrival
 from pyspark_diff.errors import InvalidTimeError, TimeRegressionError
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import joined
+from pyspark_diff.operators.loop import beyond
+from pyspark_diff.operators.node import Input
+from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema
+from pyspark_diff.spark.schema import Schema, arrow_type
 from pyspark_diff.times import Antichain, Coordinate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class StructSession(InputSession):
+    """What a `ProductSession` feeds: its frontiers are of structs, and the updates that enter have
+    all fields of their times but the first as their last columns.
+    """
+
+    def __init__(
+        self, node: Input, spark: SparkSession, time: str, diff: str, start: Antichain,
+        discard: Discard, times: T.StructType,
+    ):
+        super().__init__(node, spark, time, diff, start, discard)
+        self._times = times
+        #: Held while updates are compared with the frontier, and until they have entered.
+        self.feeding = threading.RLock()
+        #: The greatest of all fields of the times of a frame that enters.
+        self.last: Coordinate = ()
+
+    def _told(self) -> str:
+        at = self._content.capability
+        return "closed" if at.is_empty else f"at {list(at)!r}"
+
+    def _arrival(self, entered: UpdateRows, last: int) -> Arrival:
+        if entered.table is None:
+            return Arrival(entered, self.last)
+        names = entered.schema.names[1 - len(self._times.fields):]
+        columns = (joined([entered.table[name]]) for name in names)
+        return Arrival(entered, (last, *(int(as_int64(c).to_numpy().max()) for c in columns)))
+
+    def _hand_over(self, to: Antichain | None = None) -> None:
+        with self.feeding:
+            super()._hand_over(to)
+
+    def _shown(self, given: Discarded) -> Discarded:
+        records = len(self._node.schema.names) + 1 - len(self._times.fields)
+        found: Discarded = []
+        for one in given:
+            names = list(one.columns if isinstance(one, DataFrame) else one.column_names)
+            *fields, time, diff = names[records:]
+            if isinstance(one, DataFrame):
+                pairs = zip((time, *fields), self._times.fields)
+                parts = (column(name).cast(f.dataType).alias(f.name) for name, f in pairs)
+                kept = map(column, names[:records])
+                found.append(one.select(*kept, F.struct(*parts).alias(time), column(diff)))
+                continue
+            arrays = [joined([one[name]]) for name in (time, *fields)]
+            whole = pa.StructArray.from_arrays(arrays, self._times.names)
+            rest = one.drop_columns(names[records:])
+            rest = rest.append_column(time, whole.cast(arrow_type(self._times)))
+            found.append(rest.append_column(diff, one[diff]))
+        return found
+
+    def _advance(self, to: Antichain) -> None:
+        """Move the session's frontier forward."""
+        with self._lock:
+            self._hold(self._content._replace(capability=to))
 
 
 class ProductSession:
@@ -52,19 +111,18 @@ class ProductSession:
     """
 
     def __init__(
-        self, session: InputSession, schema: Schema, times: T.StructType, fields: list[str],
-        diff: str, start: Antichain | None,
+        self, session: StructSession, schema: Schema, times: T.StructType, fields: list[str],
     ):
         self._session, self._schema, self._times, self._fields = session, schema, times, fields
-        self._time, self._diff = session._names[0], diff
-        first = session._at()
-        #: Times beyond it are accepted.
-        self._frontier = start or Antichain([(first or 0, *[0] * len(fields))])
-        self._lock = threading.Lock()
+        self._time, self._diff = session._names
 
     def __repr__(self) -> str:
-        at = "closed" if self._session._at() is None else f"at {list(self._frontier)!r}"
-        return f"ProductSession({self.name!r}, {at})"
+        return f"ProductSession({self.name!r}, {self._session._told()})"
+
+    @property
+    def _frontier(self) -> Antichain:
+        """Times beyond it are accepted."""
+        return self._session._content.capability
 
     @property
     def name(self) -> str:
@@ -85,12 +143,13 @@ class ProductSession:
             If its frontier has several times: none of them comes before all others.
         """
         self._session._open()
-        if len(self._frontier.elements) > 1:
+        frontier = self._frontier
+        if len(frontier.elements) > 1:
             raise InvalidTimeError(
-                f"input {self.name!r} is at several times, {list(self._frontier)!r}, and records "
+                f"input {self.name!r} is at several times, {list(frontier)!r}, and records "
                 "enter at one: give them theirs, update(...)"
             )
-        (found,) = self._frontier.elements
+        (found,) = frontier.elements
         assert isinstance(found, tuple)
         return found
 
@@ -108,27 +167,14 @@ class ProductSession:
             If one of them is not beyond the frontier that it has.
         """
         to = frontier_of(time, self._times)
-        with self._lock:
+        with self._session.feeding:
             self._session._open()
             if not self._frontier.precedes(to):
                 raise TimeRegressionError(
                     f"input {self.name!r} is at {list(self._frontier)!r} and cannot go back to "
                     f"{time!r}: each time is to be no earlier than one of these, in all fields"
                 )
-            self._move(to)
-
-    def _move(self, to: Antichain) -> None:
-        self._session.advance_to(self._decoded(min(_first(t) for t in to)))
-        self._frontier = to
-
-    def _advance_at_least(self, to: Antichain) -> None:
-        """Move forward, if it is open, so that nothing comes that is not beyond either."""
-        with self._lock:
-            if self._session._at() is not None:
-                self._move(self._frontier.join(to))
-
-    def _decoded(self, first: int) -> Any:
-        return self._session._node.time_type.decode(first)
+            self._session._advance(to)
 
     def insert(self, data: Data) -> None:
         """Add records at the session's time: see `InputSession.insert`."""
@@ -153,7 +199,7 @@ class ProductSession:
             T.StructField(self._diff, T.LongType()),
         ])
         found = coerce(data, struct, self.name, self._session._spark, widen=(self._diff,))
-        with self._lock:
+        with self._session.feeding:
             self._session._open()
             if isinstance(found, DataFrame):
                 self._session.update(self._checked_frame(found))
@@ -163,6 +209,17 @@ class ProductSession:
     def flush(self) -> None:
         """Hand everything over to the dataflow. Its next step does that too."""
         self._session.flush()
+
+    def discard(self) -> Discarded:
+        """Drop what has entered and is not complete, or came to no step: see
+        `InputSession.discard`.
+
+        Returns
+        -------
+        list of pyarrow.Table or DataFrame
+            What was dropped: the input's columns, time and diff.
+        """
+        return self._session.discard()
 
     def close(self) -> None:
         """Declare the input complete, and flush. A second call does nothing."""
@@ -176,9 +233,10 @@ class ProductSession:
 
     def _put(self, data: Data, diff: int) -> None:
         found = coerce(data, self.schema, self.name, self._session._spark)
-        with self._lock:
-            _, *rest = self.time()
-            for name, part in zip(self._fields, rest):
+        with self._session.feeding:
+            now = self.time()
+            self._session.last = now
+            for name, part in zip(self._fields, now[1:]):
                 if isinstance(found, DataFrame):
                     found = found.withColumn(name, F.lit(part).cast("long"))
                 else:
@@ -194,10 +252,7 @@ class ProductSession:
         missing = np.logical_or.reduce([part.is_null().to_numpy(False) for part in parts])
         self._check_nulls(int(missing.sum()))
         columns = [part.to_numpy() for part in numbers]
-        inside = np.zeros(table.num_rows, bool)
-        for element in self._frontier:
-            assert isinstance(element, tuple)
-            inside |= np.logical_and.reduce([c >= least for c, least in zip(columns, element)])
+        inside = beyond(self._frontier, columns)
         if not inside.all():
             self._refuse(tuple(int(c[np.argmin(inside)]) for c in columns))
         records = table.select(list(self._schema.names))
@@ -212,21 +267,23 @@ class ProductSession:
         inside = F.lit(False)
         for element in self._frontier:
             assert isinstance(element, tuple)
-            beyond = F.lit(True)
+            after = F.lit(True)
             for part, least in zip(parts, element):
-                beyond &= part >= least
-            inside |= beyond
+                after &= part >= least
+            inside |= after
         missing = F.lit(False)
         for part in parts:
             missing |= part.isNull()
         told = frame.agg(
             F.count_if(missing).alias("missing"),
             F.first(F.when(~inside, F.array(*parts)), ignorenulls=True).alias("wrong"),
+            F.array(*map(F.max, parts)).alias("last"),
         ).first()
         assert told is not None  # an aggregate without keys has one row
         self._check_nulls(told.missing)
         if told.wrong is not None:
             self._refuse(tuple(told.wrong))
+        self._session.last = tuple(part or 0 for part in told.last)  # there may be no rows
         rest = [part.alias(name) for part, name in zip(parts[1:], self._fields)]
         first = column(self._time).getField(self._times.fields[0].name).alias(self._time)
         return frame.select(
@@ -246,8 +303,3 @@ class ProductSession:
             f"an update at time {at!r} is not beyond the frontier of input {self.name!r}, which is "
             f"at {list(self._frontier)!r}; nothing was taken"
         )
-
-
-def _first(time: Any) -> int:
-    found: int = time[0]
-    return found

@@ -15,17 +15,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.input_session import check_name
+from pyspark_diff.engine.compaction import last_before
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Given, State
-from pyspark_diff.errors import SchemaError, SinkError
+from pyspark_diff.errors import NotReadableError, SchemaError, SinkError
 from pyspark_diff.kernels.jit import interrupted
+from pyspark_diff.operators.loop import is_beyond
 from pyspark_diff.operators.node import Arranged, Input, Node
+from pyspark_diff.spark.frames import column
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.arrangement import Arrangement
 
@@ -76,6 +80,8 @@ class Epoch:
         Raises
         ------
         NegativeMultiplicityError
+        NotReadableError
+            If times are structs: none of those that are complete is the latest.
         """
         return self._snapshot()
 
@@ -87,6 +93,10 @@ class Sink(ABC):
     another one, with the same number and the same changes. To give exactly once it makes what it
     does the second time do nothing.
     """
+
+    #: Whether it writes the collection as it is after a step, `Epoch.snapshot`: where times are
+    #: structs there is no latest one, so that it is refused.
+    writes_snapshots: ClassVar[bool] = False
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         """Refuse a collection that cannot be written, when the program is written."""
@@ -120,10 +130,14 @@ class Sinks:
     spark : SparkSession
     time, diff : str
         The user's names of these columns.
+    times : StructType, optional
+        The type of times, if these are structs.
     """
 
-    def __init__(self, spark: SparkSession, time: str, diff: str):
-        self._spark, self._names = spark, (time, diff)
+    def __init__(
+        self, spark: SparkSession, time: str, diff: str, times: T.StructType | None = None
+    ):
+        self._spark, self._names, self._times = spark, (time, diff), times
         self._outputs: dict[str, _Output] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -146,14 +160,20 @@ class Sinks:
                 f"sink {name!r} is written to by a Sink, such as pyspark_diff.sinks.parquet(path) "
                 f"or pyspark_diff.sinks.foreach(function), not by {sink!r}"
             )
+        if self._times is not None and sink.writes_snapshots:
+            raise NotReadableError(
+                f"{sink!r} writes a collection as it is at the latest time, and of times that are "
+                f"structs, {self._times.simpleString()}, none is the latest: write its changes, as "
+                "change_log, delta_append and foreach do"
+            )
 
     def holds(self, state: State) -> dict[Node, Antichain]:
         """From when on each collection is held, so that what comes next can be told apart."""
         found: dict[Node, Antichain] = {}
         for name, given in state.given_to.items():
-            at = (given.upper if given.done or given.lower is None else given.lower).bound
-            if name in self._outputs and at is not None:
-                hold = Antichain([at - 1])
+            at = given.upper if given.done or given.lower is None else given.lower
+            if name in self._outputs and not at.is_empty:
+                hold = last_before(at)
                 found[given.node] = found.get(given.node, hold).meet(hold)
         return found
 
@@ -215,6 +235,9 @@ class Sinks:
     def _give(
         self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement
     ) -> None:
+        if self._times is not None:
+            self._give_of_structs(name, output, given, store, arrangement, self._times)
+            return
         lower = None if given.lower is None else given.lower.bound
         upper = given.upper.bound
         is_first = given.lower is None
@@ -237,6 +260,46 @@ class Sinks:
         output.sink.write(Epoch(
             given.epoch, store, name, is_first, self._spark, schema, *self._names,
             lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
+        ))
+        given.done = True
+
+    def _give_of_structs(
+        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement,
+        times: T.StructType,
+    ) -> None:
+        """The same where times are structs: the updates at times that have become complete."""
+        lower, upper = given.lower, given.upper
+        every, (time, diff) = arrangement.schema.struct.fields, self._names
+        # Fields of times are columns as they were revealed, from the innermost loop on.
+        records, fields = every[:len(output.columns)], every[len(output.columns):][::-1]
+        parts = [column(one) for one in (time, *(field.name for field in fields))]
+        inside = ~is_beyond(upper, parts)
+        if lower is not None:
+            inside &= is_beyond(lower, parts)
+
+        def changes() -> DataFrame:
+            pairs = zip(parts, times.fields)
+            whole = F.struct(*(part.cast(one.dataType).alias(one.name) for part, one in pairs))
+            return arrangement.updates(self._spark).where(inside).select(
+                *(column(field.name) for field in records), whole.alias(time), column(diff)
+            ).toDF(*output.columns, time, diff)
+
+        def snapshot() -> DataFrame:
+            raise NotReadableError(
+                f"of times that are structs, {times.simpleString()}, none is the latest, so there "
+                "is no snapshot: write the changes"
+            )
+
+        if lower is not None and not changes().take(1):
+            given.done = True
+            return
+        schema = T.StructType([
+            T.StructField(told, field.dataType, field.nullable)
+            for told, field in zip(output.columns, records)
+        ])
+        output.sink.write(Epoch(
+            given.epoch, store, name, lower is None, self._spark, schema, *self._names, changes,
+            snapshot,
         ))
         given.done = True
 

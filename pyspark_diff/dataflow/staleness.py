@@ -14,7 +14,7 @@ from typing import Collection
 
 from pyspark_diff.dataflow.input_session import BaseSession
 from pyspark_diff.engine.state import State
-from pyspark_diff.times import meet_all
+from pyspark_diff.times import Antichain, Time, meet_all
 
 
 class StaleWarning(UserWarning):
@@ -45,8 +45,8 @@ def behind(sessions: Collection[BaseSession], state: State) -> str:
         return f"input {names} was given updates, or advanced, since the last step: call step()"
     waiting = []
     for session in sessions:
-        at = state.frontiers[session._node].bound
-        if any(arrival.last == at for arrival in state.waiting.get(session._node, ())):
+        at = state.frontiers[session._node].elements
+        if any(arrival.last in at for arrival in state.waiting.get(session._node, ())):
             waiting.append(session)
     if waiting:
         return f"updates of {_told(waiting, state)} wait there: {_advance(waiting)}"
@@ -56,14 +56,25 @@ def behind(sessions: Collection[BaseSession], state: State) -> str:
 def held_back(sessions: Collection[BaseSession], state: State) -> str:
     """Which open inputs others have gone ahead of; nothing if they are all at one time."""
     still = [s for s in sessions if not state.frontiers[s._node].is_empty]
-    first = meet_all(state.frontiers[s._node] for s in still)
-    late = [s for s in still if state.frontiers[s._node] == first]
+    reached = {s: _reached(s, state) for s in still}
+    first = meet_all(reached.values())
+    late = [s for s in still if reached[s] == first]
+    if still and not late:  # of structs none may come before all others
+        return f"{_told(still, state)} hold each other back: {_advance(still)}"
     others = [s for s in still if s not in late]
     if not others:
         return ""
     holds = "holds" if len(late) == 1 else "hold"
     further = _told(others, state)
     return f"{_told(late, state)} {holds} it back, others are further ({further}): {_advance(late)}"
+
+
+def _reached(session: BaseSession, state: State) -> Antichain:
+    """Up to where an input is processed, but for others of which it waits where times are structs.
+    """
+    at = state.frontiers[session._node]
+    structs = bool(at.elements) and not isinstance(at.elements[0], int)
+    return session._content.frontier if structs else at
 
 
 def frontiers(sessions: Collection[BaseSession], state: State) -> str:
@@ -74,10 +85,14 @@ def frontiers(sessions: Collection[BaseSession], state: State) -> str:
 def _told(sessions: Collection[BaseSession], state: State) -> str:
     told = []
     for session in sessions:
-        at = state.frontiers[session._node].bound
-        shown = "complete" if at is None else f"at {session._node.time_type.decode(at)!r}"
+        at = _reached(session, state).elements
+        shown = "complete" if not at else f"at {', '.join(_shown(session, one) for one in at)}"
         told.append(f"input {session.name!r} {shown}")
     return ", ".join(told)
+
+
+def _shown(session: BaseSession, time: Time) -> str:
+    return repr(session._node.time_type.decode(time) if isinstance(time, int) else time)
 
 
 def _advance(sessions: Collection[BaseSession]) -> str:

@@ -148,8 +148,8 @@ class SteppingMethods(Parts):
         Parameters
         ----------
         time : int, date or datetime
-            Where times are structs a tuple, or a list of some. All is complete then at times whose
-            first field is less than the least of theirs.
+            Where times are structs a tuple, or a list of some. All is complete then at times that
+            are before each of them in some field.
         on_iteration : callable, optional
         token : str, optional
             Both as of `step`.
@@ -182,7 +182,7 @@ class SteppingMethods(Parts):
         self._check_outside("advance_to")
         with self._lock:
             self._check_token(token)
-            self._inputs.advance_to(self._first_of(time))
+            self._inputs.advance_to(time)
             self._inputs.hand_over()
             return self._step(on_iteration, token=token)
 
@@ -386,11 +386,12 @@ class SteppingMethods(Parts):
             holds[node] = holds.get(node, hold).meet(hold)
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            holds, self._store is not None,
+            holds, self._store is not None, self.times is not None,
         )
         again: dict[Node, tuple[Arrival, ...]] = {}
         for node in growth.constants:
-            start = self._inputs.start().join(growth.since).bound
+            begin = self._inputs.start()
+            start = (begin.join(growth.since) if growth.bases else begin).bound
             assert start is not None  # constants have a beginning
             again[node] = (constant_arrival(node, start),)
         runs = SparkRunner(self.spark, self.time_type, stop)

@@ -20,7 +20,8 @@ from pyspark_diff.trace.arrangement import Arrangement
 
 
 def save(
-    frame: DataFrame, name: str, arrangement: Arrangement, columns: Sequence[str], kept: int, *,
+    frame: DataFrame, name: str, arrangement: Arrangement | None, columns: Sequence[str],
+    kept: int, *,
     by: str | Sequence[str] | None, buckets: int | None, mode: str, format: str, path: str | None,
     bucket_column: str | None,
 ) -> None:
@@ -30,7 +31,8 @@ def save(
     ----------
     frame : DataFrame
     name : str
-    arrangement : Arrangement
+    arrangement : Arrangement or None
+        None where rows are not in the buckets of one; the key is all columns then.
     columns : sequence of str
         The user's names of its columns.
     kept : int
@@ -44,14 +46,17 @@ def save(
     """
     if buckets is not None and (type(buckets) is not int or not 1 <= buckets <= 100_000):
         raise ValueError(f"a table has from 1 to 100000 buckets, not {buckets!r}")
-    names = dict(zip(arrangement.schema.names, columns))
-    own = [names[column] for column in arrangement.key]
+    own, placed = list(columns), None
+    if arrangement is not None:
+        names = dict(zip(arrangement.schema.names, columns))
+        own = [names[column] for column in arrangement.key]
     key = own if by is None else _meant(frame, by, columns)
-    placed = kept if key == own else None
+    if arrangement is not None:
+        placed = kept if key == own else None
+        placed = placed if arrangement.reads_later else 0
     save_table(
-        frame, name, key, kept if buckets is None else buckets,
-        placed=placed if arrangement.reads_later else 0, mode=mode, format=format, path=path,
-        bucket_column=bucket_column,
+        frame, name, key, kept if buckets is None else buckets, placed=placed, mode=mode,
+        format=format, path=path, bucket_column=bucket_column,
     )
 
 

@@ -3,16 +3,17 @@
     (a1, …, an) ≤ (b1, …, bn)  ⟺  ai ≤ bi for every i
 
 The first field is the time of the engine, which is totally ordered, and the others are the
-coordinates of loops around the program: see `pyspark_diff.operators.loop`.
+coordinates of loops around the program: see `pyspark_diff.operators.loop`. Frontiers are of whole
+times.
 """
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable, cast
 
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import InvalidTimeError, SchemaError
+from pyspark_diff.errors import InvalidTimeError, NotReadableError, SchemaError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.operators.loop import time_scope
 from pyspark_diff.operators.node import Node
@@ -103,6 +104,67 @@ def frontier_of(value: Any, kind: T.StructType) -> Antichain:
             "are never negative"
         )
     return found
+
+
+def one_of(frontier: Antichain) -> Coordinate | None:
+    """The one time of a frontier; None where it has none.
+
+    Raises
+    ------
+    InvalidTimeError
+        If it has several.
+    """
+    if len(frontier.elements) > 1:
+        raise InvalidTimeError(
+            f"the frontier has several times, {list(frontier)!r}, none of which comes before all "
+            "others: ask for frontier()"
+        )
+    return cast("Coordinate | None", next(iter(frontier), None))
+
+
+def readable(
+    time: Coordinate | None, frontier: Antichain, since: Antichain, kind: T.StructType,
+    next_to_do: Callable[[], str],
+) -> Coordinate:
+    """A time at which a collection can be read, or the last of those that are complete by their
+    first field, whatever they are in the others.
+
+    Parameters
+    ----------
+    time : tuple of int or None
+    frontier, since : Antichain
+        Of the collection.
+    kind : StructType
+    next_to_do : callable
+        Tells what brings the collection further.
+
+    Raises
+    ------
+    NotReadableError
+        If it is not complete, or no longer known.
+    """
+    fields = len(kind.fields)
+    if time is None:
+        last = 2**63 - 1
+        first = frontier.bound
+        time = (last if first is None else first - 1, *[last] * (fields - 1))
+        if not since.less_equal(time):
+            raise NotReadableError(
+                f"no time is complete by its first field alone: the collection is processed up to "
+                f"{list(frontier)!r}. Give a time that is before each of these in some field. "
+                f"{next_to_do()}"
+            )
+    if frontier.less_equal(time):
+        raise NotReadableError(
+            f"time {time!r} is not complete: the collection is processed up to, and not including, "
+            f"what is beyond {list(frontier)!r}. {next_to_do()}"
+        )
+    if not since.less_equal(time):
+        raise NotReadableError(
+            f"time {time!r} was compacted away: the collection can be read at times that are "
+            f"beyond {list(since)!r}. Hold earlier ones, hold(), or all: keep_history=True"
+        )
+    return time
 
 
 def _rest(time: Time) -> Coordinate:

@@ -6,6 +6,15 @@ With the holds: the frontiers up to which readers have read, and those from whic
     since = join(what it was, meet of all holds)
 
 and no merge takes in batches from both sides of a reader's frontier.
+
+Where times are structs, holds are antichains, and times are advanced in their first field alone, to
+the least first field ``s`` of the hold ``H``. As ``join(t, (s, 0, …))`` is what ``t`` becomes, and
+each ``h`` in ``H`` is beyond ``(s, 0, …)``::
+
+    t <= u  iff  join(t, (s, 0, …)) <= u        for every u beyond H
+
+so all sums there stay as they are. To advance a time in all its fields, to the meet of ``join(t,
+h)`` over ``H``, would tell fewer times apart.
 """
 
 from __future__ import annotations
@@ -45,9 +54,13 @@ class Compaction:
         old: list[Batch] = []
         new: list[Batch] = []
         both: list[Batch] = []
+        recorded: list[Batch] = []
         for batch in trace.batches:
             interval = batch.description
-            if interval.upper.precedes(lower):
+            if self.settings.open:
+                if not upper.precedes(interval.lower):
+                    (new if lower.precedes(interval.lower) else recorded).append(batch)
+            elif interval.upper.precedes(lower):
                 old.append(batch)
             elif upper.precedes(interval.lower):
                 continue
@@ -64,6 +77,7 @@ class Compaction:
             Paths(both),
             sum(batch.rows for batch in (*new, *both)),
             node.depth,
+            recorded=Paths(recorded) if recorded else {},
         )
 
     def hold(
@@ -72,7 +86,7 @@ class Compaction:
         """The frontier from which on somebody may still read; empty where nobody will."""
         # The last time before it is kept apart: all of the past lies there then, and not where it
         # would be beyond what has been processed, for readers that come later.
-        found = _before(meet_all(self._reading(node, frontiers, upper)))
+        found = last_before(meet_all(self._reading(node, frontiers, upper)))
         if node in self.settings.holds:
             found = found.meet(self.settings.holds[node])
         return found
@@ -82,7 +96,11 @@ class Compaction:
     ) -> list[Antichain]:
         """The frontiers of those that may still read."""
         found = [frontiers[reader] for reader in self.graph.readers[node]]
-        own = isinstance(node, Reader) and node.recalls
+        # Where times are structs, what it gave in earlier steps may lie in the interval of a later
+        # one, like what it gave in the same step at other coordinates.
+        own = isinstance(node, Reader) and (
+            node.recalls or self.settings.open and node.loop is not None
+        )
         if own or (isinstance(node, Keyed) and node.kernel is not None):
             found.append(upper)  # it reads its own past itself
         if node in self.kept.nodes:
@@ -98,7 +116,7 @@ class Compaction:
             end = upper.bound
             if self.settings.keep_history or end is None:
                 return trace.since
-            hold = hold.meet(_before(upper))  # the latest complete time stays readable
+            hold = hold.meet(last_before(upper))  # the latest complete time stays readable
         # Where the first step completes nothing, there is no time before.
         return trace.since.join(hold)
 
@@ -138,7 +156,12 @@ class Compaction:
         return [frontiers[reader] for reader in self.graph.readers[node]]
 
 
-def _before(frontier: Antichain) -> Antichain:
-    """The last time that is complete at a frontier, as one."""
-    at = frontier.bound
-    return frontier if at is None else Antichain([at - 1])
+def last_before(frontier: Antichain) -> Antichain:
+    """The last time that is complete at a frontier, as one; of structs in their first field."""
+    if frontier.is_empty:
+        return frontier
+    least = frontier.elements[0]
+    if isinstance(least, int):
+        return Antichain([least - 1])
+    # Times are advanced in their first field alone: see docs/model.md.
+    return Antichain([(least[0] - 1, *[0] * (len(least) - 1))])

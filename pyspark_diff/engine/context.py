@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, cast
 from weakref import proxy
 
 import pyarrow as pa
@@ -243,8 +243,10 @@ class StepContext:
         found: list[Feed] = []
         for past in self.growth.pasts.get(node, ()):
             if isinstance(past.node, Constant):
-                feeds = [Feed(a.source.as_listed(), until=Antichain([a.last + 1])) for a in
-                         self.constants[past.node]]
+                feeds = [
+                    Feed(a.source.as_listed(), until=Antichain([cast(int, a.last) + 1]))
+                    for a in self.constants[past.node]
+                ]
             else:
                 feeds = [self._held(past.node), *self.state.pending.get(past.node, ())]
             found += [replace(feed, chain=(*feed.chain, *past.chain)) for feed in feeds]
@@ -273,14 +275,14 @@ class StepContext:
         now: list[Feed] = []
         later: list[Feed] = []
         for feed in (*self.pending.get(node, ()), *reached):
-            if feed.until.precedes(upper):
+            if self.settings.open or feed.until.precedes(upper):
                 now.append(feed)
                 continue
             # The other input lags, so this one is read again later.
             feed = self.evaluation.put_off(node, feed)
             if feed.lower is None or not upper.less_equal(feed.lower):
-                now.append(replace(feed, upper=upper.bound))
-                feed = replace(feed, lower=upper.bound)
+                now.append(replace(feed, upper=upper.end))
+                feed = replace(feed, lower=upper.end)
             # What lies before its own lower bound was taken from the source in an earlier step.
             later.append(feed)
         self.pending[node] = tuple(later)
@@ -313,9 +315,10 @@ class StepContext:
             self.compaction.needed(node, self.frontiers, upper),
             self._settled(node, trace, lower),
             lower.bound,
-            upper.bound,
+            upper.end,
             self.settings.piece_rows,
             all_buckets=self.settings.buckets,
+            frontier=upper if self.settings.open else Antichain(),
         )
 
     def _settled(self, node: Arranged, trace: Trace, upper: Antichain) -> int | None:
@@ -390,7 +393,7 @@ class StepContext:
             keeps,
             self._settled(node, trace, upper),
             lower.bound,
-            upper.bound,
+            upper.end,
             self.settings.piece_rows,
             node.diff_columns,
             coordinate,

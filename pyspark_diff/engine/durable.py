@@ -28,7 +28,7 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.spark.schema import DIFF, Schema
 from pyspark_diff.spark.stored_schema import schema_from_json, schema_to_json
-from pyspark_diff.times import Antichain
+from pyspark_diff.times import Antichain, as_time
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.manifest import FileInfo, segments_of
@@ -366,7 +366,7 @@ class Decoder(StoredTraces):
 
     def _arrival(self, told: Any) -> Arrival:
         source, last, taken, until = told
-        return Arrival(self._source(source), int(last), taken, until)
+        return Arrival(self._source(source), as_time(last), taken, until)
 
     def _source(self, number: int) -> UpdateRows:
         if number not in self._sources:

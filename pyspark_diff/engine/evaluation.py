@@ -47,9 +47,9 @@ class Evaluation:
 
     def materialised(self, source: UpdateRows) -> UpdateRows:
         """Update rows as files, evaluated once."""
-        return self._written_out(Feed(source), source.schema)
+        return self.written_out(Feed(source), source.schema)
 
-    def _written_out(self, feed: Feed, schema: Schema) -> UpdateRows:
+    def written_out(self, feed: Feed, schema: Schema) -> UpdateRows:
         """The rows of a feed, its chain applied, in files."""
         made = self._spark.materialise(feed, schema, self._directory("rows"))
         self._written.extend(made.paths)
@@ -72,17 +72,17 @@ class Evaluation:
 
     def _check_times(self, feed: Feed) -> None:
         """What has no place before the frontier of its source is found before it waits."""
-        if feed.until.bound is not None:
+        if feed.until.end is not None:
             for table in self._local.tables(feed):
                 time = as_int64(table[TIME].combine_chunks()).to_numpy()
-                check_ceiling(time, feed.until.bound)
+                check_ceiling(time, feed.until.end)
 
     def evaluated(self, node: Node, feed: Feed, wanted: frozenset[str]) -> Feed:
         """A feed of a node with its chain applied once, for all that read some columns of it."""
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         source = feed.source
         if source.table is None or not self._settings.few(source.table.num_rows):
-            return replace(feed, source=self._written_out(feed, schema), chain=())
+            return replace(feed, source=self.written_out(feed, schema), chain=())
         tables = [t.select([*schema.names, TIME, DIFF]) for t in self._local.tables(feed)]
         if not tables:
             empty = pa.schema([

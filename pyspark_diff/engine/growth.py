@@ -98,7 +98,7 @@ class Growth:
         start : Antichain
             That of constants.
         """
-        start = start.join(self.since) if self.late else start
+        start = start.join(self.since) if self.bases else start
         starts = starts_of(self.graph, begins, start)
         # What a program of before had besides is forgotten.
         runs = self.graph.program.numbers
@@ -107,7 +107,8 @@ class Growth:
         pending = {node: feeds for node, feeds in state.pending.items() if node in runs}
         for node in self.late:
             if isinstance(node, Arranged) and node.keeps:
-                traces[node] = Trace(starts[node], starts[node], starts[node].join(self.since))
+                since = starts[node].join(self.since) if self.bases else starts[node]
+                traces[node] = Trace(starts[node], starts[node], since)
         return replace(state, frontiers=frontiers, traces=traces, pending=pending)
 
 

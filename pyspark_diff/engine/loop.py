@@ -145,7 +145,7 @@ class Iteration:
     def _indexed(self, subgraph: Subgraph) -> bool:
         """Run the loop on numbers alone; gives whether that could be done."""
         step, plan = self.step, self._graph.on_numbers(subgraph)
-        if plan is None or step.settings.runner == "spark":
+        if plan is None or step.settings.runner == "spark" or step.settings.open:
             return False
         pending, report, traces = dict(step.pending), replace(step.report), step.traces.copy()
         iterations = len(step.report.iterations)

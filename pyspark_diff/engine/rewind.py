@@ -14,7 +14,7 @@ updates, and what was shown of them, are kept. Where they are all at one time th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, cast
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +70,7 @@ class Kept:
         found = list(old)
         for one in released:
             taken = start if one.taken is None else max(start, one.taken)
-            if one.last >= taken and (one.until is None or one.until > taken):
+            if cast(int, one.last) >= taken and (one.until is None or one.until > taken):
                 found.append(replace(one, taken=taken))
         return tuple(found)
 

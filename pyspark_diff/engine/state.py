@@ -21,7 +21,7 @@ from pyspark_diff.engine.traces import Traces
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.times import Antichain, Coordinate, Time
 from pyspark_diff.trace.spine import Trace
 
 _Held = TypeVar("_Held")
@@ -34,7 +34,8 @@ class Arrival:
     Parameters
     ----------
     source : UpdateRows
-    last : int
+    last : int or tuple of int
+        Where times are structs, the least one that is no earlier than any of them.
     taken : int or None
         Rows before this time were released already.
     until : int or None
@@ -42,7 +43,7 @@ class Arrival:
     """
 
     source: UpdateRows
-    last: int
+    last: Time
     taken: int | None = None
     until: int | None = None
 
@@ -299,6 +300,9 @@ class Settings:
         Arrangements whose history is held, and the frontier from which on.
     lasting : bool
         Whether a state is to outlive the process: then nothing in it is left to be evaluated.
+    open : bool
+        Whether times are structs, frontiers antichains of them, and so updates may still come at
+        first fields that earlier steps have processed.
     """
 
     buckets: int
@@ -308,6 +312,7 @@ class Settings:
     keep_history: bool
     holds: Mapping[Node, Antichain] = field(default_factory=dict)
     lasting: bool = False
+    open: bool = False
 
     def few(self, rows: float) -> bool:
         """Whether so many rows are for the driver."""

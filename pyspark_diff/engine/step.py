@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from operator import itemgetter
-from typing import Container, Mapping, Sequence
+from typing import Container, Mapping, Sequence, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +26,10 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.memory import large_work
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect, in_order
+from pyspark_diff.operators.loop import Completing
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
-from pyspark_diff.runners.feed import Feed
+from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
 from pyspark_diff.spark.schema import TIME
@@ -176,6 +177,12 @@ class Step:
                     source = context.evaluation.materialised(source)
                 rest.append(replace(arrival, source=source))  # one time, not complete yet
                 continue
+            if not whole and isinstance(arrival.last, tuple):
+                arrival, left = self._parted(arrival, source, upper)
+                source, whole = arrival.source, True
+                rest += [left] if left.source.rows else []
+                if not source.rows:
+                    continue
             again = not whole or ahead
             # The files of a scan stay what they are, or the step fails.
             again |= context.graph.readings[node] > 1 and source.scan is None
@@ -198,6 +205,25 @@ class Step:
         self._recent[node] = context.kept.recent(
             node, self._recent.get(node, ()), tuple(released), upper
         )
+
+    def _parted(
+        self, arrival: Arrival, source: UpdateRows, upper: Antichain
+    ) -> tuple[Arrival, Arrival]:
+        """Of an arrival whose times are structs what is complete at a frontier, and the rest."""
+        evaluation = self._context.evaluation
+        if source.passing:
+            source = evaluation.materialised(source)  # read more than once, so evaluated once
+        names = source.schema.names[1 - len(cast(Coordinate, arrival.last)):]
+        found = []
+        for complete in (True, False):
+            stage = Completing(tuple(names), upper, complete)
+            if source.table is None:
+                part = evaluation.written_out(Feed(source, (stage,)), source.schema)
+            else:
+                table = stage.on_table(source.table)
+                part = replace(source, table=table, rows=table.num_rows)
+            found.append(replace(arrival, source=part))
+        return found[0], found[1]
 
     def _cleared(self, node: ChangesInput, feeds: Sequence[Feed]) -> list[Feed]:
         """Changes of single keys; the operator is told of the others, which are of all keys."""

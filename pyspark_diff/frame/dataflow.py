@@ -14,9 +14,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.input_session import InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.opening import opened
-from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.source import Source
-from pyspark_diff.dataflow.times import frontier_of, parse_times, time_columns
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
@@ -27,7 +25,7 @@ from pyspark_diff.frame.loops import Loop
 from pyspark_diff.frame.sliding import Interval
 from pyspark_diff.operators.loop import Enter, scope_of, with_times
 from pyspark_diff.operators.node import Node, Reader
-from pyspark_diff.spark.schema import Schema, meant_by, parse_schema
+from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
 
 if TYPE_CHECKING:
@@ -47,9 +45,9 @@ class Dataflow(BaseDataflow):
     time_type : str or DataType
         Type of the logical times of all inputs: an integer, date or timestamp; or a struct of
         integers, which is compared field by field (`DiffFrame`), such as
-        ``"struct<day: int, known: int>"``. Then all is complete whose first field lies before the
-        frontiers of the inputs, whatever they are in the others; and there are no stores, keys,
-        sources, sinks and clocks, and the program is written before the first step.
+        ``"struct<day: int, known: int>"``. Then a frontier is one or several of them, and a time is
+        complete that is before each of these in some field; and there are no keys, sources and
+        clocks, and the program is written before the first step.
     time, diff : str
         Names of these two columns wherever updates are shown as a table.
     buckets : int, optional
@@ -214,13 +212,6 @@ class Dataflow(BaseDataflow):
                 "open takes the program as a function that is given the dataflow, def "
                 f"program(flow), and not {program!r}"
             )
-        times, _ = parse_times(time_type)
-        if times is not None:
-            raise SchemaError(
-                f"a store holds a dataflow whose times come one after the other, and these are "
-                f"structs: {times.simpleString()}. Take Dataflow(spark, time_type=...), which "
-                "lives as long as the application"
-            )
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
             time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
@@ -321,18 +312,8 @@ class Dataflow(BaseDataflow):
         assert times is not None
         if more:
             self._check_plain_times("an input with a key, or one that is checked,")
-        parsed = parse_schema(schema)
-        fields = time_columns(times, [*parsed.names, self.time_name, self.diff_name])
-        first = None
-        begin = None if start is None else frontier_of(start, times)
-        if begin is not None:
-            first = self._first_field(begin)
-        struct = T.StructType([*parsed.struct.fields, *(
-            T.StructField(name, T.LongType()) for name in fields
-        )])
-        node, session = self._add_input(name, struct, first, False)
-        product = ProductSession(session, parsed, times, fields, self.diff_name, begin)
-        self._products[name] = product
+        product = self._add_product_input(name, schema, start)
+        node, fields = product._session._node, product._fields
         return self._frame_of(with_times(node, times, fields)), product
 
     def source(

@@ -26,6 +26,7 @@ from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
+from pyspark_diff.operators.loop import time_scope
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
@@ -325,10 +326,18 @@ there is (2, -3) with the multiplicity 1
 
     def _claim(self, node: Node) -> None:
         """Have each step look at a claim, if there are steps."""
-        if node.loop is not None:
+        scope = time_scope(node)
+        if node.loop is not scope:
             raise NotReadableError(
                 f"{node.kind} is for collections outside of loops: what is in a loop comes and "
                 "goes until it has come to rest"
+            )
+        if scope is not None and self._collection.flow is not None:
+            raise NotReadableError(
+                f"in a dataflow {node.kind} is for times that come one after the other, and these "
+                f"are structs, {scope.times.simpleString()}: where two that are complete meet, "
+                "there may be what another update takes back. Claim it of a collection given as a "
+                "whole, or read changes()"
             )
         if self._collection.flow is not None:
             self._collection.flow._add_sink(node)

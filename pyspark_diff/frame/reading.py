@@ -7,7 +7,10 @@ read from a dataflow that runs the whole history, when it is first asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Callable
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,21 +22,22 @@ from pyspark_diff.dataflow.explanation import Explanation
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.sink import Sink
-from pyspark_diff.dataflow.times import coordinate, time_columns, time_kind
+from pyspark_diff.dataflow.times import coordinate, readable, time_columns, time_kind
 from pyspark_diff.engine.costs import Costs
 from pyspark_diff.engine.explanation import operators
 from pyspark_diff.engine.graph import graph_of
-from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.errors import NotReadableError, SchemaError, TimeRegressionError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.history import check_most, check_plottable, draw, history, plotting
 from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import time_scope, without_times
+from pyspark_diff.operators.loop import is_beyond, time_scope, without_times
 from pyspark_diff.operators.node import Input
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.times import Coordinate, less_equal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -137,8 +141,9 @@ class ReadMethods(Frame):
 
         Parameters
         ----------
-        time : int, date or datetime, optional
-            The earliest time that can still be read if not given.
+        time : int, date, datetime or tuple of int, optional
+            The earliest time that can still be read if not given. Where times are structs, it may
+            be a list of them: what is beyond one of them can be read.
 
         Raises
         ------
@@ -152,9 +157,8 @@ class ReadMethods(Frame):
                 "this collection is given as a whole, and all its history can be read; holds are "
                 "for the collections of a Dataflow"
             )
-        self._check_plain_times("a hold")
-        kind = self._node.time_type
-        return flow._hold(self._node, None if time is None else kind.encode(time))
+        kept = self if time_scope(self._node) is None else self._in_fields()
+        return flow._hold(kept._node, time)
 
     def inspect(self, func: Callable[..., object], *, by_table: bool | str = False) -> Self:
         """The same collection; each step shows its new updates to a function, once it is complete.
@@ -184,10 +188,6 @@ class ReadMethods(Frame):
         Row(word='a', count=2) 0 1
         """
         source = self._collection
-        if by_table and time_scope(self._node) is not None:
-            raise NotReadableError(
-                "with times that are structs inspect shows updates one by one, and not in a table"
-            )
         if source.flow is None:
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection is given as a whole; "
@@ -239,14 +239,16 @@ class ReadMethods(Frame):
         2 [('a', 1, 1, -1), ('a', 2, 1, 1)]
         """
         source = self._collection
-        self._check_plain_times("a sink")
+        if source.flow is not None:
+            source.flow._given.check_name(name, sink)
         self.keep()
         if source.flow is None:
             raise NotReadableError(
                 "a sink is given the changes of each step, and this collection is given as a whole;"
                 " write its to_df(), or feed it to a Dataflow"
             )
-        source.flow._add_output(name, sink, source.node, self.columns, self.schema)
+        node = source.node if time_scope(source.node) is None else self._in_fields()._node
+        source.flow._add_output(name, sink, node, self.columns, self.schema)
         return self
 
     def probe(self) -> Probe:
@@ -280,7 +282,7 @@ class ReadMethods(Frame):
         """
         kind = time_kind(self._node)
         if isinstance(kind, T.StructType):
-            return self._with_user_names(self._in_fields().to_df().select(
+            return self._with_user_names(self._complete_updates(kind).select(
                 *map(column, self._node.schema.names), self._time_of_fields(kind),
                 column(self._collection.diff_name),
             ))
@@ -332,9 +334,10 @@ class ReadMethods(Frame):
 
         Parameters
         ----------
-        since, until : int, date or datetime
+        since, until : int, date, datetime or tuple of int
             Both as of `at`: updates at times after the first, up to and with the second. If that
-            is not given, it is the latest complete time.
+            is not given, it is the latest complete time. Where times are structs, updates that are
+            no later than the second in any field, and later than the first in one.
 
         Raises
         ------
@@ -351,7 +354,8 @@ class ReadMethods(Frame):
         >>> n.changes(0, 1).collect()
         [Row(n=7, time=1, diff=-1)]
         """
-        self._check_plain_times("changes")
+        if time_scope(self._node) is not None:
+            return self._changes_of_fields(since, until)
         flow = self._running()
         with flow._reading():
             found = flow._arrangement(self._node).changed(
@@ -460,6 +464,18 @@ class ReadMethods(Frame):
             ))
         return self._told
 
+    def _complete_updates(self, kind: T.StructType) -> DataFrame:
+        """All updates with the fields of their times as columns, in a dataflow those at times that
+        are complete: where two that are meet, it may be at one that is not."""
+        told, flow = self._in_fields(), self._collection.flow
+        if flow is None:
+            return told.to_df()
+        with flow._reading():
+            frontier = flow._arrangement(told._node).trace.upper
+            updates = told.to_df()
+        fields = [column(name) for name in (self._collection.time_name, *self._fields())]
+        return updates.where(~is_beyond(frontier, fields))
+
     def _time_of_fields(self, kind: T.StructType) -> Column:
         """The times again, of their fields."""
         time = self._collection.time_name
@@ -471,17 +487,11 @@ class ReadMethods(Frame):
         """`at`, where times are structs."""
         source, kind = self._collection, time_kind(self._node)
         assert isinstance(kind, T.StructType)
-        last = () if time is None else coordinate(time, kind)
-        first = None if time is None else source.node.time_type.decode(last[0])
         told = self._in_fields()
-        if source.flow is not None:
-            with source.flow._reading():
-                kept = source.flow._arrangement(told._node)
-                if time is None:
-                    source.flow._check_fresh(self._node)
-                at = kept.readable(first, lambda: told._running()._next_to_do(told._node))
-            first = None if at == 2**63 - 1 else at
-        updates = told.to_df()
+        with nullcontext() if source.flow is None else source.flow._reading():
+            last = self._readable(time, kind)
+            updates = told.to_df()
+        first = None if last[0] == 2**63 - 1 else source.node.time_type.decode(last[0])
         names = self._fields()
         for name, part in zip(names, last[1:]):
             updates = updates.where(column(name) <= part)
@@ -494,6 +504,41 @@ class ReadMethods(Frame):
         plain = Resolver.plain(schema.names)
         whole = self._wrap(replace(source, flow=None, node=node, resolver=plain))
         return self._with_user_names(whole.at(first, allow_negative=allow_negative))
+
+    def _readable(self, time: Any, kind: T.StructType) -> Coordinate:
+        """A time that is a struct, at which the collection can be read."""
+        at = None if time is None else coordinate(time, kind)
+        told, flow = self._in_fields(), self._collection.flow
+        if flow is None:
+            return at or (2**63 - 1,) * len(kind.fields)
+        trace = flow._arrangement(told._node).trace
+        if at is None:
+            flow._check_fresh(self._node)
+        return readable(
+            at, trace.upper, trace.since, kind, lambda: flow._next_to_do(told._node)
+        )
+
+    def _changes_of_fields(self, since: Any, until: Any) -> DataFrame:
+        """`changes`, where times are structs."""
+        kind, flow = time_kind(self._node), self._collection.flow
+        assert isinstance(kind, T.StructType)
+        with nullcontext() if flow is None else flow._reading():
+            last, first = self._readable(until, kind), self._readable(since, kind)
+            if not less_equal(first, last):
+                raise TimeRegressionError(
+                    f"changes since {first!r} until {last!r} run backwards: give a first time that "
+                    "is no later than the second in any field"
+                )
+            updates = self._in_fields().to_df()
+        fields = [column(name) for name in (self._collection.time_name, *self._fields())]
+
+        def before(time: Coordinate) -> Column:
+            return reduce(and_, (field <= part for field, part in zip(fields, time)))
+
+        return self._with_user_names(updates.where(before(last) & ~before(first)).select(
+            *map(column, self._node.schema.names), self._time_of_fields(kind),
+            column(self._collection.diff_name),
+        ))
 
     def _running(self) -> BaseDataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""

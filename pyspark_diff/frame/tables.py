@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark_diff.dataflow import tables
 from pyspark_diff.frame.reading import ReadMethods
+from pyspark_diff.operators.loop import time_scope
 
 
 class TableMethods(ReadMethods):
@@ -29,7 +30,7 @@ class TableMethods(ReadMethods):
         ----------
         name : str
             Of the table: parts of letters, digits and underscores, such as ``"shop.orders"``.
-        time : int, date or datetime, optional
+        time : int, date, datetime or tuple of int, optional
             As of which it is saved; the latest complete one if not given.
         updates : bool
             Save all updates that are kept instead, with their columns for time and diff.
@@ -71,10 +72,11 @@ class TableMethods(ReadMethods):
         [Row(item='milk', price=2), Row(item='tea', price=3)]
         >>> _ = spark.sql("DROP TABLE doctest_prices")
         """
-        self._check_plain_times("save_as_table")
         frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
-        flow = self._running()
+        structs = time_scope(self._node) is not None
+        flow = (self._in_fields() if structs else self)._running()
+        arrangement = None if structs else flow._arrangement(self._node)
         tables.save(
-            frame, name, flow._arrangement(self._node), self.columns, flow._buckets, by=by,
+            frame, name, arrangement, self.columns, flow._buckets, by=by,
             buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
         )

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.errors import AssertionFailedError, DiffError, NegativeMultiplicityError
+from pyspark_diff.kernels.coordinates import unpack
 from pyspark_diff.kernels.lookup import replay_on
 from pyspark_diff.kernels.updates import Int64
 from pyspark_diff.operators.contract import Changes, RecordKernel, Side
@@ -126,7 +127,10 @@ class CheckedKernel(RecordKernel):
             # NAMED of them at most, for the message.
             records = [column.take(pa.array(first[:NAMED])).to_pylist() for column in columns]
             rows = map(repr, zip(*records) if records else [()])
-            when = repr(self.time_type.decode(int(times[first[0]])))
+            moment = self.time_type.decode(int(times[first[0]]))
+            # It is in no loop but those that fields of times are.
+            rest = () if side.limit is None else unpack(side.limit.code, side.limit.depth)
+            when = repr((moment, *rest) if rest else moment)
             counts = after[first[:NAMED]].tolist()
             raise self.claim.error(when, list(zip(rows, counts)), first.size > NAMED)
         return ([columns[i] for i in wanted], new.times(), new.diffs()), read

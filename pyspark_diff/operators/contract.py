@@ -71,19 +71,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Callable, ClassVar, Iterator, Sequence
+from typing import Callable, ClassVar, Iterator, Sequence, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.accumulators import Accumulator
-from pyspark_diff.kernels.coordinates import Limit
+from pyspark_diff.kernels.coordinates import Limit, unpack
 from pyspark_diff.kernels.join import Reached
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, PerRow
 from pyspark_diff.reasons import Reason
-from pyspark_diff.times import Coordinate
+from pyspark_diff.times import Antichain, Coordinate
 
 #: What a kernel gives: the wanted output columns, times and diffs. The diffs tell how many rows.
 Changes = tuple[Sequence[pa.Array], PerRow, Int64]
@@ -151,12 +151,24 @@ class Side(Reached):
         Where the interval begins; None where it has no beginning.
     limit : Limit or None
         For a replay in a loop, the coordinates of old updates that count.
+    frontier : Antichain
+        Where times are structs, that up to which the step goes: a replay is also shown times at
+        which others meet, and that are not complete.
     """
 
     layout: Layout
     names: tuple[str, ...]
     lower: int | None
     limit: Limit | None = None
+    frontier: Antichain = Antichain()
+
+    def is_complete(self, time: int) -> bool:
+        """Whether nothing can come any more at a time of the interval, and at its coordinate."""
+        if self.frontier.is_empty or self.limit is None:
+            return True
+        fields = len(cast(Coordinate, self.frontier.elements[0])) - 1
+        at = unpack(self.limit.code, self.limit.depth)[:fields]
+        return not self.frontier.less_equal((time, *at))
 
     def is_value(self, name: str) -> bool:
         """Whether a column is one of the value, and not of the key."""

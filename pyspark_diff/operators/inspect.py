@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass
 from typing import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -19,7 +20,7 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.time_order import in_time_order, put
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Node
-from pyspark_diff.spark.schema import DIFF, TIME
+from pyspark_diff.spark.schema import DIFF, TIME, arrow_type
 from pyspark_diff.spark.values import to_rows
 
 
@@ -53,7 +54,8 @@ class Inspect(Node):
         """What the function is called with for the updates of one step, call by call: the same
         each time that it is asked for. The columns have the user's names.
 
-        In a loop the iteration is a part of the time.
+        In a loop the iteration is a part of the time. Where times are structs, the function is
+        given tuples, and tables have structs.
         """
         tables = [table for table in tables if table.num_rows or not at]
         if not tables:
@@ -61,6 +63,14 @@ class Inspect(Node):
         (table,) = in_order(list(tables))
         if self.by_table:
             table = table.rename_columns([*self.schema.names, time, diff])
+            kind = None if self.loop is None else self.loop.time_type()
+            if kind is not None:
+                # All fields but the first are the coordinates of the outermost loops.
+                place, more = table.num_columns - 2, len(kind.fields) - 1
+                parts = [joined([table.column(place)])]
+                parts += [pa.array(np.full(table.num_rows, n, np.int64)) for n in at[:more]]
+                whole = pa.StructArray.from_arrays(parts, kind.names).cast(arrow_type(kind))
+                table, at = table.set_column(place, time, whole), at[more:]
             if at:
                 turn = pa.array([list(at)] * table.num_rows, pa.list_(pa.int64()))
                 table = table.append_column("iteration", turn)

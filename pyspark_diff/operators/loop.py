@@ -22,23 +22,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import InitVar, dataclass, field
-from functools import cache
+from functools import cache, reduce
+from operator import and_
 from typing import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import DiffError, InvalidTimeError, SchemaError
 from pyspark_diff.kernels.coordinates import bits
-from pyspark_diff.kernels.updates import Int64
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import LoopScope, Node, Passing
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema, without_nullability
+from pyspark_diff.spark.schema import TIME, Schema, without_nullability
+from pyspark_diff.times import Antichain
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,9 @@ class TimeScope(LoopScope):
     """
 
     times: T.StructType = field(kw_only=True)
+
+    def time_type(self) -> T.StructType:
+        return self.times
 
     def no_entry(self, number: int | None) -> DiffError:
         name, kind = self.times.fields[self.depth].name, self.times.simpleString()
@@ -214,6 +220,60 @@ class Entering(Stage):
 
     def on_table(self, table: pa.Table) -> pa.Table:
         return table.filter(pc.equal(table[self.at], self.number)).drop_columns([self.at])
+
+
+@dataclass(frozen=True)
+class Completing(Stage):
+    """Of updates with the fields of their times in columns, but for the first, those at times that
+    are complete at a frontier, or the others.
+
+    Parameters
+    ----------
+    names : tuple of str
+        These columns.
+    frontier : Antichain
+    complete : bool
+    """
+
+    names: tuple[str, ...]
+    frontier: Antichain
+    complete: bool
+    keeps_time_and_diff = True
+    may_fail = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        inside = is_beyond(self.frontier, [column(name) for name in (TIME, *self.names)])
+        return frame.where(~inside if self.complete else inside)
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        parts = [as_int64(joined([table[name]])).to_numpy() for name in (TIME, *self.names)]
+        inside = beyond(self.frontier, parts)
+        return table.filter(pa.array(~inside if self.complete else inside))
+
+
+def beyond(frontier: Antichain, parts: Sequence[Int64]) -> np.ndarray:
+    """Which of some times, field by field, are beyond a frontier.
+
+    Examples
+    --------
+    >>> parts = [np.array([0, 1, 2]), np.array([5, 1, 0])]
+    >>> beyond(Antichain([(0, 3), (2, 0)]), parts).tolist()
+    [True, False, True]
+    """
+    found = np.zeros(len(parts[0]), bool)
+    for element in frontier:
+        assert isinstance(element, tuple)
+        found |= np.logical_and.reduce([part >= least for part, least in zip(parts, element)])
+    return found
+
+
+def is_beyond(frontier: Antichain, parts: Sequence[Column]) -> Column:
+    """The same as a condition on columns."""
+    found = F.lit(False)
+    for element in frontier:
+        assert isinstance(element, tuple)
+        found |= reduce(and_, (part >= least for part, least in zip(parts, element)))
+    return found
 
 
 def with_times(source: Node, times: T.StructType, fields: Sequence[str]) -> EnterAt:

@@ -13,6 +13,7 @@ from typing import Callable, Sequence, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from pyspark_diff.errors import DiffError, SchemaError, StalledError
 from pyspark_diff.kernels.layout import Layout
@@ -65,6 +66,10 @@ class LoopScope:
         while found.depth > depth and found.parent is not None:
             found = found.parent
         return found
+
+    def time_type(self) -> T.StructType | None:
+        """The type of times, where these are structs and it is a field of theirs, or in one."""
+        return None if self.parent is None else self.parent.time_type()
 
     def no_entry(self, number: int | None) -> DiffError:
         """The error of a record that is to enter at an iteration that there is not."""

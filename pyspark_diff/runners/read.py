@@ -51,7 +51,7 @@ from pyspark_diff.operators.contract import (
 from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
 from pyspark_diff.runners.view import View, opened
 from pyspark_diff.runners.work import BucketResult, Output, write_file, write_files
-from pyspark_diff.times import Coordinate
+from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile, Paths
 
@@ -94,6 +94,8 @@ class Read:
         In a loop, files of the keys that have to be visited besides those with new updates.
     all_buckets : int
         How many there are.
+    frontier : Antichain
+        Where times are structs, that up to which the step goes.
     chosen : tuple of int, optional
         The buckets that are left to be done; if not given, all in which there may be something.
     """
@@ -113,6 +115,7 @@ class Read:
     at: Coordinate = ()
     due: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     all_buckets: int = 1
+    frontier: Antichain = Antichain()
     chosen: tuple[int, ...] | None = None
 
     def buckets(self) -> list[int]:
@@ -189,14 +192,27 @@ class Read:
             new += opened(view.new.get(bucket, ()))
             both = opened(view.both.get(bucket, ()))
             (new if view.first else old).extend(both)
-            old += opened((*view.old.get(bucket, ()), *view.earlier.get(bucket, ())))
+            for files in (view.old, view.earlier, view.recorded):
+                old += opened(files.get(bucket, ()))
         if self.kernel.by_time:
             new, old = [*new, *map(self._falling_due, old)], []
         return new, old
 
+    def visited_again(self, bucket: int, keys: Keys) -> list[Updates]:
+        """The keys of a range that have to be visited besides those with new updates."""
+        return [within(updates, keys) for updates in opened(self.due.get(bucket, ()))]
+
     def sides(self, bucket: int, keys: Keys) -> list[Side]:
         """What is in a range of one bucket."""
         found = [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
+        if any(view.recorded for view in self.views):
+            touched = _keys(self.visited_again(bucket, keys), found)
+            found = [
+                view.with_recorded(side, bucket, touched, self.lower)
+                for view, side in zip(self.views, found)
+            ]
+        if not self.frontier.is_empty:
+            found = [replace(side, frontier=self.frontier) for side in found]
         if self.kernel.by_time:
             found = [
                 replace(
@@ -474,7 +490,7 @@ def _replay(
     at = read.at
     if at and read.own is None:
         raise ValueError("in a loop an operator knows what it gave at other coordinates")
-    due = [within(updates, keys) for updates in opened(read.due.get(bucket, ()))]
+    due = read.visited_again(bucket, keys)
     touched = _keys(due, sides) if at else empty()
     visited: Sequence[Side] = sides
     rows_read = 0
@@ -483,6 +499,7 @@ def _replay(
     own, given = None, empty()
     if read.own is not None:
         own = read.own.side(bucket, keys, read.lower, read.upper)
+        own = read.own.with_recorded(own, bucket, touched, read.lower)
         limit = _limit(own.depth, at)
         if own.earlier:
             grouped, rows = recent(touched, own.earlier, limit)
@@ -545,6 +562,8 @@ def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
     """The keys that have to be visited, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
     parts += due
+    if not parts:
+        return empty()
     if len(parts) == 1:
         return parts[0]
     return consolidate(concat(parts)).updates
@@ -555,9 +574,12 @@ def _due(
 ) -> dict[int, list[BatchFile]]:
     """The keys that have to be visited again, by coordinate."""
     batches = []
+    recorded = any(view.recorded for view in read.views)
     for side in sides:
         held = side.old
-        if len(read.at) > 1:  # in one loop what is new has no coordinate that is still to come
+        # In one loop what is new has no coordinate that is still to come, unless earlier steps have
+        # been there.
+        if len(read.at) > 1 or recorded:
             held = [*held, *side.earlier, side.new.updates]
         batches.append((held, side.depth))
     due = {}

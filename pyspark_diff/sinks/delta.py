@@ -222,6 +222,8 @@ class _Append(_Target):
 
 
 class _Snapshot(_Target):
+    writes_snapshots = True
+
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.snapshot()
 
@@ -230,6 +232,8 @@ class _Snapshot(_Target):
 
 
 class _Merge(_Target):
+    writes_snapshots = True
+
     def __init__(
         self, table: str | PathLike[str], key: tuple[str, ...], replace: bool,
         properties: Mapping[str, str] | None,

@@ -146,6 +146,8 @@ class _ChangeLog(_Folder):
 
 
 class _Snapshot(_Folder):
+    writes_snapshots = True
+
     def write(self, epoch: Epoch) -> None:
         if epoch.is_first and not self._replace:
             there = self._there(epoch.spark)

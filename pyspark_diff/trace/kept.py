@@ -58,9 +58,22 @@ def kept_in(decoder: StoredTraces) -> dict[str, Any]:
 
 
 def time_type_of(decoder: StoredTraces) -> TimeType:
-    """The type of the times of the dataflow."""
+    """The type of the times of the dataflow.
+
+    Raises
+    ------
+    NotReadableError
+        If it is a struct.
+    """
     with understood():
-        return parse_time_type(str(decoder.body["time_type"]))
+        name = str(decoder.body["time_type"])
+    if name.startswith("struct"):
+        raise NotReadableError(
+            f"the times of this store are structs, {name}, and collections with such times are "
+            "read with their program: Dataflow.open(path, program)"
+        )
+    with understood():
+        return parse_time_type(name)
 
 
 def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
@@ -84,6 +97,7 @@ def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
         raise NotReadableError(
             f"no collection was kept under the name {name!r} at {where}, of these: {names}"
         )
+    time_type = time_type_of(decoder)
     with understood():
         told = every[name]
         schema = Schema(schema_from_json(told["schema"]))
@@ -96,7 +110,7 @@ def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
             raise ValueError(f"nothing is kept of {name!r}")
         body = decoder.body
         arrangement = Arrangement(
-            trace, schema, schema.layout_by(key, stored), stored, time_type_of(decoder),
+            trace, schema, schema.layout_by(key, stored), stored, time_type,
             str(body["time"]), str(body["diff"]),
         )
         return Kept(arrangement, columns, int(body["buckets"]))
