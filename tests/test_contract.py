@@ -59,7 +59,7 @@ from pyspark_diff.operators.linear import (
     Negate,
     Pick,
 )
-from pyspark_diff.operators.loop import Entering, Revealing
+from pyspark_diff.operators.loop import Completing, Entering, Revealing
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
@@ -68,6 +68,7 @@ from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.operators.upsert import UpsertKernel
 from pyspark_diff.operators.window import WindowKernel
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
+from pyspark_diff.times import Antichain
 
 Record = tuple[Any, ...]
 #: A record, its time, its diff, and where in a loop it is.
@@ -836,6 +837,7 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pick: lambda _: Pick((("s", "t"), ("k", "k"))),
     DropNull: lambda _: DropNull(("k", "s")),
     Entering: lambda _: Entering("w", 2),
+    Completing: lambda _: Completing(("w",), Antichain([(1, 2), (3, -1)]), True),
     MultiplyDiff: lambda _: MultiplyDiff("w"),
     Negate: lambda _: Negate(),
     Expression: lambda _: Expression(

@@ -383,7 +383,7 @@ def test_rows_that_have_no_time(spark):
 
 
 def test_tables_that_do_not_change_in_a_dataflow(spark):
-    with Dataflow(spark, time_type=PAIR) as flow:
+    with Dataflow(spark, time_type=PAIR, keep_history=True) as flow:
         frame, session = flow.input("source", "k int")
         names = flow.constant([(1, "one")], "k int, name string")
         named = frame.join(names, "k").keep()
@@ -457,6 +457,8 @@ def test_inputs_go_on_together(spark):
                     frame.at()
         with pytest.raises(NotReadableError):
             joined.at((2, 2))
+        uppers = {tuple(map(tuple, row.upper)) for row in flow.arrangements().collect()}
+        assert uppers == {((0, 3), (2, 0))} and "(0, 3), (2, 0)" in flow.describe()
         b_in.close()
         flow.step()
         assert joined.probe().time() == (5, 5) and joined.at((4, 9)).collect() == [(1,)]

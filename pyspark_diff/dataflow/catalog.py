@@ -11,6 +11,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import IterationReport, State
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node
 from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.times import Antichain
 
 
 class Entry(NamedTuple):
@@ -36,11 +37,12 @@ def iterations(report: Sequence[IterationReport]) -> pa.Table:
                     schema=pa.schema(fields))
 
 
-def schema(time_type: TimeType) -> T.StructType:
-    """Spark schema of the list."""
+def schema(time_type: TimeType, structs: T.StructType | None) -> T.StructType:
+    """Spark schema of the list; times that are structs are told as frontiers, lists of them."""
     kinds = {"rows": T.LongType(), "batches": T.IntegerType(), "bytes": T.LongType(),
              "readers": T.ArrayType(T.StringType(), False)}
-    times = dict.fromkeys(("lower", "upper", "since"), time_type.kind)
+    kind = time_type.kind if structs is None else T.ArrayType(structs, False)
+    times = dict.fromkeys(("lower", "upper", "since"), kind)
     return T.StructType([
         T.StructField(name, {**kinds, **times}.get(name, T.StringType()))
         for name in Entry._fields
@@ -57,7 +59,7 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
         if trace is None:
             continue
         lower, upper, since = (
-            None if (at := frontier.bound) is None else time_type.decode(at)
+            _told(frontier, time_type)
             for frontier in (trace.lower, trace.upper, trace.since)
         )
         readers = [_name(graph, reader) for reader in graph.readers[node]]
@@ -70,6 +72,14 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
             lower, upper, since, readers,
         ))
     return found
+
+
+def _told(frontier: Antichain, time_type: TimeType) -> Any:
+    """A frontier as users see it; None where it is complete."""
+    if frontier.is_empty:
+        return None
+    least = frontier.elements[0]
+    return time_type.decode(least) if isinstance(least, int) else list(frontier)
 
 
 def _name(graph: Graph, node: Node) -> str:
@@ -91,7 +101,7 @@ def as_text(found: Sequence[Entry]) -> str:
     """The list as a table to read."""
     head = list(Entry._fields)
     lines = [
-        [", ".join(v) if isinstance(v, list) else "complete" if v is None else
+        [", ".join(map(str, v)) if isinstance(v, list) else "complete" if v is None else
          f"{v:,}" if isinstance(v, int) and name in ("rows", "bytes") else str(v)
          for name, v in zip(head, entry)]
         for entry in found

@@ -30,7 +30,7 @@ class TellingMethods(SteppingMethods):
 
         The columns are ``name`` (operator, number and inputs), ``key``, ``rows`` (updates),
         ``batches``, ``bytes``, ``lower``, ``upper`` and ``since`` (null for a complete one), and
-        the names of its ``readers``.
+        the names of its ``readers``. Where times are structs these frontiers are lists of them.
 
         Examples
         --------
@@ -46,7 +46,7 @@ class TellingMethods(SteppingMethods):
         self._check_open()
         with self._lock:
             found = catalog.entries(self._build().graph, self._state, self.time_type)
-        return self.spark.createDataFrame(found, catalog.schema(self.time_type))
+        return self.spark.createDataFrame(found, catalog.schema(self.time_type, self.times))
 
     def describe(self) -> str:
         """What is kept, as a table to read: see `arrangements`."""

@@ -222,6 +222,10 @@ class Entering(Stage):
         return table.filter(pc.equal(table[self.at], self.number)).drop_columns([self.at])
 
 
+#: Before all fields of times.
+BEFORE_ALL = -(2**63)
+
+
 @dataclass(frozen=True)
 class Completing(Stage):
     """Of updates with the fields of their times in columns, but for the first, those at times that
@@ -243,10 +247,14 @@ class Completing(Stage):
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         inside = is_beyond(self.frontier, [column(name) for name in (TIME, *self.names)])
+        inside = F.coalesce(inside, F.lit(False))
         return frame.where(~inside if self.complete else inside)
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        parts = [as_int64(joined([table[name]])).to_numpy() for name in (TIME, *self.names)]
+        columns = (joined([table[name]]) for name in self.names)
+        # A field that is null is beyond nothing.
+        parts = [pc.fill_null(as_int64(part), BEFORE_ALL).to_numpy() for part in columns]
+        parts.insert(0, as_int64(joined([table[TIME]])).to_numpy())
         inside = beyond(self.frontier, parts)
         return table.filter(pa.array(~inside if self.complete else inside))
 
