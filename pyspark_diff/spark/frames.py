@@ -43,6 +43,21 @@ def map_in_arrow(
     return frame.toDF(*[f"_{i}" for i in range(len(names))]).mapInArrow(run, schema)
 
 
+def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -> DataFrame:
+    """PySpark's `createDataFrame` of a table, also of one without columns, of which a client of
+    Connect loses the rows.
+
+    Examples
+    --------
+    >>> rows = pa.table({"x": [1, 2, 3]}).select([])
+    >>> frame_of_table(spark, rows, T.StructType([])).count()
+    3
+    """
+    if table.num_columns:
+        return spark.createDataFrame(table, struct)
+    return spark.range(table.num_rows).select()
+
+
 def map_tables(
     frame: DataFrame, function: Callable[[pa.Table], pa.Table], schema: T.StructType
 ) -> DataFrame:

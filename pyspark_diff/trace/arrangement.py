@@ -29,7 +29,7 @@ from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.standing import each_as_often
 from pyspark_diff.kernels.updates import Int64, Updates, concat
-from pyspark_diff.spark.frames import map_in_arrow
+from pyspark_diff.spark.frames import frame_of_table, map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
@@ -278,7 +278,7 @@ class Arrangement:
             updates = self._all()
             if by_time:
                 updates = updates.take(np.argsort(updates.times(), kind="stable"))
-            return spark.createDataFrame(_together(make(updates)), struct)
+            return frame_of_table(spark, _together(make(updates)), struct)
 
         storage.settle(path for paths in files for path in paths)
 
