@@ -90,7 +90,11 @@ DONE = {
 }
 
 
-@pytest.mark.parametrize("done", DONE)
+@pytest.mark.parametrize("done", [
+    pytest.param(name, marks=pytest.mark.classic_only(
+        "a client's e.union(e).select(e.src) is refused by the server"
+    )) if name == "of a union" else name for name in DONE
+])
 def test_what_is_done_is_what_pyspark_does(tables, frames, done):
     expected, found = DONE[done](*tables), DONE[done](*frames)
     assert found.columns == expected.columns
@@ -226,7 +230,8 @@ def test_methods_and_hints_come_before_columns(spark):
 
 def test_what_looks_like_a_handle_is_none(frames, spark):
     e, p = frames
-    shown = str(e.src)[len("Column<'"):-2]
+    # In quotes over Connect.
+    shown = str(e.src)[len("Column<'"):-2].strip("`")
     assert shown.startswith("src#")
     found = p.where(F.col("name") != F.lit(shown)).select(F.lit(shown).alias("text"))
     assert found.at(0).distinct().collect() == [(shown,)]
@@ -280,8 +285,8 @@ def test_columns_that_a_value_was_put_into_are_others(spark, changed):
             assert expected.select(table[name]).columns == [name]
             assert found.select(ours[name]).columns == [name]
             continue
-        with pytest.raises(AnalysisException, match="MISSING_ATTRIBUTES"):
-            expected.select(table[name])
+        with pytest.raises(AnalysisException, match="MISSING_ATTRIBUTES|CANNOT_RESOLVE_DATAFRAME"):
+            expected.select(table[name]).columns
         with pytest.raises(SchemaError, match=f"'{name}' of .* changed, renamed or dropped"):
             found.select(ours[name])
     at = found.where(found.k > 0).select(found["s"], found.x).at(0)

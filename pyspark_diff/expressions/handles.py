@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.jvm import expression_json
+from pyspark_diff.spark.mentions import references
 
 #: The name of a handle that stands for all columns.
 STAR = "*"
@@ -161,10 +162,14 @@ def _handles_of(column: Column) -> list[Handle]:
         # Connect shows names in backticks, of which those in them are there twice.
         if shown[:number.start()].lower().endswith((name, name.replace("`", "``"))):
             found.append(handle)
+    # A text may look like a handle.
+    of_client = references(column) if found else None
+    if of_client is not None:
+        names = [name.lower() for name in of_client]
+        return [h for h in found if any(n.startswith(quoted(h.text.lower())) for n in names)]
     tree = expression_json(column) if found else None
     if tree is None:
         return found
-    # A text may look like a handle.
     names = [str(node["nameParts"]).lower() for node in json.loads(tree) if "nameParts" in node]
     return [
         handle for handle in found

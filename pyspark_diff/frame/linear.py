@@ -25,7 +25,7 @@ from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
-from pyspark_diff.spark.taken import star_taken
+from pyspark_diff.spark.taken import is_star, star_taken
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,7 +80,7 @@ class LinearMethods(Frame):
             raise SchemaError(
                 f"select takes names and columns, not a {type(given).__name__}: {given!r}"
             )
-        if str(given) in ("*", "Column<'*'>"):
+        if given == "*" if isinstance(given, str) else is_star(given):
             self._collection.check_unambiguous("select")
             return list(self.columns)
         if isinstance(given, str):

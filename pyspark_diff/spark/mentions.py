@@ -53,6 +53,12 @@ def mentions(column: Column, names: Collection[str]) -> bool:
     return not wanted.isdisjoint(_names_in(column._expr))
 
 
+def references(column: Column) -> list[str] | None:
+    """The columns that an expression of a Connect client takes, as it names them; None for a
+    classic one."""
+    return None if is_classic(column) else list(_references(column._expr))
+
+
 def names_there(frame: DataFrame) -> set[str]:
     """What columns of a Connect client's frame may be called by: their names, and the aliases in
     it. None of a classic one's, of which nothing is asked."""
@@ -83,6 +89,13 @@ def first_part(name: str) -> tuple[str, bool]:
 
 def _with_dot(name: str, more: bool) -> str:
     return name.lower() + "." * more
+
+
+def _references(node: Any) -> Iterator[str]:
+    if _kind(node) == "ColumnReference":
+        yield node._unparsed_identifier
+    for child in _within(node, "Expression"):
+        yield from _references(child)
 
 
 def _names_in(node: Any) -> Iterator[str]:
