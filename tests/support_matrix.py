@@ -75,7 +75,7 @@ def programs() -> dict[str, dict[str, Program]]:
             "`select`, `withColumn`, `drop`": lambda p, q: p.select((F.col("v") + 1).alias("v")),
             "the same with an expression that is not compiled":
                 lambda p, q: p.select(F.soundex(F.col("v").cast("string")).alias("s")),
-            "`where`": lambda p, q: p.where("v > 3"),
+            "`where`": lambda p, q: p.where(F.col("v") > 3),
             "`flat_map`, `mapInPandas`": lambda p, q: p.mapInPandas(_rows, "k long, v long"),
             "`union`, `concat`": lambda p, q: p.union(q),
             "`negate`": lambda p, q: p.negate().negate(),
@@ -90,7 +90,7 @@ def programs() -> dict[str, dict[str, Program]]:
             "`intersectAll`": lambda p, q: p.intersectAll(q),
             "`subtract`": lambda p, q: p.subtract(q),
             "`intersect`": lambda p, q: p.intersect(q),
-            "`assert_empty`, `assert_eq`": lambda p, q: p.where("v < 0").assert_empty(),
+            "`assert_empty`, `assert_eq`": lambda p, q: p.where(F.col("v") < 0).assert_empty(),
         },
         "Joins": {
             **{f"`join`, {how}": _joined(how) for how in (
@@ -145,8 +145,9 @@ def programs() -> dict[str, dict[str, Program]]:
         "Loops": {
             "`iterate` over pairs of integers": _least,
             "`iterate` over other records":
-                lambda p, q: p.selectExpr("cast(k as string) AS k", "v").iterate(
-                    lambda x: x.union(x.selectExpr("k", "least(v + 1, 3) AS v")).distinct()),
+                lambda p, q: p.select(F.col("k").cast("string").alias("k"), "v").iterate(
+                    lambda x: x.union(x.select(
+                        "k", F.least(F.col("v") + 1, F.lit(3)).alias("v"))).distinct()),
         },
         "Graphs": {
             "`degrees`": _graph(graphs.degrees),

@@ -27,7 +27,7 @@ def _ranked(pairs, window):
 #: By codes of reasons what has just these, as a program over pairs.
 PROGRAMS = {
     "": lambda p: p.groupBy("k").agg(F.sum("v"), F.max("v")),
-    " ": lambda p: p.where("v > 1").distinct(),
+    " ": lambda p: p.where(F.col("v") > 1).distinct(),
     "  ": lambda p: p.withColumn("before", F.lag("v").over(Window.partitionBy("k").orderBy("v"))),
     "FAN_OUT": lambda p: p.join(p.withColumnRenamed("v", "w"), "k"),
     "GROUP_FUNCTION": lambda p: p.reduce(lambda k, rows: [(1,)], "one long", key="k"),
@@ -36,8 +36,9 @@ PROGRAMS = {
     "WHOLE_SIDE": lambda p: p.crossJoin(p.select("k").toDF("other").hint("broadcast")),
     "SPARK_EVALUATION": lambda p: p.select(F.soundex(F.col("k").cast("string")).alias("s")),
     "LOOP": lambda p: graphs.connected_components(p.toDF("src", "dst")),
-    "LOOP_OF_RECORDS": lambda p: p.selectExpr("cast(k as string) AS k", "v").iterate(
-        lambda known: known.union(known.selectExpr("k", "least(v + 1, 3) AS v")).distinct()),
+    "LOOP_OF_RECORDS": lambda p: p.select(F.col("k").cast("string").alias("k"), "v").iterate(
+        lambda known: known.union(known.select(
+            "k", F.least(F.col("v") + 1, F.lit(3)).alias("v"))).distinct()),
 }
 
 

@@ -44,7 +44,7 @@ def nearest(edges):
         moved = near.join(edges, "src").select(
             F.col("dst").alias("src"), (F.col("distance") + 1).alias("distance")
         )
-        kept = start.union(moved.where("distance < 9"))
+        kept = start.union(moved.where(F.col("distance") < 9))
         return kept.top_k(1, "distance", per="src")
 
     start = edges.where("src = 0").select("src").distinct().withColumn(
@@ -93,7 +93,7 @@ def counted(edges):
 
     def round_of(now):
         met = now.join(edges, "src").select(F.col("dst").alias("src"))
-        return met.count().where("count > 1").select("src").union(start)
+        return met.count().where(F.col("count") > 1).select("src").union(start)
 
     return start.iterate(round_of, max_iterations=4, on_limit="return")
 
@@ -117,7 +117,7 @@ def parity(edges):
 
     start = edges.where("src = 0").select("src").distinct()
     with Loop() as loop:
-        even, odd = loop.variable(start), loop.variable(start.where("src > 0"))
+        even, odd = loop.variable(start), loop.variable(start.where(F.col("src") > 0))
         even.set(beyond(odd).union(start).distinct())
         odd.set(beyond(even).distinct())
     return even.leave().concat(loop.leave(odd))

@@ -94,5 +94,5 @@ def _with_parents(reached: DiffFrame, arcs: DiffFrame) -> DiffFrame:
         F.min("parent").alias("parent")
     )
     kind = reached.schema["node"].dataType
-    roots = reached.where("distance = 0").withColumn("parent", F.lit(None).cast(kind))
+    roots = reached.where(F.col("distance") == 0).withColumn("parent", F.lit(None).cast(kind))
     return roots.union(first)

@@ -159,7 +159,7 @@ def _adding_up_to_one(
     # One row that each of these nodes is joined with.
     begun = starts.crossJoin(number.hint("broadcast"))
     none = every.withColumn("share", F.lit(0).cast("long"))
-    first = begun.select("node", F.expr(f"{ALL} div n").alias("share"))
+    first = begun.select("node", F.call_function("div", F.lit(ALL), F.col("n")).alias("share"))
     share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
 
     def summed(shares: DiffFrame) -> DiffFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -66,7 +68,8 @@ def _entered(labels: DiffFrame) -> DiffFrame:
         return labels
     sizes = [1 << bits for bits in range(0, width, BITS)]
     ends = [*(size - (1 << width) for size in sizes), *sizes]
-    return labels.enter_at(F.expr(
-        "case " + " ".join(f"when component < {end} then {n * APART}" for n, end in enumerate(ends))
-        + f" else {len(ends) * APART} end"
-    ))
+    # Not as SQL text, which a client of Connect would have evaluated by the server.
+    cases: Any = F
+    for n, end in enumerate(ends):
+        cases = cases.when(F.col("component") < end, n * APART)
+    return labels.enter_at(cases.otherwise(len(ends) * APART))
