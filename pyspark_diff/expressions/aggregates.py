@@ -119,11 +119,15 @@ def parse_aggregates(
     grouped = template.groupBy(*keys)
     given = [exprs] if isinstance(exprs, Mapping) else list(exprs)
     if len(given) == 1 and isinstance(given[0], Mapping):
-        entries = given[0]
+        # A server does not know the synonyms that a dict may have.
+        entries = {
+            name: _DICT_SYNONYMS.get(function.lower(), function)
+            for name, function in given[0].items()
+        }
         calls = [_supported(_dict_column(*entry)) for entry in entries.items()]
         _check_arguments(template, calls)
         # PySpark hands the dict to the JVM, which puts it into an order of its own.
-        order = _last(grouped.agg(dict(entries)), len(calls)).names
+        order = _last(grouped.agg(entries), len(calls)).names
         fields = [_last(grouped.agg(dict([entry])), 1)[0] for entry in entries.items()]
         found = [_aggregate(template, call, field) for call, field in zip(calls, fields)]
         return sorted(found, key=lambda aggregate: order.index(aggregate.name))
@@ -252,8 +256,7 @@ def filtered_call(call: ColumnCall, condition: Column) -> ColumnCall:
 
 
 def _dict_column(name: str, function: str) -> Column:
-    known = _DICT_SYNONYMS.get(function.lower(), function)
-    return F.call_function(known, F.col(name))
+    return F.call_function(function, F.col(name))
 
 
 def _last(frame: DataFrame, n: int) -> T.StructType:
