@@ -117,10 +117,9 @@ class SteppingMethods(Parts):
         ...     words_in.insert([("a",)])
         ...     words_in.advance_to(1)
         ...     running = flow.step_async()
-        ...     while probe.less_than(1):
-        ...         if running.wait(timeout=60):
-        ...             print(flow.progress().frontier)
-        Antichain([1])
+        ...     # Until then ``running.done()``, the probe and `progress` tell how far it is.
+        ...     running.wait(timeout=60), probe.less_than(1), flow.progress().frontier
+        (True, False, Antichain([1]))
         """
         self._check_outside("step_async")
         self._check_open()

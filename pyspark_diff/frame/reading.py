@@ -408,7 +408,7 @@ class ReadMethods(Frame):
         >>> rows = [("a", 0, 2), ("b", 1, 1), ("a", 2, -1)]
         >>> words = DiffFrame(spark.createDataFrame(rows, "word string, time int, diff int"))
         >>> axes = words.plot_history(by="word")
-        >>> [(line.get_label(), list(line.get_ydata())) for line in axes.get_lines()]
+        >>> [(line.get_label(), [*map(float, line.get_ydata())]) for line in axes.get_lines()]
         [('a', [2.0, 2.0, 1.0, 1.0]), ('b', [0.0, 1.0, 1.0, 1.0])]
         """
         self._check_plain_times("plot_history")

@@ -86,8 +86,8 @@ def call_of(column: Column) -> ColumnCall | None:
     ColumnCall(name='sum', arguments=(Column<'price'>,), distinct=False, alias='total', filter=None)
     >>> call_of(F.count_distinct("src", "dst")).distinct
     True
-    >>> call_of((F.col("a") > 1) & (F.col("b") == 2)).arguments
-    (Column<'>(a, 1)'>, Column<'=(b, 2)'>)
+    >>> call_of((F.col("a") > 1) & (F.col("b") < 2)).arguments
+    (Column<'>(a, 1)'>, Column<'<(b, 2)'>)
     """
     if is_classic(column):
         return _classic_call(node_of(column), type(column))
