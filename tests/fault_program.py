@@ -32,6 +32,7 @@ from faults import Fault
 from oracle import Collection, Record, accumulate, total
 from programs import files_of
 from pyspark.sql import functions as F
+from pyspark.sql import is_remote
 
 import pyspark_diff
 from pyspark_diff import Dataflow, DiffError, StorageError
@@ -360,6 +361,11 @@ def met(subject: Subject, fault: Fault) -> BaseException | None:
 
 def no_job(spark: Any, since: float) -> None:
     """Jobs of a step that was interrupted come to an end."""
+    if is_remote():
+        # A server tells of no jobs, but which work of the session it has ended now.
+        if spark.interruptAll():
+            raise Wrong("what was interrupted still runs")
+        return
     status = spark.sparkContext.statusTracker()
     while status.getActiveJobsIds():
         if time.monotonic() - since > SOON:

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from own_spark import names_of, outcomes_of
 
@@ -123,8 +124,8 @@ def applied(content, reading):
     content = Counter(content)
     for change in reading.changes:
         rows = change[0]
-        rows = [tuple(row.values()) for row in rows.to_pylist()] if hasattr(
-            rows, "to_pylist"
+        rows = [tuple(row.values()) for row in rows.to_pylist()] if isinstance(
+            rows, pa.Table
         ) else list(map(tuple, rows.collect()))
         if isinstance(change, (Upserts, Deletes)):
             keys = {row[0] for row in rows}
