@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from damaged_stores import Wrong, arrangement_of, rows_of
+from pyspark.sql import is_remote
 
 from pyspark_diff import Dataflow, NotReadableError
 from pyspark_diff.dataflow.stored import StateReader
@@ -392,10 +393,14 @@ ACTIONS = {
 }
 
 
+def _persistent(spark: Any) -> int:
+    """How many RDDs are persistent; a server does not tell."""
+    return 0 if is_remote() else spark.sparkContext._jsc.getPersistentRDDs().size()
+
+
 def run(spark: Any, root: str, actions: int, seed: int = 0) -> Counter[str]:
     """Take many actions; gives how often each was taken, and what was there at the end."""
-    persistent = spark.sparkContext._jsc.getPersistentRDDs
-    before = persistent().size()
+    before = _persistent(spark)
     with mock.patch.object(work, "IN_MEMORY_ROWS", 4), \
             mock.patch.object(chain, "MOST_TOMBSTONES", 10):
         long = LongRun(spark, root, seed)
@@ -412,8 +417,8 @@ def run(spark: Any, root: str, actions: int, seed: int = 0) -> Counter[str]:
         long.vacuum()
         files = sum(len(names) for _, _, names in os.walk(root))
         long.close()
-    if persistent().size() != before:
-        raise Wrong(f"{persistent().size()} persistent RDDs, and there were {before}")
+    if _persistent(spark) != before:
+        raise Wrong(f"{_persistent(spark)} persistent RDDs, and there were {before}")
     if descriptors and max(descriptors) > descriptors[0] + 24:
         raise Wrong(f"descriptors: {descriptors}")
     tmp = [path for path in Path(root).rglob("*.tmp")]

@@ -19,6 +19,9 @@ from pyspark_diff.trace import spine
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.roots import objects_at
 
+#: What other processes do that share the JVM.
+beside = pytest.mark.classic_only("other processes share the JVM of Spark's context")
+
 
 @pytest.fixture(autouse=True)
 def silent():
@@ -147,6 +150,7 @@ def test_threads_that_write_one_store(spark, tmp_path):
     assert threads(spark, str(tmp_path), 2, 4)["steps"] == 8
 
 
+@beside
 @pytest.mark.parametrize("phase", [
     "files written",
     *(pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase != "files written"),
@@ -156,6 +160,7 @@ def test_a_writer_that_was_paused_in_a_step_has_lost_the_store(spark, tmp_path, 
     paused(spark, str(tmp_path), phase)
 
 
+@beside
 @pytest.mark.parametrize(("count", "steps"), [
     (2, 5), pytest.param(4, 25, marks=pytest.mark.slow)
 ])

@@ -485,7 +485,9 @@ def test_where_a_stream_begins(spark, store, tmp_path, start, wanted):
     assert {row.id for row in collected(spark, tmp_path).collect()} == wanted
 
 
-@pytest.mark.classic_only("foreachBatch runs in a process of the server")
+@pytest.mark.classic_only(
+    "foreachBatch runs in a process of the server, which has no dataflow"
+)
 def test_a_stream_that_failed_goes_on_where_it_was(spark, store, tmp_path):
     calls = []
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Run, programs, schedules
 from pyspark import TaskContext
+from pyspark.sql import functions as F
 from test_iterate import looping
 
 from pyspark_diff import Dataflow, FunctionError, Loop, graphs
@@ -96,7 +97,10 @@ def test_what_is_renamed_on_the_way_is_taken_in_the_same_job(spark, jobs):
         roots, roots_in = flow.input("roots", "k long, d long")
 
         def nearer(now):
-            after = now.join(edges, "k").selectExpr("to as k", "d + 1 as d")
+            # Columns, as a client of Connect does not take SQL text apart.
+            after = now.join(edges, "k").select(
+                F.col("to").alias("k"), (F.col("d") + 1).alias("d")
+            )
             return after.union(roots).groupBy("k").agg({"d": "min"}).withColumnRenamed(
                 "min(d)", "d"
             )

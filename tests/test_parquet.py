@@ -22,6 +22,9 @@ from pyspark_diff.dataflow import input_session, inputs, whole_history
 from pyspark_diff.errors import SourceError
 from pyspark_diff.runners.parquet import Bounds, ParquetScan, parquet_scan
 
+#: What is about files that the library reads, and not Spark.
+without_spark = pytest.mark.classic_only("which files a frame reads is told by its plan in the JVM")
+
 EDGES = pa.table({
     "src": pa.array([1, 2, 2, None, 5], pa.int64()),
     "dst": pa.array([7, 8, None, 9, 1], pa.int64()),
@@ -107,6 +110,7 @@ NOT_READ: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+@without_spark
 @pytest.mark.parametrize("kind", READ)
 def test_read_without_spark(edges, kind):
     frame = READ[kind](edges)
@@ -117,11 +121,13 @@ def test_read_without_spark(edges, kind):
     assert rows_of(t for part in parts for t in part.tables()) == rows_of(scan.tables())
 
 
+@without_spark
 @pytest.mark.parametrize("kind", NOT_READ)
 def test_read_by_spark(edges, kind):
     assert parquet_scan(NOT_READ[kind](edges)) is None
 
 
+@without_spark
 def test_groups_that_no_row_is_wanted_of_are_left_out(edges):
     scan = parquet_scan(edges.where("src = 5"))
     assert len(scan.groups) == 2 and scan.rows == 2
@@ -203,6 +209,7 @@ def with_setting(spark, name, value, do):
         spark.conf.unset(name)
 
 
+@without_spark
 @pytest.mark.parametrize("how", [
     "csv", "partitions", "buckets", "local", "int96", "legacy", "two schemas", "narrower",
     "another case", "two cases", "old day of nobody", "struct", "milliseconds", "errors pass",
@@ -217,6 +224,7 @@ def test_files_that_spark_reads(spark, tmp_path, how):
         spark.sql("DROP TABLE IF EXISTS in_buckets")
 
 
+@without_spark
 @pytest.mark.parametrize("setting", [
     "spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles",
     "spark.sql.parquet.fieldId.read.enabled",
@@ -225,6 +233,7 @@ def test_settings_under_which_spark_reads(spark, edges, setting):
     assert with_setting(spark, setting, "True", lambda: parquet_scan(edges)) is None
 
 
+@without_spark
 @pytest.mark.parametrize("kind", ["table", "spark's own", "one file", "a path of its own"])
 def test_files_that_are_read(spark, tmp_path, kind):
     frame = spark.range(7).selectExpr(
@@ -266,6 +275,7 @@ CONDITIONS = [
 ]
 
 
+@without_spark
 @given(data=st.data())
 def test_any_table_is_read_alike(spark, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("any")
@@ -296,6 +306,7 @@ def test_any_table_is_read_alike(spark, data, tmp_path_factory):
     assert scan is not None or condition is not None or moments
 
 
+@without_spark
 def test_bounds(spark, tmp_path):
     table = pa.table({"n": pa.array([3, None, 5], pa.int32()), "s": ["x", "y", "z"]})
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=2)
@@ -403,6 +414,7 @@ def test_times_behind_the_frontier_are_told(spark, updates):
             edges_in.update(updates)
 
 
+@without_spark
 def test_a_file_that_changes_later(spark, tmp_path):
     """Before a step it is for Spark to say what that means; within one it is an error."""
     path = tmp_path / "0.parquet"

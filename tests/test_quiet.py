@@ -35,7 +35,7 @@ with Dataflow(spark) as flow:
     for number, on in enumerate((
         F.expr("l.k = r.k and l.x < r.y"),
         F.expr("l.k = r.k and x + 1 = y"),
-        [F.expr("l.k = r.k"), F.col("s") == F.col("z")],
+        [F.expr("l.k") == F.expr("r.k"), F.col("s") == F.col("z")],
         F.expr("upper(l.s) <=> upper(r.z)"),
         (F.col("l.x") == F.col("r.y")) & (F.col("l.k") > F.col("y")),
         F.expr("l.k = r.k and l.s like r.z"),
@@ -87,11 +87,11 @@ def test_the_errors_of_others_are_logged_as_ever(spark, logged):
     with Dataflow(spark) as flow:
         left, _ = flow.input("left", "k long")
         right, _ = flow.input("right", "k long")
-        left.alias("l").join(right.alias("r"), F.expr("l.k = r.k"))
+        left.alias("l").join(right.alias("r"), F.expr("l.k") == F.expr("r.k"))
         assert logged == []
         # One's own mistake is logged.
         with pytest.raises(AnalysisException):
-            left.alias("l").join(right.alias("r"), F.expr("l.k = r.none"))
+            left.alias("l").join(right.alias("r"), F.expr("l.k") == F.expr("r.none"))
     assert logged == ["SQLQueryContextLogger"]
     fail()
     assert logged[1:] == list(texts)
