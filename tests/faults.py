@@ -27,6 +27,7 @@ from unittest import mock
 import pyarrow as pa
 from cluster_program import executor_above
 from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql import is_remote
 
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel
 from pyspark_diff.runners import spark as runner
@@ -201,6 +202,8 @@ def _patched(who: str) -> Iterator[None]:
     ]
     if who == "driver":
         frame: Any = DataFrame
+        if is_remote():
+            from pyspark.sql.connect.dataframe import DataFrame as frame
         found += [
             (os, "makedirs", _before("make", os.makedirs, 0)),
             (frame, "mapInArrow", _with_fault(frame.mapInArrow)),

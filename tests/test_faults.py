@@ -37,7 +37,7 @@ from pyspark_diff.spark.jobs import run_job
 )
 def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
     if connect_server.WANTED:
-        number = 1  # it has fewer tasks as frames
+        number = 1  # a step comes to a place as often as it has tasks, and as frames has others
     kind = next(kind for kind in KINDS if kind.name == name)
     # This session does not try a task again.
     kind = replace(kind, right=False, fails=True, error=kind.error if kind.fails else Exception)

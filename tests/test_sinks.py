@@ -131,6 +131,7 @@ def warned(spark):
     log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
 
 
+@pytest.mark.classic_only("looks at the log of Spark in the JVM")
 @pytest.mark.parametrize("sink", [change_log, snapshot])
 def test_a_new_folder_is_no_warning(spark, tmp_path, warned, sink):
     log, folder = Log("word string"), str(tmp_path / "new")
