@@ -167,7 +167,7 @@ FAULTS: dict[str, Fault] = {
     "verify looks at nothing": Fault(durable, "verify", lambda true, *_, **__: []),
     "whoever's commit is there is taken for one's own": Fault(Commits, "_judge", _mine, "T6"),
     "times are forgotten one too early": Fault(
-        compaction, "_before", lambda true, frontier: frontier, "T10"),
+        compaction, "last_before", lambda true, frontier: frontier, "T10"),
     "holds of users are not looked at": Fault(Compaction, "hold", _without_holds, "T10"),
     "holds of readers are not looked at": Fault(
         read_holds, "standing", lambda true, *_: ([], []), "T10"),
