@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from oracle import evaluate, normal, total
 from program_ops import ddl
 from programs import build, formed, pool, programs
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from test_iterate import looping
 
@@ -550,6 +551,59 @@ def test_a_removal_whose_insertion_is_still_to_come_where_two_times_meet(spark):
         session.update([(1, 7, (3, 3), -1)])
         with pytest.raises(NegativeMultiplicityError):
             flow.advance_to((4, 4))
+
+
+def ranked(rows):
+    """Of each record its rank by ``v`` among those of its ``k``, and the sum of ``v`` up to it."""
+    return Counter({
+        (k, v, 1 + sum(n for (g, w), n in rows.items() if g == k and w < v),
+         sum(n * w for (g, w), n in rows.items() if g == k and w <= v)): count
+        for (k, v), count in rows.items() if count
+    })
+
+
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
+@given(data=st.data())
+@examples(2)
+def test_windows_where_a_removal_is_made_up_for_later(spark, runner, data):
+    """A row goes at two times of which none is before the other, and comes where they meet: until
+    that is given, it stands there less than no times."""
+    updates = []
+    small = st.integers(0, 2)
+    for k, v, i, j in data.draw(st.lists(st.tuples(st.integers(0, 1), small, small, small))):
+        apart = data.draw(st.tuples(st.integers(0, 1), st.integers(0, 1)))
+        right, up = i + 1 + apart[0], j + 1 + apart[1]
+        updates += [((k, v), (i, j), 1), ((k, v), (right, j), -1), ((k, v), (i, up), -1),
+                    ((k, v), (right, up), 1)]
+    over = Window.partitionBy("k").orderBy("v")
+    with Dataflow(spark, time_type=PAIR, runner=runner, keep_history=True) as flow:
+        rows, session = flow.input("rows", "k int, v int")
+        kept = rows.select("k", "v", F.rank().over(over), F.sum("v").over(over)).keep()
+        done = Antichain([(0, 0)])
+        for time in [*data.draw(st.lists(st.tuples(*[st.integers(0, 4)] * 2))), (5, 5)]:
+            to = data.draw(st.sampled_from([[time], [(time[0], 0), (0, time[1])]]))
+            to = Antichain(to)
+            if to == done or not done.precedes(to):
+                continue
+            session.update([
+                (*record, time, diff) for record, time, diff in updates
+                if done.less_equal(time) and not to.less_equal(time)
+            ])
+            flow.advance_to(list(to))
+            done = to
+            for time in product(range(5), repeat=2):
+                if not done.less_equal(time):
+                    expected = ranked(accumulated(updates, time))
+                    assert Counter(map(tuple, kept.at(time).collect())) == expected, time
+
+
+def test_a_window_tells_of_a_removal_that_nothing_makes_up_for(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        rows, session = flow.input("rows", "k int, v int")
+        rows.select("v", F.row_number().over(Window.orderBy("v"))).keep()
+        session.update([(1, 7, (0, 1), -1)])
+        with pytest.raises(NegativeMultiplicityError, match=r"multiplicity -1"):
+            flow.advance_to((2, 2))
 
 
 def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):

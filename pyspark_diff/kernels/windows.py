@@ -59,6 +59,7 @@ def windows(
     functions: Sequence[Function],
     column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
+    open_from: int | None = None,
 ) -> Iterator[Changed]:
     """What changes of the results of functions, some of it at a time.
 
@@ -70,6 +71,9 @@ def windows(
         A column of the candidates by its name.
     order : tuple of (str, bool), or None
         The first column of the order, and whether it is descending.
+    open_from : int, optional
+        The time from which on a row that stands less than no times is taken for one that is not
+        there, as what makes up for it may still come.
 
     Raises
     ------
@@ -83,6 +87,7 @@ def windows(
     ranges = _ranges_of(rows, functions, column, order)
     near = _near(rows, reach, ranges)
     held = [function.held(rows, column) for function in functions]
+    diff = rows.diff if open_from is None else _none_owed(rows, open_from)
     was, now = rows.base, rows.base.copy()
     tree_was = segment.tree_of(rows.bounds, was)
     valid = np.empty(0, np.bool_)
@@ -95,7 +100,7 @@ def windows(
     while status == segment.MORE:
         status, entries, segments = segment.replay(
             rows.bounds, was, now, *trees, rows.tie_low, rows.tie_high, *near,
-            rows.starts, rows.cand, rows.time, rows.diff, packed, progress, ENTRIES,
+            rows.starts, rows.cand, rows.time, diff, packed, progress, ENTRIES,
         )
         check(status != segment.OVERFLOW)
         if status == segment.NEGATIVE:
@@ -103,6 +108,23 @@ def windows(
         seen = Evaluated(rows, entries, segments, column, ranges, reach)
         results = [function.of(seen, kept) for function, kept in zip(functions, held)]
         yield _differences(seen, results)
+
+
+def _none_owed(rows: Rows, since: int) -> Int64:
+    """The diffs of events with which from a time on no candidate stands less than no times."""
+    order = np.argsort(rows.cand, kind="stable")  # those of each stay in the order of time
+    cand, diff = rows.cand[order], rows.diff[order]
+    base = rows.base[cand]
+    if np.abs(diff.astype(np.float64)).sum() + np.abs(base).max(initial=0) >= 2.0**62:
+        return rows.diff  # whether it has room is looked at where it is added up
+    begins = np.diff(cand, prepend=-1) != 0
+    total = np.cumsum(diff)
+    count = total - (total - diff)[np.maximum.accumulate(np.where(
+        begins, np.arange(cand.size), 0))] + base
+    count = np.where(rows.time[order] >= since, np.maximum(count, 0), count)
+    found = np.empty_like(diff)
+    found[order] = count - np.where(begins, base, np.roll(count, 1))
+    return found
 
 
 def seen_from(

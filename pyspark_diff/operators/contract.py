@@ -71,6 +71,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from operator import le
 from typing import Callable, ClassVar, Iterator, Sequence, cast
 
 import pyarrow as pa
@@ -162,13 +163,21 @@ class Side(Reached):
     limit: Limit | None = None
     frontier: Antichain = Antichain()
 
+    @property
+    def open_from(self) -> int | None:
+        """The first time that is not complete at the coordinate of a replay; None if all are."""
+        if self.frontier.is_empty or self.limit is None:
+            return None
+        elements = cast("tuple[tuple[int, ...], ...]", self.frontier.elements)
+        at = unpack(self.limit.code, self.limit.depth)
+        return min(
+            (first for first, *rest in elements if all(map(le, rest, at))), default=None
+        )
+
     def is_complete(self, time: int) -> bool:
         """Whether nothing can come any more at a time of the interval, and at its coordinate."""
-        if self.frontier.is_empty or self.limit is None:
-            return True
-        fields = len(cast(Coordinate, self.frontier.elements[0])) - 1
-        at = unpack(self.limit.code, self.limit.depth)[:fields]
-        return not self.frontier.less_equal((time, *at))
+        since = self.open_from
+        return since is None or time < since
 
     def is_value(self, name: str) -> bool:
         """Whether a column is one of the value, and not of the key."""

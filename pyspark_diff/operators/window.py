@@ -94,7 +94,7 @@ class WindowKernel(ReplayKernel):
             columns = _Columns(side, rows)
             try:
                 for changed in windows(
-                    rows, functions, columns, self.by[0] if self.by else None
+                    rows, functions, columns, self.by[0] if self.by else None, side.open_from
                 ):
                     changes.append(self._given(changed, columns, wanted))
             except NegativeCountError as wrong:
