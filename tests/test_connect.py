@@ -141,7 +141,7 @@ with Dataflow(spark, runner="local", buckets=2) as flow:
     refused(lambda: left.join_interval(right, "s", "until", lower="5 minutes"))
     refused(lambda: left.groupBy("k").agg(F.hll_sketch_agg("x")))
     refused(lambda: left.select(F.ntile(2).over(over), F.rand()))
-    refused(lambda: left.select(F.collect_list("x").over(over)))
+    refused(lambda: left.select(F.collect_set("x").over(over)))
     refused(lambda: left.withColumn("now", F.current_timestamp()))
     refused(lambda: left.union(right))
     refused(lambda: left.select(df["z"]))
