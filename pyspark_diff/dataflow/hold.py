@@ -6,11 +6,11 @@ on: compaction does not advance times beyond it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.times import frontier_of, one_of
+from pyspark_diff.dataflow.times import frontier_of, one_of, told
 from pyspark_diff.errors import ClosedError, TimeRegressionError
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
@@ -53,7 +53,7 @@ class Hold:
         at = self._standing()
         if self._times is not None:
             return one_of(at)
-        return self._time_type.decode(at.bound or 0)
+        return self._time_type.decode(cast(int, at.bound))
 
     def advance_to(self, time: Any) -> None:
         """Let go of what lies before a later time; where times are structs, of what is not beyond
@@ -68,10 +68,11 @@ class Hold:
             to = frontier_of(time, self._times)
         else:
             to = Antichain([self._time_type.encode(time)])
-        if not self._standing().precedes(to):
+        now = self._standing()
+        if not now.precedes(to):
             raise TimeRegressionError(
-                f"a hold at {self._told()} cannot go back to {time!r}: what lies before may have "
-                "been compacted away"
+                f"a hold at {told(now, self._time_type)} cannot go back to {time!r}: what lies "
+                "before may have been compacted away"
             )
         self._frontier = to
 
@@ -86,12 +87,8 @@ class Hold:
         self.release()
 
     def __repr__(self) -> str:
-        return "Hold(released)" if self._frontier.is_empty else f"Hold({self._told()})"
-
-    def _told(self) -> str:
-        if self._times is not None:
-            return ", ".join(map(repr, self._frontier))
-        return repr(self.time())
+        at = self._frontier
+        return "Hold(released)" if at.is_empty else f"Hold({told(at, self._time_type)})"
 
     def _standing(self) -> Antichain:
         if self._frontier.is_empty:

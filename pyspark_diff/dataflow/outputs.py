@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.input_session import check_name
+from pyspark_diff.dataflow.times import told
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError, SchemaError
@@ -159,13 +160,9 @@ class Outputs:
         if at is None:
             at = start if since.is_empty else since
         elif not since.is_empty and not since.precedes(at):
-            def told(frontier: Antichain) -> str:
-                decode = self._time_type.decode
-                return ", ".join(repr(decode(t) if isinstance(t, int) else t) for t in frontier)
-
             raise NotReadableError(
-                f"time {told(at)} was compacted away: the collection can be held from "
-                f"{told(since)} on"
+                f"time {told(at, self._time_type)} was compacted away: the collection can be held "
+                f"from {told(since, self._time_type)} on"
             )
         hold = Hold(self._time_type, at, times)
         self._holds.append((node, hold))

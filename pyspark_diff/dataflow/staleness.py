@@ -13,8 +13,9 @@ import warnings
 from typing import Collection
 
 from pyspark_diff.dataflow.input_session import BaseSession
+from pyspark_diff.dataflow.times import told
 from pyspark_diff.engine.state import State
-from pyspark_diff.times import Antichain, Time, meet_all
+from pyspark_diff.times import Antichain, meet_all
 
 
 class StaleWarning(UserWarning):
@@ -83,16 +84,12 @@ def frontiers(sessions: Collection[BaseSession], state: State) -> str:
 
 
 def _told(sessions: Collection[BaseSession], state: State) -> str:
-    told = []
+    found = []
     for session in sessions:
-        at = _reached(session, state).elements
-        shown = "complete" if not at else f"at {', '.join(_shown(session, one) for one in at)}"
-        told.append(f"input {session.name!r} {shown}")
-    return ", ".join(told)
-
-
-def _shown(session: BaseSession, time: Time) -> str:
-    return repr(session._node.time_type.decode(time) if isinstance(time, int) else time)
+        at = _reached(session, state)
+        shown = "complete" if at.is_empty else f"at {told(at, session._node.time_type)}"
+        found.append(f"input {session.name!r} {shown}")
+    return ", ".join(found)
 
 
 def _advance(sessions: Collection[BaseSession]) -> str:

@@ -106,6 +106,18 @@ def frontier_of(value: Any, kind: T.StructType) -> Antichain:
     return found
 
 
+def told(frontier: Antichain, time_type: TimeType) -> str:
+    """The times of a frontier as users write them.
+
+    Examples
+    --------
+    >>> day = TimeType(T.DateType())
+    >>> told(Antichain([0]), day), told(Antichain([(3, 0), (1, 2)]), day)
+    ('datetime.date(1970, 1, 1)', '(1, 2), (3, 0)')
+    """
+    return ", ".join(repr(time_type.decode(t) if isinstance(t, int) else t) for t in frontier)
+
+
 def one_of(frontier: Antichain) -> Coordinate | None:
     """The one time of a frontier; None where it has none.
 

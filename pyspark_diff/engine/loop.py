@@ -27,6 +27,7 @@ from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack, unpack
+from pyspark_diff.kernels.key_ranges import keys_at_least
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import Updates, concat, joined, spread
 from pyspark_diff.operators.inspect import Inspect
@@ -350,22 +351,24 @@ class Iteration:
 
     def _keys_of(self, subgraph: Subgraph) -> int:
         """How many keys there are, at any time, in what a loop reads from outside: the iterations
-        that it has at most are as good where there are more."""
+        that it has at most are as good where there are more, and then few rows are looked at."""
         loop = subgraph.loop
         if loop not in self._keys:
             sources = dict.fromkeys(
                 source for node in subgraph.items if isinstance(node, Reader)
                 for source in node.arranged if source not in loop
             )
-            self._keys[loop] = 0
+            buckets: list[list[Updates]] = []
             for source in sources:
                 view = self.outer(source) if source.loop is None else self.inner(source)
                 for bucket in sorted({*view.old, *view.new, *view.both, *view.earlier}):
-                    held = opened(view.of(bucket))
-                    keys = [Updates(part.key64, part.columns, 0, 1) for part in held]
-                    self._keys[loop] += len(consolidate(concat(keys)).updates)
-                    if self._keys[loop] >= loop.max_iterations:
-                        return self._keys[loop]
+                    buckets.append(opened(view.of(bucket)))
+            most = found = loop.max_iterations
+            fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
+            if sum(fewest) < most:
+                keys = ([Updates(p.key64, p.columns, 0, 1) for p in held] for held in buckets)
+                found = sum(len(consolidate(concat(parts)).updates) for parts in keys)
+            self._keys[loop] = found
         return self._keys[loop]
 
     def _older_beyond(self, subgraph: Subgraph, at: Coordinate, iteration: int) -> bool:

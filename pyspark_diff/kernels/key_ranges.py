@@ -24,6 +24,9 @@ Keys = tuple[int, int] | None
 #: lies between.
 FEW = 1 << 16
 
+#: So many rows are looked at before it is asked whether that is enough.
+_LOOKED_AT = 1 << 16
+
 #: Bytes of columns that are held at once, and parts of which the widest tells how wide rows are.
 MOST_BYTES, PARTS = 3 << 29, 16
 
@@ -116,3 +119,26 @@ def rows_of(keys: Int64, first: Int64, last: Int64) -> Int64:
     """How many of some keys, which are in order, lie in each of several ranges."""
     below = np.searchsorted(keys, first, side="left")
     return np.searchsorted(keys, last, side="right") - below
+
+
+def keys_at_least(key64: Int64, most: int) -> int:
+    """How many keys a batch has at least, as far as a number of them is reached.
+
+    Parameters
+    ----------
+    key64 : ndarray of int64, in order
+    most : int
+
+    Examples
+    --------
+    >>> key64 = np.array([3, 3, 5, 8])
+    >>> keys_at_least(key64, 10), keys_at_least(np.arange(10**6), 10) >= 10
+    (3, True)
+    """
+    found = min(1, key64.size)
+    for at in range(0, key64.size, _LOOKED_AT):
+        if found >= most:
+            break
+        rows = key64[at:at + _LOOKED_AT + 1]
+        found += int(np.count_nonzero(rows[1:] != rows[:-1]))
+    return found
