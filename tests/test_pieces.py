@@ -374,6 +374,28 @@ def test_pieces_of_any_size_have_the_same_columns(another):
         ]
 
 
+def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch):
+    """A join looks a few keys up in much: only what it gives counts as pairs."""
+    monkeypatch.setattr(read, "PAIRS", 100)
+    found = []
+
+    def ranges(*given):
+        found.append(key_ranges.ranges(*given))
+        return found[-1]
+
+    monkeypatch.setattr(read, "ranges", ranges)
+    with Dataflow(another, runner="local", buckets=1) as flow:
+        left, left_in = flow.input("left", "k int, x int")
+        pairs = left.join(left.toDF("k", "y"), "k").keep()
+        left_in.insert([(n, n) for n in range(1000)])
+        flow.advance_to(1)
+        found.clear()
+        left_in.insert([(7, 1)])
+        flow.advance_to(2)
+        assert pairs.at().count() == 1003
+    assert found and all(parts == [None] for parts in found)
+
+
 @pytest.mark.parametrize("anti", [False, True])
 def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
     with Dataflow(small, runner="local", buckets=1) as flow:

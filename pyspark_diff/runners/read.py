@@ -175,8 +175,14 @@ class Read:
         most = fitting(list(chain(*self._files(bucket))), self.most)
         if isinstance(self.kernel, BilinearKernel):
             width = sum(view.width(bucket) for view in self.views)
-            most = max(1, min(most, PAIRS, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
+            most = max(1, min(most, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
         return self if most == self.most else replace(self, most=most)
+
+    @property
+    def pairs(self) -> int:
+        """So many rows of what a bilinear operator gives are made at once; of what they are made of
+        there may be more, as that is looked up and not gone through."""
+        return min(self.most, PAIRS)
 
     def ranges(self, bucket: int) -> list[Keys]:
         """Ranges of keys that a bucket is worked through in."""
@@ -309,7 +315,7 @@ class _Met:
         """What is read under a range of keys, and what is given."""
         sides = self._read.sides(self._bucket, keys)
         # In chunks of which some can be held at once: they are added up one by one.
-        most = max(1, self._read.most // 4)
+        most = max(1, self._read.pairs // 4)
         with room(self._read.name, sides, self._read.most):
             found = self._kernel(sides, self._read.at, self._wanted, most)
         self.rows_in += sum(len(side.new.updates) for side in sides)
@@ -327,7 +333,7 @@ def _bilinear(
     rows = number = 0
     done = True
     for number, (sides, part) in enumerate(met.parts()):
-        if rows > read.most:
+        if rows > read.pairs:
             done = False
             break
         made: list[tuple[Changes, PerRow]] = []
@@ -336,7 +342,7 @@ def _bilinear(
             for changes, coordinates in part():
                 made.append((changes, coordinates))
                 more += changes[2].size
-                if rows + more > read.most and len(made) > 1:
+                if rows + more > read.pairs and len(made) > 1:
                     done = False
                     break
         if not done:
