@@ -250,6 +250,8 @@ def test_where_the_first_places_are_looked_for(spark):
     assert first(ranked.where(ranked["r"] <= 2)) == 2
     assert first(ranked.drop("k").withColumnRenamed("r", "place").where(F.col("place") == 1)) == 1
     assert first(ranked.where("up = 'A'").where("r < 2")) == 1
+    assert first(ranked.where("R <= 2")) == first(ranked.alias("a").where(F.col("A.R") < 3)) == 2
+    assert first(ranked.select("R", "UP").where("r <= 2")) == 2
     # One of the conditions is none that is compiled.
     assert first(ranked.where(F.col("r").isin(1, 4) & F.col("up").rlike("A"))) == 4
     for none in (
