@@ -452,6 +452,20 @@ def test_what_is_looked_at_from_what_a_change_matters_to():
             assert lead == value + 3 or 4_997 <= value <= 5_000
 
 
+def test_what_a_change_with_a_value_matters_to_before_others():
+    """A row comes behind another one without a value, both at once."""
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((False, True), (False, False))))
+    old = updates(layout, [((0, 1, 5), 0, 1), ((0, 4, 6), 0, 1)], 0).updates
+    new = updates(layout, [((0, 2, None), 0, 1), ((0, 3, 7), 0, 1)], 300)
+    side = Side([old], [], new, 0, layout, ("k", "v", "w"), 300)
+    kernel = WindowKernel(("k", "v", "w"), (("v", False),), (
+        Nth(LONG, "w", 2, Frame(True, 1, None), "w"),
+    ), TimeType(T.LongType()))
+    (columns, _, diffs), _ = kernel([side], None, range(4))
+    changed = sorted(zip(columns[1].to_pylist(), columns[3].to_pylist(), diffs.tolist()), key=str)
+    assert changed == [(1, 6, 1), (1, None, -1), (2, 6, 1), (3, None, 1)]
+
+
 # What a user writes.
 
 

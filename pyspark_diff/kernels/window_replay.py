@@ -179,6 +179,9 @@ def _regions(  # type: ignore[no-untyped-def]
             # Until as many have come as have gone, all places are others.
             high = max(high, regions[i + 1, 0] if i + 1 < changed else b + size - 1)
         regions[i, 1], regions[i, 2] = low, high
+    # One with a value may matter to what is before others that come before it.
+    for i in range(changed - 2, -1, -1):
+        regions[i, 1] = min(regions[i, 1], regions[i + 1, 1])
     count = 0
     for i in range(changed):
         if count and regions[i, 1] <= regions[count - 1, 2] + 1:
