@@ -128,6 +128,8 @@ def programs() -> dict[str, dict[str, Program]]:
         },
         "Windows": {
             "`lag`, `lead`": _windowed(F.lag("v").over(by)),
+            "`lag`, `lead` ignoring nulls":
+                _windowed(F.expr("lag(v, 2) ignore nulls over (partition by k order by v)")),
             "sums over some rows": _windowed(F.sum("v").over(by.rowsBetween(-2, 0))),
             "sums from the beginning": _windowed(
                 F.sum("v").over(by.rowsBetween(Window.unboundedPreceding, 0))),

@@ -219,6 +219,8 @@ APART = {
     "abs(x - y) <= 0.2D": ("double", FLOATS, lambda x, y, z, w: abs(x - y) <= 0.2),
     "x - y between -0.2D and 2": ("double", FLOATS, lambda x, y, z, w: -0.2 <= x - y <= 2),
     "abs(x - y) <= 0.25BD": ("decimal(7,2)", CENTS[1:], lambda x, y, z, w: abs(x - y) <= 0.25),
+    "abs(x - y) <= null": ("int", range(-4, 9), lambda x, y, z, w: False),
+    "x - y between -1 and cast(null as double)": ("double", FLOATS, lambda x, y, z, w: False),
     "x <= w and y <= z": ("int", range(-4, 9), lambda x, y, z, w: x <= w and y <= z),
     "w > x and z > y": (
         "double", FLOATS, lambda x, y, z, w: order(w) > order(x) and order(z) > order(y)),

@@ -56,10 +56,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
     ),
     "engine": frozenset(
-        "blueprint changes compaction context costs demand description durable evaluation "
-        "explanation fingerprint fusion graph growth indexed_loop live loop loop_batches "
-        "loop_plan lowering oscillation plan program progress rewind state step subgraph "
-        "traces".split()
+        "blueprint changes compaction context costs demand descent description durable "
+        "evaluation explanation fingerprint fusion graph growth indexed_loop live loop "
+        "loop_batches loop_plan lowering oscillation plan program progress rewind state step "
+        "subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable explanation "

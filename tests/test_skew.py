@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -24,6 +25,10 @@ ON = {
     "names": lambda a, b: ["k", "s"],
     "null-safe": lambda a, b: [F.col("l.k").eqNullSafe(F.col("r.k"))],
     "residual": lambda a, b: [(F.col("l.k") == F.col("r.k")) & (F.col("l.x") < F.col("r.x"))],
+    "overlap": lambda a, b: [F.expr("l.k = r.k and l.x <= 2 * r.x and r.x <= 2 * l.x")],
+    "null-safe overlap": lambda a, b: [
+        F.expr("l.k <=> r.k and l.x < r.x + r.x and l.s = r.s and r.x <= l.x + nullif(l.x, 3)")],
+    "within": lambda a, b: [F.expr("l.k = r.k and l.x between r.x - r.x % 2 and 2 * r.x")],
 }
 HINTS = {
     "left": lambda a, b: (a.hint("skew", "k", 1), b),
@@ -97,6 +102,26 @@ def test_a_hot_key_is_the_work_of_many_tasks(spark):
                 for trace in traces for bucket in range(buckets)
             )
     assert 4 * largest[True] <= rows < 2 * largest[False]
+
+
+@pytest.mark.parametrize("on", ["lo < high and low < hi", "lo between low and high"])
+def test_ranges_are_looked_into_in_a_hot_key(spark, on):
+    """Of twenty thousand intervals of one key each meets its neighbours only."""
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        a, a_in = flow.input("a", "k int, lo long, hi long")
+        b, b_in = flow.input("b", "j int, low long, high long")
+        found = a.join(b.hint("skew", "j", 7), F.expr(f"k = j and {on}"))
+        kept = found.agg(F.count("*").alias("n")).keep()
+        begin, key = np.arange(20_000) * 10, np.full(20_000, 7, np.int32)
+        a_in.insert(pa.table({"k": key, "lo": begin, "hi": begin + 10}))
+        b_in.insert(pa.table({"j": key, "low": begin - 5, "high": begin + 15}))
+        flow.advance_to(1)
+        pairs = (3 if "hi" in on.split() else 2) * 20_000
+        assert pairs - 3 < kept.at().collect()[0].n <= pairs
+        assert flow.last_report.rows_out < 2 * 10**6
+        a_in.remove([(7, 50, 60)])
+        flow.advance_to(2)
+        assert flow.last_report.rows_read < 1000
 
 
 def test_values_of_all_types_that_may_be_hot(spark):

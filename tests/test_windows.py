@@ -36,7 +36,15 @@ from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import IntegerSum
-from pyspark_diff.kernels.window_functions import UP_TO_HERE, Frame, Nth, Offset, Picked, Summed
+from pyspark_diff.kernels.window_functions import (
+    FROM_HERE,
+    UP_TO_HERE,
+    Frame,
+    Nth,
+    Offset,
+    Picked,
+    Summed,
+)
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.operators.node import Keyed, Reader
 from pyspark_diff.operators.top_k import TopKKernel
@@ -250,6 +258,8 @@ def test_where_the_first_places_are_looked_for(spark):
     assert first(ranked.where(ranked["r"] <= 2)) == 2
     assert first(ranked.drop("k").withColumnRenamed("r", "place").where(F.col("place") == 1)) == 1
     assert first(ranked.where("up = 'A'").where("r < 2")) == 1
+    assert first(ranked.where("R <= 2")) == first(ranked.alias("a").where(F.col("A.R") < 3)) == 2
+    assert first(ranked.select("R", "UP").where("r <= 2")) == 2
     # One of the conditions is none that is compiled.
     assert first(ranked.where(F.col("r").isin(1, 4) & F.col("up").rlike("A"))) == 4
     for none in (
@@ -344,11 +354,12 @@ FUNCTIONS = (
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, -3, 2)),
     Picked(LONG, "max", "w", Frame(False, 1, 4), "w"), Nth(LONG, "w", 2, Frame(True, -2, 1), "w"),
     Nth(LONG, "v", 3, Frame(False, -3, 2), None, 7), Nth(LONG, "w", -1, Frame(True, None, -1), "w"),
-    Nth(LONG, "w", -2, Frame(True, None, -1), "w"), Nth(LONG, "w", 2, Frame(True, 1, None), "w"),
-    Nth(LONG, "w", 2, UP_TO_HERE[1], "w"),
+    Nth(LONG, "w", -2, Frame(True, None, -1), "w"), Nth(LONG, "w", 3, Frame(True, 1, None), "w", 7),
+    Picked(LONG, "first", "w", FROM_HERE[0], "w"), Picked(LONG, "first", "w", FROM_HERE[1], "w"),
+    Nth(LONG, "w", 2, UP_TO_HERE[1], "w"), Nth(LONG, "v", -2, Frame(True, None, -1), "v"),
 )
-#: Of which of them what is near is enough.
-NEAR = 12
+#: Of which of them what is near is enough, also together; and how many rows change for each change.
+NEAR = (4, 6, 8, 8, 12, 4, 12, 2, 14, 12, 8, 14, 12, 12, 12, 12, 12)
 RECORD = st.tuples(
     st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
 )
@@ -412,12 +423,47 @@ def test_what_is_near_is_all_that_is_read():
     old = [updates(layout, rows, 0).updates]
     new = [((0, 5_000, 0), 1, -1), ((0, 20_000, 0), 1, 1), ((0, 70, 9), 1, 1)]
     side = Side(old, [], updates(layout, new, 300), 0, layout, ("k", "v", "w"), 300)
-    for function, most in zip(FUNCTIONS[:NEAR], (4, 6, 8, 8, 12, 4, 12, 2, 14, 12, 8, 14)):
-        kernel = WindowKernel(
-            ("k", "v", "w"), (("v", True),), (function,), TimeType(T.LongType())
+    for number, most in enumerate(NEAR):
+        # Each by itself, and with those before it.
+        for functions in (FUNCTIONS[number:number + 1], FUNCTIONS[max(number - 3, 0):number + 1]):
+            kernel = WindowKernel(
+                ("k", "v", "w"), (("v", True),), functions, TimeType(T.LongType())
+            )
+            (_, _, diffs), read = kernel([side], None, range(3 + len(functions)))
+            assert read < 200 and diffs.size <= 3 * (most if len(functions) == 1 else 50), functions
+
+
+def test_what_is_looked_at_from_what_a_change_matters_to():
+    """Rows behind the next one with a value, as far as another function looks from there."""
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((False, True), (False, False))))
+    for place in range(5_001, 5_030):
+        rows = [((0, i, i if i == place or i % 50 > 30 else None), 0, 1) for i in range(10_000)]
+        side = Side(
+            [updates(layout, rows, 0).updates], [], updates(layout, [((0, 5_000, 1), 1, 1)], 300),
+            0, layout, ("k", "v", "w"), 300,
         )
-        (_, _, diffs), read = kernel([side], None, range(4))
-        assert read < 150 and diffs.size <= 3 * most, function
+        kernel = WindowKernel(("k", "v", "w"), (("v", False),), (
+            Picked(LONG, "last", "w", UP_TO_HERE[0], "w"), Offset(LONG, "v", 3, None),
+        ), TimeType(T.LongType()))
+        (columns, _, diffs), read = kernel([side], None, range(5))
+        changed = list(zip(columns[1].to_pylist(), columns[4].to_pylist(), diffs.tolist()))
+        assert read < 200 and len(changed) > 2 * (place - 5_000) - 2
+        for value, lead, _ in changed:
+            assert lead == value + 3 or 4_997 <= value <= 5_000
+
+
+def test_what_a_change_with_a_value_matters_to_before_others():
+    """A row comes behind another one without a value, both at once."""
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((False, True), (False, False))))
+    old = updates(layout, [((0, 1, 5), 0, 1), ((0, 4, 6), 0, 1)], 0).updates
+    new = updates(layout, [((0, 2, None), 0, 1), ((0, 3, 7), 0, 1)], 300)
+    side = Side([old], [], new, 0, layout, ("k", "v", "w"), 300)
+    kernel = WindowKernel(("k", "v", "w"), (("v", False),), (
+        Nth(LONG, "w", 2, Frame(True, 1, None), "w"),
+    ), TimeType(T.LongType()))
+    (columns, _, diffs), _ = kernel([side], None, range(4))
+    changed = sorted(zip(columns[1].to_pylist(), columns[3].to_pylist(), diffs.tolist()), key=str)
+    assert changed == [(1, 6, 1), (1, None, -1), (2, 6, 1), (3, None, 1)]
 
 
 # What a user writes.

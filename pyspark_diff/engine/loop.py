@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.descent import Descent, largest_of
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
@@ -99,6 +100,8 @@ class Iteration:
         self.went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
         #: How many keys there are in what it reads from outside, of each loop that runs.
         self._keys: dict[LoopScope, int] = {}
+        #: What falls in each of those that may do so for ever.
+        self._falls: dict[LoopScope, Descent] = {}
         #: The last iteration in which something enters, of each loop that runs.
         self.entered: dict[LoopScope, int] = {}
         #: When the outermost loop began, and when something was last said of it.
@@ -139,6 +142,7 @@ class Iteration:
         self._agenda.pop((loop, base), None)
         self._swings.pop(loop, None)
         self._keys.pop(loop, None)
+        self._falls.pop(loop, None)
         self.entered.pop(loop, None)
         for leave, feeds in left.items():
             self.step.emitted[leave] = _together(feeds)
@@ -160,6 +164,7 @@ class Iteration:
         finally:
             self._swings.pop(subgraph.loop, None)
             self._keys.pop(subgraph.loop, None)
+            self._falls.pop(subgraph.loop, None)
             self.went.pop(subgraph.loop, None)
             self.entered.pop(subgraph.loop, None)
 
@@ -331,7 +336,8 @@ class Iteration:
             return
         if loop.endless and at[-1] > self._keys_of(subgraph):
             for node, table in went:
-                if len(updates := consolidated(node.schema, table)):
+                updates = consolidated(node.schema, table)
+                if len(updates) and self._is_endless(subgraph, at, node, updates):
                     raise StalledError(
                         f"{loop.name} never comes to rest: in iteration {at[-1]}{_inside(at)} "
                         f"{len(updates)} updates still go round, such as {_shown(node, updates)}, "
@@ -349,20 +355,46 @@ class Iteration:
             "on_limit=\"return\" to take what it has reached by then"
         )
 
+    def _is_endless(
+        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates
+    ) -> bool:
+        """Whether a loop that takes more iterations than there are keys never comes to rest."""
+        loop = subgraph.loop
+        if not loop.falls:
+            return True
+        if len(at) > 1:
+            return False  # what goes round there is a difference to other iterations too
+        if loop not in self._falls:
+            columns = (
+                view.layout.column(part, position, None)
+                for view in self._from_outside(subgraph)
+                for position, kind in enumerate(view.layout.all_types)
+                if pa.types.is_floating(kind)
+                for bucket in _buckets(view) for part in opened(view.of(bucket))
+            )
+            self._falls[loop] = Descent(loop.falls, largest_of(columns), at[-1])
+        falls = self._falls[loop]
+        return falls.takes(at[-1], node.schema, updates) and not self._older_beyond(
+            subgraph, at, falls.since
+        )
+
+    def _from_outside(self, subgraph: Subgraph) -> list[View]:
+        """What a loop reads from outside."""
+        sources = dict.fromkeys(
+            source for node in subgraph.items if isinstance(node, Reader)
+            for source in node.arranged if source not in subgraph.loop
+        )
+        return [self.outer(one) if one.loop is None else self.inner(one) for one in sources]
+
     def _keys_of(self, subgraph: Subgraph) -> int:
         """How many keys there are, at any time, in what a loop reads from outside: the iterations
         that it has at most are as good where there are more, and then few rows are looked at."""
         loop = subgraph.loop
         if loop not in self._keys:
-            sources = dict.fromkeys(
-                source for node in subgraph.items if isinstance(node, Reader)
-                for source in node.arranged if source not in loop
-            )
-            buckets: list[list[Updates]] = []
-            for source in sources:
-                view = self.outer(source) if source.loop is None else self.inner(source)
-                for bucket in sorted({*view.old, *view.new, *view.both, *view.earlier}):
-                    buckets.append(opened(view.of(bucket)))
+            buckets = [
+                opened(view.of(bucket)) for view in self._from_outside(subgraph)
+                for bucket in _buckets(view)
+            ]
             most = found = loop.max_iterations
             fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
             if sum(fewest) < most:
@@ -570,6 +602,10 @@ class Iteration:
 def _inside(at: Coordinate) -> str:
     """Where a loop runs that is in others."""
     return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
+
+
+def _buckets(view: View) -> list[int]:
+    return sorted({*view.old, *view.new, *view.both, *view.earlier})
 
 
 def _shown(node: Variable, updates: Updates) -> str:

@@ -82,6 +82,7 @@ def compiled(
     *,
     ansi: bool,
     qualified: Mapping[tuple[str | None, str], T.StructField] | None = None,
+    any_case: bool = False,
 ) -> CompiledExpression | None:
     """The formula of an expression.
 
@@ -95,6 +96,8 @@ def compiled(
         Whether Spark fails where an integer does not fit, as its default is, or wraps round.
     qualified : mapping of (str or None, str) to StructField, optional
         Columns by an alias and the name that they have under it; handles have no alias.
+    any_case : bool
+        Whether names in another case are these columns too, of which then none are alike.
 
     Returns
     -------
@@ -112,7 +115,7 @@ def compiled(
     True
     """
     try:
-        found = _Compiler(inputs, ansi, qualified or {}).of(tree)
+        found = _Compiler(inputs, ansi, qualified or {}, any_case).of(tree)
     except (_Unknown, UnsupportedTypeError):
         return None
     return None if found.kind == _NULL and isinstance(found.formula, Constant) else found
@@ -124,10 +127,17 @@ class _Compiler:
         inputs: T.StructType,
         ansi: bool,
         qualified: Mapping[tuple[str | None, str], T.StructField],
+        any_case: bool,
     ):
-        self._fields = {field.name: field for field in inputs.fields}
+        plain: dict[tuple[str | None, str], T.StructField] = {
+            (None, field.name): field for field in inputs.fields
+        }
         self._ansi = ansi
-        self._qualified = qualified
+        self._fields = {**plain, **qualified}
+        self._lowered = {
+            (alias and alias.lower(), name.lower()): field
+            for (alias, name), field in self._fields.items()
+        } if any_case else {}
 
     def of(self, tree: Tree) -> CompiledExpression:
         if isinstance(tree, Attribute):
@@ -152,9 +162,10 @@ class _Compiler:
         return found
 
     def _field(self, named: Attribute) -> T.StructField:
-        field = self._qualified.get((named.qualifier, named.name))
-        if field is None and named.qualifier is None:
-            field = self._fields.get(named.name)
+        alias, name = named.qualifier, named.name
+        field = self._fields.get((alias, name))
+        if field is None:
+            field = self._lowered.get((alias and alias.lower(), name.lower()))
         if field is None or _PADDED in (field.metadata or {}):
             raise _Unknown
         return field

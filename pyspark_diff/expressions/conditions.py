@@ -2,6 +2,7 @@
 
     all pairs of c equal and all of its residual true  ⟺  c is true
     c is true  ⟹  its value lies in its interval
+    c is never true  ⟸  its one pair is of nulls
 """
 
 from __future__ import annotations
@@ -167,6 +168,9 @@ def parse_condition(
     unequal += _bands(left, right, residual)
     interval = _interval(left, right, unequal)
     whole = interval is not None and interval.lower is not None and interval.upper is not None
+    if not pairs and interval is None and any(_is_null(left, right, part) for part in residual):
+        nothing = F.lit(None).cast("int")
+        return Condition((nothing,), (nothing,), (False,), ())
     return Condition(
         tuple(pair.left for pair in pairs),
         tuple(pair.right for pair in pairs),
@@ -174,6 +178,19 @@ def parse_condition(
         tuple(residual),
         interval,
         None if whole else _overlap(unequal),
+    )
+
+
+def _is_null(left: DataFrame, right: DataFrame, conjunct: Column) -> bool:
+    """Whether a condition compares something with a constant that is null, and so is null."""
+    call = call_of(conjunct)
+    if call is None or call.name not in _COMPARISONS or call.name == "<=>":
+        return False
+    nothing, there = left.sparkSession.sql("SELECT 1 AS `none`"), names_there(left)
+    there |= names_there(right)
+    return any(
+        _type_in(nothing, one, there) is not None
+        and nothing.select(one.isNull()).collect()[0][0] for one in call.arguments
     )
 
 

@@ -271,6 +271,8 @@ class JoinPlan:
         #: Where matches are found in two ways, of which each match is found in one: what is surely
         #: larger or smaller, and what is near; or which of two intervals begins first.
         self.ways: list[tuple[Node, Node]] = []
+        #: Whether the records of hot keys are found by ranges, and so lie in many buckets.
+        self.in_ranges = False
         #: What is true of what is found in each way, if that has to be asked.
         self.asked: list[Column] = []
         if all(named):
@@ -334,9 +336,19 @@ class JoinPlan:
         theirs, their_key = with_keys(right, condition.right)
         self.nodes, self.keys = (ours, theirs), (our_key, their_key)
         interval = condition.interval
-        if condition.overlap is not None and not our_key:
+        # A key has few records, unless it is told that some have many: then its ranges are looked
+        # into, at the price of some records for each one.
+        hot = any(
+            side.hot is not None and set(side.hot.columns) <= set(known or key)
+            for side, known, key in zip((left, right), self.using, self.keys)
+        )
+        whole = interval is not None and interval.lower is not None and interval.upper is not None
+        self.in_ranges = hot and (whole or condition.overlap is not None)
+        if condition.overlap is not None and (hot or not our_key):
             self._find_overlapping((left, right), condition.overlap)
-        elif interval is not None and (interval.length is not None or not our_key):
+        elif interval is not None and (
+            interval.length is not None or not our_key or self.in_ranges
+        ):
             self._find_within((left, right), interval)
         return condition
 
@@ -351,7 +363,7 @@ class JoinPlan:
             nodes[number], names = with_keys(whole, wanted)
             ends.append(names)
         block = unused("block", [name for node in nodes for name in node.schema.names])
-        self.keys = [block], [block]
+        self.keys = [*self.keys[0], block], [*self.keys[1], block]
         for at in (1, 0):
             pair = list(nodes)
             pair[at] = with_block(nodes[at], OfValue(block, None, ends[at][0]))
@@ -472,6 +484,8 @@ class JoinPlan:
             The only side that may be spread.
         """
         name = unused("salt", [n for node in self.nodes for n in node.schema.names])
+        if self.in_ranges:
+            return 0, None, name
         for side in (0, 1) if only is None else (only,):
             hot = self.sides[side].hot
             known = self.using[side] or self.keys[side]

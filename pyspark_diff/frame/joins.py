@@ -270,7 +270,9 @@ class JoinMethods(Frame):
         It arranges both sides for itself. Spread are columns of whole numbers, texts, booleans,
         dates and timestamps, by joins that have them in their key: ``inner`` joins where either
         side has the hint (the left one's counts, if both have), and ``left_semi``, ``left_anti``
-        and outer joins in what they look up of the side that has it.
+        and outer joins in what they look up of the side that has it. A join that also asks for an
+        overlap of intervals, or a value within two ends, looks into the ranges of all keys then,
+        instead of spreading them: in a key of many records each meets what lies near.
         Source: Databricks, hint ``SKEW``; salting as in DeWitt et al., "Practical skew handling in
         parallel joins", VLDB 1992.
 

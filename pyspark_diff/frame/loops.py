@@ -57,6 +57,11 @@ class Loop:
         joined, by a key, with a collection from outside; and which cannot come to rest if something
         comes from one key twice. What the error is to say as soon as it takes more iterations than
         there are keys, and more than some. That is not looked at if not given.
+    falls : str, optional
+        Beside `endless`: a column of doubles of which the least is kept for each record without it,
+        and which is a sum of doubles from outside, from zero on. As doubles are rounded, what is
+        `endless` is said only if that has fallen by more than rounding explains. In a loop, or with
+        structs as times, it is not said at all.
 
     Raises
     ------
@@ -97,6 +102,7 @@ class Loop:
         name: str | None = None,
         advice: str = "",
         endless: str = "",
+        falls: str = "",
     ):
         if on_limit not in ("error", "return"):
             raise SchemaError(f"on_limit must be 'error' or 'return', not {on_limit!r}")
@@ -106,7 +112,7 @@ class Loop:
         if max_iterations is None and on_limit == "return":
             raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
         self._limit, self._stops, self._name = most, on_limit == "return", name
-        self._advice, self._endless = advice, endless
+        self._advice, self._endless, self._falls = advice, endless, falls
         self._scope: LoopScope | None = None
         self._variables: list[Variable] = []
 
@@ -123,7 +129,7 @@ class Loop:
         name = self._name or _name(parent)
         self._scope = LoopScope(
             name, parent, self._limit, stops=self._stops, advice=self._advice,
-            endless=self._endless,
+            endless=self._endless, falls=self._falls,
         )
         stack.append(self._scope)
         return self

@@ -32,7 +32,7 @@ from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, case_matters, without_nullability
 
 #: The setting of a Spark session that is ``false`` where no formula is wanted.
 COMPILE = "spark.pyspark_diff.compileExpressions"
@@ -266,6 +266,7 @@ def _formulas(
         qualified |= {(None, text): struct[there] for text, there in source.resolver.bound}
     visible = T.StructType([field for field in struct.fields if field.name in names])
     ansi = str(source.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    any_case = not case_matters(source.spark)
     formulas: list[CompiledExpression] = []
     for wanted in columns:
         formula: CompiledExpression | None = None
@@ -276,7 +277,9 @@ def _formulas(
         else:
             tree = tree_of(F.col(wanted) if isinstance(wanted, str) else wanted)
             if tree is not None:
-                formula = compiled(tree, visible, ansi=ansi, qualified=qualified)
+                formula = compiled(
+                    tree, visible, ansi=ansi, qualified=qualified, any_case=any_case
+                )
         if formula is None:
             return None
         formulas.append(formula)

@@ -45,16 +45,15 @@ def shortest_paths(
         The column of weights: whole numbers, float or double. An edge whose weight is null or NaN
         is none. With a cycle of negative weight that is reached there is no shortest way, and the
         step fails with a `StalledError`: of whole numbers as soon as a way has more edges than
-        there are nodes, and more than 64, of doubles after `max_rounds`. Doubles are added from the
-        source on, edge by edge, so that a distance is the same whatever came and went before.
+        there are nodes, and more than 64, of doubles as soon as a distance becomes less after that
+        by more than rounding explains. Doubles are added from the source on, edge by edge, so that
+        a distance is the same whatever came and went before.
     per_source : bool
         Distances from each source instead of from the nearest one.
     directed : bool
         Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
     max_rounds : int, optional
-        The most edges that a shortest way may have; 10,000 if not given. It has fewer than there
-        are nodes: of weights below zero that are doubles their number is a limit that tells of a
-        cycle of negative weight sooner.
+        The most edges that a shortest way may have; 10,000 if not given.
     src, dst : str
         The columns of an edge's ends.
 
@@ -104,8 +103,10 @@ def shortest_paths(
     # A way that comes to a node twice, and is shorter for it, has a cycle. Doubles are rounded, so
     # that one on which they add up to zero may look like that for a while.
     whole = isinstance(arcs.schema["weight"].dataType, T.LongType)
-    endless = _CYCLE if whole else ""
-    with Loop(limit, name="shortest_paths", advice=_ADVICE, endless=endless) as loop:
+    falls = "" if whole else "distance"
+    with Loop(
+        limit, name="shortest_paths", advice=_ADVICE, endless=_CYCLE, falls=falls
+    ) as loop:
         near = loop.variable(start)
         distance = F.col("distance") + F.col("weight")
         longer = near.join(arcs, "node").select(*key[:-1], "other", distance.alias("distance"))

@@ -41,15 +41,15 @@ class Reach:
         Whether it matters to the rows behind it as far as their number changes.
     ties : bool
         Whether rows that tie are looked at together.
-    distant : bool
-        Whether rows are looked at by how far their values are away.
     expand : bool
         Whether equal rows may have different results.
     standing : bool
         Whether something of all that stands at first has to be known.
+    valid_preceding, valid_following : int
+        So many rows before it and behind it with a value that is not null: a change of one that has
+        it matters to the rows up to the one that is as many of these away.
     valid : tuple of str
-        Columns of which the last value that is not null is looked for: a change matters to the
-        rows behind it up to the next one that has such a value.
+        The columns of which these values are.
     """
 
     preceding: int = 0
@@ -58,37 +58,43 @@ class Reach:
     to_start: bool = False
     counted: bool = False
     ties: bool = False
-    distant: bool = False
     expand: bool = False
     standing: bool = False
+    valid_preceding: int = 0
+    valid_following: int = 0
     valid: tuple[str, ...] = ()
 
     @property
     def near(self) -> int | None:
-        """How many rows on either side have to be known, beside those that tie, and those within
-        distances; None if all."""
+        """How many rows on either side are looked at, or more where some have no value, or tie, or
+        are within distances; None if all."""
         if self.to_end or self.to_start or self.counted or self.standing:
             return None
-        found = self.preceding + self.following
-        # What is so many rows away from what is at a distance is known of all only.
-        return None if self.distant and (found or self.valid) else found
+        return self.preceding + self.following + self.valid_preceding + self.valid_following
 
     @classmethod
     def of_all(cls, several: Sequence[Reach]) -> Reach:
         """The reach of several functions together."""
         valid = tuple(dict.fromkeys(name for one in several for name in one.valid))
-        # For one column there is a tree. With more of them, all that stands has to be known.
+        # For one column there is a tree. With more of them, all that stands has to be known, and
+        # all that is looked at where it is no running frame of which something is on record.
         running = len(valid) > 1
+        whole = running and any(one.valid_following or one.valid_preceding > 1 for one in several)
+        back, ahead = (
+            0 if running else max((getattr(one, name) for one in several), default=0)
+            for name in ("valid_preceding", "valid_following")
+        )
         return cls(
             max((one.preceding for one in several), default=0),
             max((one.following for one in several), default=0),
             running or any(one.to_end for one in several),
-            any(one.to_start for one in several),
+            whole or any(one.to_start for one in several),
             any(one.counted for one in several),
             any(one.ties for one in several),
-            any(one.distant for one in several),
             any(one.expand for one in several),
             running or any(one.standing for one in several),
+            back,
+            ahead,
             () if running else valid,
         )
 
@@ -121,19 +127,13 @@ class Frame:
         return self.low is None and self.high is not None
 
     @property
-    def distant(self) -> bool:
-        """Whether it has a limit at a distance."""
-        return not self.rows and bool(self.low or self.high)
-
-    @property
     def reach(self) -> Reach:
         """What a function of it looks at."""
         to_end, to_start = self.low is None, self.high is None
         if not self.rows:
             # All beside what is without a limit is known of each candidate.
             return Reach(
-                to_end=to_end, to_start=to_start, ties=True, distant=self.distant,
-                standing=self.running,
+                to_end=to_end, to_start=to_start, ties=True, standing=self.running,
             )
         before = [-limit for limit in (self.low, self.high) if limit is not None]
         behind = [limit for limit in (self.low, self.high) if limit is not None]
@@ -203,6 +203,10 @@ class Evaluated:
     def totals(self) -> Int64:
         """How many rows there are in the partition of each."""
         return self.segments[self.of, segment.TOTAL]
+
+    def has_valid(self, function: Function) -> bool:
+        """Whether the rows with a value that a function looks for are in the segments."""
+        return bool(self.reach.valid) and function.reach.valid == self.reach.valid
 
     def frames(self, frame: Frame) -> tuple[Int64, Int64]:
         """The entries in the frame of each."""
@@ -355,6 +359,9 @@ class Offset(Function):
 #: The rows of a partition up to the row itself, and up to those that tie with it.
 UP_TO_HERE = (Frame(True, None, 0), Frame(False, None, 0))
 
+#: Those from the row itself on, and from those that tie with it.
+FROM_HERE = (Frame(True, 0, None), Frame(False, 0, None))
+
 #: What may be picked of a frame, and how.
 PICKED = {
     "first": window_frames.FIRST_OF,
@@ -390,7 +397,9 @@ class Picked(Function):
     @property
     def reach(self) -> Reach:
         if self.valid and self.name == "last" and self.frame in UP_TO_HERE:
-            return Reach(ties=not self.frame.rows, valid=(self.valid,))
+            return Reach(ties=not self.frame.rows, valid_preceding=1, valid=(self.valid,))
+        if self.valid and self.name == "first" and self.frame in FROM_HERE:
+            return Reach(ties=not self.frame.rows, valid_following=1, valid=(self.valid,))
         return self.frame.reach
 
     @property
@@ -415,13 +424,15 @@ class Picked(Function):
         if self.name in ("min", "max") or same not in seen.picked:
             low, high = seen.frames(self.frame)
             valid, code, kept = held
-            # What is looked for is in the segment, then.
-            there = self.reach.valid and self.reach.valid == seen.reach.valid
             seen.picked[same] = window_frames.picked(
                 seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
-                self.frame.running and not there, kept,
+                self.frame.running and not seen.has_valid(self), kept,
             )
         return _taken(seen.column(self.column), seen.picked[same], None).cast(self.kind)
+
+
+#: All rows before the row itself, and all behind it.
+_BEFORE, _BEHIND = Frame(True, None, -1), Frame(True, 1, None)
 
 
 @dataclass(frozen=True)
@@ -455,6 +466,10 @@ class Nth(Function):
 
     @property
     def reach(self) -> Reach:
+        if self.valid and (self.frame, self.number < 0) == (_BEFORE, True):
+            return Reach(expand=True, valid_preceding=-self.number, valid=(self.valid,))
+        if self.valid and (self.frame, self.number > 0) == (_BEHIND, True):
+            return Reach(expand=True, valid_following=self.number, valid=(self.valid,))
         return self.frame.reach if self._running else self.frame.whole_reach
 
     @property
@@ -471,7 +486,8 @@ class Nth(Function):
         low, high = seen.frames(self.frame)
         valid, kept = held
         found = window_frames.nth(
-            seen.entries, seen.segments, low, high, valid, self.number, self._running, kept
+            seen.entries, seen.segments, low, high, valid, self.number,
+            self._running and not seen.has_valid(self), kept,
         )
         return _taken(seen.column(self.column), found, self.default).cast(self.kind)
 

@@ -28,7 +28,8 @@ _PARTS = 10
 
 #: How far a change reaches, and what there is to be seen from there: see `Reach`.
 (
-    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, DISTANT, EXPAND, STANDING, VALID,
+    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, STANDING, VALID_PRECEDING,
+    VALID_FOLLOWING,
 ) = range(10)
 
 #: What a replay reports.
@@ -99,7 +100,7 @@ def replay(  # type: ignore[no-untyped-def]
                     progress[0], progress[1], progress[2] = c, when, now[c]
                     return NEGATIVE, entries[:0], segments[:0]
                 _add(tree_now, b, size, c - b, change)
-                if reach[VALID] and valid[c]:
+                if valid.size and valid[c]:
                     _add(valid_now, b, size, c - b, change)
                 regions[changed, 0] = c
                 changed += 1
@@ -111,21 +112,23 @@ def replay(  # type: ignore[no-untyped-def]
                 low, high = regions[r, 1], regions[r, 2]
                 for side in range(2):
                     tree = tree_was if side == 0 else tree_now
+                    among = valid_was if side == 0 else valid_now
                     first, last = low, high
                     if reach[PRECEDING]:
                         row = _before(tree, b, low - b) - reach[PRECEDING]
                         first = min(first, b + _find(tree, b, size, max(row, 0)))
-                    if reach[VALID]:
-                        row = _before(valid_was if side == 0 else valid_now, b, low - b) - 1
-                        if row >= 0:
-                            found = _find(valid_was if side == 0 else valid_now, b, size, row)
-                            first = min(first, b + found)
+                    if reach[VALID_PRECEDING]:
+                        row = _before(among, b, low - b) - reach[VALID_PRECEDING]
+                        first = min(first, b + _find(among, b, size, max(row, 0)))
                     first = min(first, seen_low[low])
                     if reach[TO_START]:
                         last = b + size - 1
                     elif reach[FOLLOWING]:
                         row = _before(tree, b, high + 1 - b) + reach[FOLLOWING] - 1
                         last = max(last, b + min(_find(tree, b, size, row), size - 1))
+                    if reach[VALID_FOLLOWING]:
+                        row = _before(among, b, high + 1 - b) + reach[VALID_FOLLOWING] - 1
+                        last = max(last, b + min(_find(among, b, size, row), size - 1))
                     last = max(last, seen_high[high])
                     if reach[TIES]:
                         first, last = tie_low[first], tie_high[last]
@@ -136,7 +139,7 @@ def replay(  # type: ignore[no-untyped-def]
             for r in range(changed):
                 c = regions[r, 0]
                 _add(tree_was, b, size, c - b, now[c] - was[c])
-                if reach[VALID] and valid[c]:
+                if valid.size and valid[c]:
                     _add(valid_was, b, size, c - b, now[c] - was[c])
                 was[c] = now[c]
     return DONE, entries[:n], segments[:s]
@@ -160,10 +163,14 @@ def _regions(  # type: ignore[no-untyped-def]
             if reach[PRECEDING]:
                 row = _before(tree, b, c + 1 - b) + reach[PRECEDING] - 1
                 high = max(high, b + min(_find(tree, b, size, row), size - 1))
-        if reach[VALID] and valid[c]:
+        if valid.size and valid[c]:
             for tree in (valid_was, valid_now):
-                row = _before(tree, b, c + 1 - b)
-                high = max(high, b + min(_find(tree, b, size, row), size - 1))
+                if reach[VALID_PRECEDING]:
+                    row = _before(tree, b, c + 1 - b) + reach[VALID_PRECEDING] - 1
+                    high = max(high, b + min(_find(tree, b, size, row), size - 1))
+                if reach[VALID_FOLLOWING]:
+                    row = _before(tree, b, c - b) - reach[VALID_FOLLOWING]
+                    low = min(low, b + _find(tree, b, size, row) if row >= 0 else b)
         if reach[TO_START]:
             low = b
         if reach[TO_END]:
@@ -172,6 +179,9 @@ def _regions(  # type: ignore[no-untyped-def]
             # Until as many have come as have gone, all places are others.
             high = max(high, regions[i + 1, 0] if i + 1 < changed else b + size - 1)
         regions[i, 1], regions[i, 2] = low, high
+    # One with a value may matter to what is before others that come before it.
+    for i in range(changed - 2, -1, -1):
+        regions[i, 1] = min(regions[i, 1], regions[i + 1, 1])
     count = 0
     for i in range(changed):
         if count and regions[i, 1] <= regions[count - 1, 2] + 1:

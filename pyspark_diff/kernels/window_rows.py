@@ -148,8 +148,7 @@ def rows_of(
     limit: Limit | None,
     near: int | None,
     ties: bool,
-    valid: Callable[[Rows], np.ndarray] | None = None,
-    seen: Callable[[Rows], tuple[Int64, Int64]] | None = None,
+    seen: Callable[[Rows], tuple[Int64, Int64]],
 ) -> Rows:
     """The rows of the keys of new updates that have to be seen.
 
@@ -165,14 +164,12 @@ def rows_of(
     limit : Limit or None
         In a loop, the coordinates of old updates that count.
     near : int or None
-        How many rows have to be known on both sides of what is new; None for all of the key.
+        How many rows are mostly looked at on both sides of what is new; None for all of the key.
     ties : bool
         Whether rows that tie have to be known all.
-    valid : callable, optional
-        Which candidates are valid; then one of them has to be known on both sides as well.
-    seen : callable, optional
-        The first and the last candidate that are looked at where each touched one changes; then
-        there has to be one beyond them.
+    seen : callable
+        The first and the last candidate that are looked at where each touched one changes; there
+        has to be one beyond them, or the partition ends.
     """
     keys = distinct_keys(new)
     touched = values_of(new.records())
@@ -198,10 +195,7 @@ def rows_of(
         rows = _read(batches, new, touched, keys, of, whole, width, ordering, by, limit, ties)
         if not sought.size:
             return rows
-        short = _short(
-            rows, near or 0, ties, None if valid is None else valid(rows),
-            None if seen is None else seen(rows),
-        )
+        short = _short(rows, *seen(rows))
         if not short.size:
             return rows
         # Reads that grow by a factor cost in all little more than the last of them.
@@ -250,36 +244,16 @@ def _read(
     )
 
 
-def _short(
-    rows: Rows, near: int, ties: bool, valid: np.ndarray | None,
-    seen: tuple[Int64, Int64] | None,
-) -> Int64:
+def _short(rows: Rows, first: Int64, last: Int64) -> Int64:
     """The keys of which more rows have to be read."""
-    counts = np.where(rows.touched, 0, np.maximum(rows.base, 0))
-    checks = [(counts, near)]
-    if valid is not None:
-        checks.append((counts * valid, 1))
     short = ~rows.known
-    # Of what stands before the first touched one, and behind the last one.
     touched = np.flatnonzero(rows.touched)
     partition = np.searchsorted(rows.bounds, touched, side="right") - 1
-    first = np.full(short.size, -1)
-    last = np.full(short.size, -1)
-    first[partition[::-1]] = touched[::-1]
-    last[partition] = touched
-    if ties:
-        first, last = rows.tie_low[first], rows.tie_high[last]
-    for count, least in checks:
-        sums = np.append(0, np.cumsum(np.minimum(count, near + 1)))
-        before = sums[first] - sums[rows.bounds[:-1]]
-        behind = sums[rows.bounds[1:]] - sums[last + 1]
-        short |= (rows.open[0] & (before < least)) | (rows.open[1] & (behind < least))
-    if seen is not None:
-        # The outermost candidate of a part is beyond what is looked at, or there may be others.
-        at_first = seen[0] == rows.bounds[partition]
-        at_last = seen[1] == rows.bounds[partition + 1] - 1
-        short[partition[rows.open[0][partition] & at_first]] = True
-        short[partition[rows.open[1][partition] & at_last]] = True
+    # The outermost candidate of a part is beyond what is looked at, or there may be others.
+    at_first = first <= rows.bounds[partition]
+    at_last = last >= rows.bounds[partition + 1] - 1
+    short[partition[rows.open[0][partition] & at_first]] = True
+    short[partition[rows.open[1][partition] & at_last]] = True
     return np.unique(rows.key[rows.bounds[:-1][short]])
 
 

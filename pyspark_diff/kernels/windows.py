@@ -35,6 +35,8 @@ from pyspark_diff.kernels.window_rows import Rows
 ENTRIES = 1 << 21
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+#: So often a row counts at most, so that sums have room.
+_LARGE = 1 << 31
 
 
 class NegativeCountError(Exception):
@@ -85,7 +87,7 @@ def windows(
         raise NegativeCountError(wrong, int(rows.time[0]), int(rows.base[wrong]))
     reach = Reach.of_all([function.reach for function in functions])
     ranges = _ranges_of(rows, functions, column, order)
-    near = _near(rows, reach, ranges)
+    near = _near(rows, reach, functions, ranges)
     held = [function.held(rows, column) for function in functions]
     diff = rows.diff if open_from is None else _none_owed(rows, open_from)
     was, now = rows.base, rows.base.copy()
@@ -131,8 +133,8 @@ def seen_from(
     rows: Rows, functions: Sequence[Function], column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
 ) -> tuple[Int64, Int64]:
-    """The first and the last candidate that functions look at where each touched one changes: of
-    frames whose limits are distances.
+    """The first and the last candidate that functions look at where each touched one changes,
+    whichever of the touched ones stand. Where its partition has too few, one beyond these.
 
     Parameters
     ----------
@@ -140,10 +142,53 @@ def seen_from(
         As of `windows`.
     """
     reach = Reach.of_all([function.reach for function in functions])
-    near = _near(rows, reach, _ranges_of(rows, functions, column, order))
+    near = _near(rows, reach, functions, _ranges_of(rows, functions, column, order))
     touched = np.flatnonzero(rows.touched)
-    # Frames move with their rows: the outermost row that changes looks furthest.
-    return (near.seen_low[near.changed_low[touched]], near.seen_high[near.changed_high[touched]])
+    partition = np.searchsorted(rows.bounds, touched, side="right") - 1
+    begin, end = rows.bounds[partition], rows.bounds[partition + 1]
+    counts = np.where(rows.touched, 0, np.minimum(np.maximum(rows.base, 0), _LARGE))
+    valid = validity(column(reach.valid[0])) if reach.valid else np.zeros(len(rows), np.bool_)
+    of_all, of_valid = (np.append(0, np.cumsum(part)) for part in (counts, counts * valid))
+    low, high = near.changed_low[touched], near.changed_high[touched]
+    low = np.minimum(low, _before(of_all, touched, reach.following, begin))
+    high = np.maximum(high, _behind(of_all, touched, reach.preceding, end))
+    low, high = (np.where(valid[touched], wider, found) for wider, found in (
+        (np.minimum(low, _before(of_valid, touched, reach.valid_following, begin)), low),
+        (np.maximum(high, _behind(of_valid, touched, reach.valid_preceding, end)), high),
+    ))
+    few, many = low < begin, high >= end
+    low, high = np.maximum(low, begin), np.minimum(high, end - 1)
+    first = np.minimum.reduce([
+        near.seen_low[low], _before(of_all, low, reach.preceding, begin),
+        _before(of_valid, low, reach.valid_preceding, begin),
+    ])
+    last = np.maximum.reduce([
+        near.seen_high[high], _behind(of_all, high, reach.following, end),
+        _behind(of_valid, high, reach.valid_following, end),
+    ])
+    few, many = few | (first < begin), many | (last >= end)
+    first, last = np.maximum(first, begin), np.minimum(last, end - 1)
+    if reach.ties:
+        first, last = rows.tie_low[first], rows.tie_high[last]
+    return np.where(few, begin - 1, first), np.where(many, end, last)
+
+
+def _before(sums: Int64, at: Int64, rows: int, begin: Int64) -> Int64:
+    """The candidates that are so many rows before others, or the last one of the partition before.
+    """
+    if not rows:
+        return at
+    row = sums[at] - rows
+    return np.where(row < sums[begin], begin - 1, np.searchsorted(sums, row, side="right") - 1)
+
+
+def _behind(sums: Int64, at: Int64, rows: int, end: Int64) -> Int64:
+    """The candidates that are so many rows behind others, or the first one of the next partition.
+    """
+    if not rows:
+        return at
+    row = sums[at + 1] + rows - 1
+    return np.where(row >= sums[end], end, np.searchsorted(sums, row, side="right") - 1)
 
 
 def _differences(seen: Evaluated, results: list[pa.Array]) -> Changed:
@@ -166,14 +211,22 @@ def _differences(seen: Evaluated, results: list[pa.Array]) -> Changed:
     )
 
 
-def _near(rows: Rows, reach: Reach, ranges: dict[Frame, tuple[Int64, Int64]]) -> Near:
+def _near(
+    rows: Rows, reach: Reach, functions: Sequence[Function],
+    ranges: dict[Frame, tuple[Int64, Int64]],
+) -> Near:
     """What is known of each candidate whatever the counts."""
     each = np.arange(len(rows))
     changed_low = changed_high = seen_low = seen_high = each
     if reach.ties:
         # What is counted, or summed with ties, is another for rows that tie.
         changed_low, changed_high = rows.tie_low, rows.tie_high
+    # Of a frame in which one with a value is looked for not all is seen.
+    seen = {frame for function in functions for frame in function.frames
+            if not (reach.valid and function.reach.valid)}
     for frame, (first, last) in ranges.items():
+        if frame not in seen:
+            continue
         low, high = window_frames.changed_by(rows.bounds, first, last)
         changed_low, changed_high = np.minimum(changed_low, low), np.maximum(changed_high, high)
         seen_high = np.maximum(seen_high, last)

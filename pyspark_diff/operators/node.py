@@ -47,6 +47,8 @@ class LoopScope:
     endless : str
         What it says where it goes on for more iterations than there are keys in the arrangements
         from outside that its operators read; nothing if that is no reason to refuse it.
+    falls : str
+        A column of doubles, if it is only a reason where that has fallen by more than rounding.
     """
 
     name: str
@@ -55,6 +57,7 @@ class LoopScope:
     stops: bool = field(kw_only=True)
     advice: str = field(default="", kw_only=True)
     endless: str = field(default="", kw_only=True)
+    falls: str = field(default="", kw_only=True)
     depth: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
-from pyspark_diff.kernels.window_functions import Function, Reach, validity
+from pyspark_diff.kernels.window_functions import Function, Reach
 from pyspark_diff.kernels.window_rows import Rows, rows_of
 from pyspark_diff.kernels.windows import Changed, NegativeCountError, seen_from, windows
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
@@ -80,21 +80,19 @@ class WindowKernel(ReplayKernel):
         if len(side.new.updates):
             reach = Reach.of_all([function.reach for function in functions])
 
-            def valid(rows: Rows) -> np.ndarray:
-                return validity(_Columns(side, rows)(reach.valid[0]))
-
             def seen(rows: Rows) -> tuple[Int64, Int64]:
-                return seen_from(rows, functions, _Columns(side, rows), self.by[0])
+                return seen_from(rows, functions, _Columns(side, rows), first)
 
+            first = self.by[0] if self.by else None
             rows = rows_of(
                 side.old, side.new, value.ordering, len(self.by), side.limit, reach.near,
-                reach.ties, valid if reach.valid else None, seen if reach.distant else None,
+                reach.ties, seen,
             )
             read = rows.read
             columns = _Columns(side, rows)
             try:
                 for changed in windows(
-                    rows, functions, columns, self.by[0] if self.by else None, side.open_from
+                    rows, functions, columns, first, side.open_from
                 ):
                     changes.append(self._given(changed, columns, wanted))
             except NegativeCountError as wrong:

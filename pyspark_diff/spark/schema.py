@@ -180,8 +180,12 @@ def meant_by(name: object, known: Iterable[str], spark: SparkSession) -> list[st
     alike = [column for column in columns if column.lower() == name.lower()]
     if len(alike) == len(exact):
         return exact  # without asking Spark
-    sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-    return exact if sensitive else alike
+    return exact if case_matters(spark) else alike
+
+
+def case_matters(spark: SparkSession) -> bool:
+    """Whether names in another case are those of other columns."""
+    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
 
 
 def parse_schema(schema: str | T.StructType) -> Schema:
