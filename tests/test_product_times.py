@@ -716,6 +716,17 @@ def test_a_claim_sees_what_comes_and_goes_in_one_step(spark):
                     flow.advance_to(upper)
 
 
+def test_a_claim_in_the_place_of_a_checked_input(spark):
+    """Two removals, each of them right where it is, and one too many where they meet."""
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.count().where("count < 0").assert_empty()
+        session.update([("a", (0, 0), 1), ("a", (0, 2), -1), ("a", (2, 0), -1)])
+        flow.advance_to([(2, 2), (3, 0), (0, 3)])
+        with pytest.raises(AssertionFailedError, match=r"at time \(2, 2\): there is \('a', -1\)"):
+            flow.advance_to((3, 3))
+
+
 def test_many_records_that_break_a_claim_are_not_all_named(spark):
     with Dataflow(spark, time_type=PAIR, runner="local", buckets=4) as flow:
         numbers, session = flow.input("numbers", "n int")
@@ -770,11 +781,12 @@ def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):
 
 def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
     with Dataflow(spark, time_type=PAIR) as flow:
-        for made in (
-            lambda: flow.input("a", "k int", key="k"), lambda: flow.input("a", "k int", check=True),
-            lambda: flow.clock(1), lambda: flow.source("a", None),
+        for made, why in (
+            (lambda: flow.input("a", "k int", key="k"), r".*int>: .* none is the later one"),
+            (lambda: flow.input("a", "k int", check=True), r".*int>: of two removals of a record"),
+            (lambda: flow.clock(1), ""), (lambda: flow.source("a", None), ""),
         ):
-            with pytest.raises(SchemaError, match="times that come one after the other"):
+            with pytest.raises(SchemaError, match=f"times that come one after the other{why}"):
                 made()
         frame, _ = flow.input("source", "k int")
         with pytest.raises(NotReadableError, match="none is the latest"):
