@@ -39,7 +39,7 @@ from pyspark_diff.kernels.results import Count, IntegerSum, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
 from pyspark_diff.kernels.window_functions import Frame, Offset, Picked, Place, Summed
 from pyspark_diff.operators.aggregate import AggregateKernel
-from pyspark_diff.operators.checked import CheckedKernel
+from pyspark_diff.operators.checked import CheckedKernel, CompleteKernel, NothingThere
 from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums
 from pyspark_diff.operators.consolidate import ConsolidateKernel
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, ReplayKernel, Side, Stage
@@ -321,6 +321,12 @@ KERNELS: dict[type[Kernel], list[Example]] = {
         Example(
             CheckedKernel(TimeType(T.LongType())), (replace(WORDS, one=True),), WORDS.types,
             lambda a: a,
+        )
+    ],
+    CompleteKernel: [
+        Example(
+            CompleteKernel(TimeType(T.LongType()), 1, NothingThere(("w",), None)),
+            (replace(WORDS, one=True),), WORDS.types, lambda a: total([]),
         )
     ],
     ConsolidateKernel: [Example(ConsolidateKernel(), (WORDS,), WORDS.types, lambda a: a)],

@@ -135,11 +135,11 @@ class Parts(ABC):
                 f"or feed an input, and call {what}() when the step has returned"
             )
 
-    def _check_plain_times(self, what: str) -> None:
+    def _check_plain_times(self, what: str, why: str = "") -> None:
         if self.times is not None:
             raise SchemaError(
                 f"{what} goes by times that come one after the other, and those of this dataflow "
-                f"are structs: {self.times.simpleString()}"
+                f"are structs, {self.times.simpleString()}{why and f': {why}'}"
             )
 
     def _store_of(self, what: str) -> Store:

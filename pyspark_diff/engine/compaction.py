@@ -101,7 +101,9 @@ class Compaction:
         own = isinstance(node, Reader) and (
             node.recalls or self.settings.open and node.loop is not None
         )
-        if own or (isinstance(node, Keyed) and node.kernel is not None):
+        if isinstance(node, Keyed) and node.kernel is not None and node.kernel.looks_at_complete:
+            found.append(frontiers[node])  # what becomes complete in the step is told apart in it
+        elif own or (isinstance(node, Keyed) and node.kernel is not None):
             found.append(upper)  # it reads its own past itself
         if node in self.kept.nodes:
             found.append(self.kept.nodes[node])

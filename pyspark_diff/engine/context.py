@@ -379,7 +379,8 @@ class StepContext:
         form = self.graph.form(node)
         output = None if node.kernel is None else form.output
         # A complete collection is never looked up again, unless somebody reads it or takes it back.
-        used = not upper.is_empty or node.kernel is None or node in self.kept.nodes
+        used = not upper.is_empty or node in self.kept.nodes
+        used |= node.kernel is None or node.kernel.looks_at_complete
         keeps = node.keeps and used
         return Work(
             self.graph.program.name(node),

@@ -24,9 +24,10 @@ from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
 from pyspark_diff.engine.subgraph import Item, Subgraph
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.memory import large_work
+from pyspark_diff.operators.checked import CompleteKernel
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect, in_order
-from pyspark_diff.operators.loop import Completing
+from pyspark_diff.operators.loop import Completing, beyond
 from pyspark_diff.operators.node import Arranged, Input, Keyed, Node, Reader, Shared
 from pyspark_diff.operators.upsert import CLEAR, ChangesInput, UpsertKernel
 from pyspark_diff.runners.feed import Feed, UpdateRows
@@ -34,6 +35,7 @@ from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
 from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
+from pyspark_diff.trace.arrangement import pieces
 from pyspark_diff.trace.spine import Trace
 
 #: A step that is given so many rows keeps memory from one kernel to the next: see `large_work`.
@@ -280,6 +282,10 @@ class Step:
         context.emit(node, results, upper)
         if node.keeps:
             context.traces[node] = context.extended(node, trace, results, upper)
+        if isinstance(node.kernel, CompleteKernel) and (now or upper != lower):
+            layout = context.graph.form(node).layout
+            kept = pieces(context.traces[node])
+            node.kernel.check(kept, layout, lambda parts: ~beyond(upper, parts))
 
     def _fusion(self, node: Keyed) -> Fusion:
         """What is done in the tasks of a node's job."""

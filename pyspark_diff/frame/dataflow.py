@@ -297,7 +297,7 @@ class Dataflow(BaseDataflow):
         [('milk', 2), ('tea', 4)]
         """
         if self.times is not None:
-            return self._product_input(name, schema, start, key is not None or check)
+            return self._product_input(name, schema, start, key is not None, check)
         if key is None:
             node, session = self._add_input(name, schema, start, check)
             return self._frame_of(node), session
@@ -305,13 +305,24 @@ class Dataflow(BaseDataflow):
         return self._frame_of(keyed, keyed.key), keyed_session
 
     def _product_input(
-        self, name: str, schema: str | T.StructType, start: Any, more: bool
+        self, name: str, schema: str | T.StructType, start: Any, keyed: bool, check: bool
     ) -> tuple[DiffFrame, Any]:
         """The same where times are structs."""
         times = self.times
         assert times is not None
-        if more:
-            self._check_plain_times("an input with a key, or one that is checked,")
+        if keyed:
+            self._check_plain_times(
+                "an input with a key",
+                "where two replacements of a record meet, of which none is before the other, none "
+                "is the later one. Feed an input without a key, and insert and remove"
+            )
+        if check:
+            self._check_plain_times(
+                "an input that is checked",
+                "of two removals of a record, each of them right where it is, one may be too many "
+                "where they meet, at a time at which nothing comes, and a check looks only at "
+                "times of updates. Claim it: count().where('count < 0').assert_empty()"
+            )
         product = self._add_product_input(name, schema, start)
         node, fields = product._session._node, product._fields
         return self._frame_of(with_times(node, times, fields)), product

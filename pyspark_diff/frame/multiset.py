@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as T
 
+from pyspark_diff.dataflow.times import time_columns
 from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.base import Frame
@@ -21,12 +22,12 @@ from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.kernels.results import WeightSum
 from pyspark_diff.operators.aggregate import aggregate
-from pyspark_diff.operators.checked import NothingThere, checked
+from pyspark_diff.operators.checked import NothingThere, checked, checked_when_complete
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import Negate, multiply_diff, pick
-from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
@@ -267,7 +268,9 @@ class MultisetMethods(Frame):
         Notes
         -----
         Looked at are the times that are complete: what is taken back at the same time was not
-        there. Source: differential-dataflow ``Collection::assert_empty``.
+        there. Of times that are structs those are among them at which two updates meet, and the
+        time that is named is the first in the order of fields.
+        Source: differential-dataflow ``Collection::assert_empty``.
 
         Examples
         --------
@@ -285,8 +288,9 @@ there is (2, -3) with the multiplicity 1
         """
         source = self._collection
         claim = NothingThere(tuple(self.columns), message)
-        node = checked(source.node, claim, "assert_empty")
-        self._claim(node)
+        node = self._claimed(source.node, claim, "assert_empty")
+        if node.loop is not source.node.loop:
+            return self  # it is looked at beside it
         return self._derived(node, resolver=source.resolver)
 
     def assert_eq(self, other: Self | Plain, message: str | None = None) -> Self:
@@ -316,31 +320,32 @@ there is (2, -3) with the multiplicity 1
         """
         ours, theirs = self._widened(self._peer(other), "assert_eq")
         claim = NothingThere(tuple(self.columns), message, of_two=True)
-        node = checked(Concat([ours, _negated(theirs)]), claim, "assert_eq")
-        self._claim(node)
+        node = self._claimed(Concat([ours, _negated(theirs)]), claim, "assert_eq")
         if self._collection.flow is not None:
             return self
         # Nothing is added, and what is nothing is looked at.
         nothing = _cast(self._collection.derived(node), "assert_eq", self._node.schema.struct)
         return self._derived(Concat([self._node, nothing]), same=True)
 
-    def _claim(self, node: Node) -> None:
-        """Have each step look at a claim, if there are steps."""
-        scope = time_scope(node)
-        if node.loop is not scope:
+    def _claimed(self, source: Node, claim: NothingThere, kind: str) -> Node:
+        """The node that looks at a claim, which each step has do so, if there are steps."""
+        flow, scope = self._collection.flow, time_scope(source)
+        if source.loop is not scope:
             raise NotReadableError(
-                f"{node.kind} is for collections outside of loops: what is in a loop comes and "
-                "goes until it has come to rest"
+                f"{kind} is for collections outside of loops: what is in a loop comes and goes "
+                "until it has come to rest"
             )
-        if scope is not None and self._collection.flow is not None:
-            raise NotReadableError(
-                f"in a dataflow {node.kind} is for times that come one after the other, and these "
-                f"are structs, {scope.times.simpleString()}: where two that are complete meet, "
-                "there may be what another update takes back. Claim it of a collection given as a "
-                "whole, or read changes()"
-            )
-        if self._collection.flow is not None:
-            self._collection.flow._add_sink(node)
+        if flow is None:
+            return checked(source, claim, kind)
+        if scope is None:
+            node = checked(source, claim, kind)
+        else:
+            names = (flow.time_name, flow.diff_name)
+            fields = time_columns(scope.times, [*source.schema.names, *names])
+            told = without_times(source, fields)
+            node = checked_when_complete(told, len(fields), claim, kind)
+        flow._add_sink(node)
+        return node
 
     def weighted(self, *cols: str) -> Self:
         """The records with whole-number columns moved into the diff, which is multiplied by them.

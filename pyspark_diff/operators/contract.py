@@ -227,6 +227,9 @@ class ReplayKernel(Kernel):
     arranges_output: bool = field(default=False, kw_only=True)
     #: Whether it looks at what is old; if not, its input need not be kept.
     stateful: ClassVar[bool] = True
+    #: Whether what it has taken in is looked at again when its times have become complete: until
+    #: then they are told apart.
+    looks_at_complete: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(

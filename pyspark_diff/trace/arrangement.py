@@ -251,11 +251,10 @@ class Arrangement:
         return self._frame(spark, self.schema.struct, table)
 
     def _all(self) -> Updates:
-        return concat([updates for paths in self._files() for updates in _merged(paths)])
+        return concat([*pieces(self.trace)])
 
     def _files(self) -> list[tuple[str, ...]]:
-        buckets = sorted({b for batch in self.trace.batches for b in batch.files})
-        return [self.trace.files(bucket) for bucket in buckets]
+        return _by_bucket(self.trace)
 
     def _first(
         self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], Tables]
@@ -291,6 +290,17 @@ class Arrangement:
                                 yield from table.to_batches(max_chunksize=CHUNK_ROWS)
 
         return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)
+
+
+def pieces(trace: Trace) -> Iterator[Updates]:
+    """All updates of a trace, consolidated, in pieces that can be held."""
+    for paths in _by_bucket(trace):
+        yield from _merged(paths)
+
+
+def _by_bucket(trace: Trace) -> list[tuple[str, ...]]:
+    buckets = sorted({bucket for batch in trace.batches for bucket in batch.files})
+    return [trace.files(bucket) for bucket in buckets]
 
 
 def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
