@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from time import sleep
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import files_of
 from pyspark.sql import functions as F
+from pyspark.sql import is_remote
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
@@ -745,7 +747,11 @@ def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least
     assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
     monkeypatch.setattr(sessions, "_is_alone", lambda spark: False)
     assert sessions.piece_rows(spark) == 1 << 23
+    monkeypatch.setattr(os, "cpu_count", lambda: tasks - 1)
     assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
+    monkeypatch.setattr(os, "cpu_count", lambda: tasks)
+    small = sessions.DRIVER_ROWS if is_remote() else sessions.ALONE_ROWS
+    assert sessions.driver_rows(spark) == small
 
 
 def test_the_setting_reaches_the_operators(small):
