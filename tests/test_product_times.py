@@ -41,6 +41,7 @@ from pyspark_diff import (
 )
 from pyspark_diff.sinks import foreach, snapshot
 from pyspark_diff.times import Antichain, meet_all
+from pyspark_diff.trace import arrangement
 
 EXAMPLES = settings().max_examples
 SIDE = 3
@@ -825,6 +826,35 @@ def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
         flow.advance_to((4, 4))
     # What came of both is at (2, 1), and complete after the second step; it was given twice.
     assert written[1:] == [{("a", 1, (2, 1), -2), ("a", 2, (2, 1), 1)}] * 2
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_spark_is_given_for_a_sink_what_has_become_complete_alone(spark, monkeypatch, most):
+    if most is not None:  # Spark reads all that is kept then
+        monkeypatch.setattr(arrangement, "DRIVER_ROWS", most)
+    made, written = [], []
+
+    def frame_of_table(spark, table, struct):
+        made.append(table.num_rows)
+        return frame_of(spark, table, struct)
+
+    frame_of = arrangement.frame_of_table
+    monkeypatch.setattr(arrangement, "frame_of_table", frame_of_table)
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.count().sink("out", foreach(lambda changes, epoch: written.append(
+            {tuple(row) for row in changes.collect()}
+        )))
+        session.update([("a", (0, 2), 1), ("a", (2, 0), 1), ("b", (0, 0), 1)])
+        flow.advance_to([(2, 1), (0, 3)])
+        assert written.pop() == {("a", 1, (0, 2), 1), ("a", 1, (2, 0), 1), ("b", 1, (0, 0), 1)}
+        # Kept is what comes at (2, 2), where two meet; it is not complete.
+        made.clear()
+        flow.advance_to([(2, 2), (0, 3)])
+        assert not made and not written
+        flow.advance_to((3, 3))
+        assert written == [{("a", 1, (2, 2), -2), ("a", 2, (2, 2), 1)}]
+        assert set(made) == ({2} if most is None else set())
 
 
 def test_stores_know_their_times(spark, tmp_path):

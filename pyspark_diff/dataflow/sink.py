@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -27,7 +29,9 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Given, State
 from pyspark_diff.errors import NotReadableError, SchemaError, SinkError
 from pyspark_diff.kernels.jit import interrupted
-from pyspark_diff.operators.loop import is_beyond
+from pyspark_diff.kernels.layout import as_int64
+from pyspark_diff.kernels.updates import joined
+from pyspark_diff.operators.loop import beyond
 from pyspark_diff.operators.node import Arranged, Input, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.times import Antichain, meet_all
@@ -272,15 +276,17 @@ class Sinks:
         every, (time, diff) = arrangement.schema.struct.fields, self._names
         # Fields of times are columns as they were revealed, from the innermost loop on.
         records, fields = every[:len(output.columns)], every[len(output.columns):][::-1]
-        parts = [column(one) for one in (time, *(field.name for field in fields))]
-        inside = ~is_beyond(upper, parts)
-        if lower is not None:
-            inside &= is_beyond(lower, parts)
+        names = (time, *(field.name for field in fields))
+
+        def inside(table: pa.Table) -> np.ndarray:
+            parts = [as_int64(joined([table[name]])).to_numpy() for name in names]
+            complete = ~beyond(upper, parts)
+            return complete if lower is None else complete & beyond(lower, parts)
 
         def changes() -> DataFrame:
-            pairs = zip(parts, times.fields)
+            pairs = zip(map(column, names), times.fields)
             whole = F.struct(*(part.cast(one.dataType).alias(one.name) for part, one in pairs))
-            return arrangement.updates(self._spark).where(inside).select(
+            return arrangement.only(self._spark, inside).select(
                 *(column(field.name) for field in records), whole.alias(time), column(diff)
             ).toDF(*output.columns, time, diff)
 
@@ -290,7 +296,7 @@ class Sinks:
                 "is no snapshot: write the changes"
             )
 
-        if lower is not None and not changes().take(1):
+        if lower is not None and not arrangement.has_any(self._spark, inside):
             given.done = True
             return
         schema = T.StructType([

@@ -36,6 +36,8 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.spine import Trace
 
 Tables = Iterator[pa.Table]
+#: Tells which rows of a table of updates are meant.
+Inside = Callable[[pa.Table], np.ndarray]
 
 #: Up to this many rows a table is made on the driver, without a Spark job.
 DRIVER_ROWS = 100_000
@@ -120,6 +122,33 @@ class Arrangement:
 
         held = replace(self, trace=self.trace.reaching(lower, upper))
         return held._frame(spark, self._update_struct(), within, by_time=True)
+
+    @interruptible()
+    def only(self, spark: SparkSession, inside: Inside) -> DataFrame:
+        """Some of the update rows, as `updates` has them. They are told apart where they are read,
+        so that Spark is given these alone.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        inside : callable
+            Which rows of a table are among them. It travels to the executors.
+        """
+        return self._frame(spark, self._update_struct(), self._only(inside), by_time=True)
+
+    @interruptible()
+    def has_any(self, spark: SparkSession, inside: Inside) -> bool:
+        """Whether `only` has any rows: without a Spark job, where the driver holds them."""
+        if not self.reads_later:
+            return _together(self._only(inside)(self._all())).num_rows > 0
+        return bool(self.only(spark, inside).take(1))
+
+    def _only(self, inside: Inside) -> Callable[[Updates], Tables]:
+        def make(updates: Updates) -> Tables:
+            for table in self._rows(updates, None):
+                yield table.filter(pa.array(inside(table)))
+
+        return make
 
     def has_between(self, lower: int | None, upper: int | None) -> bool:
         """Whether there may be updates in an interval of times."""
