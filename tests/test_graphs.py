@@ -964,7 +964,7 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
         with Dataflow(spark, runner="local") as flow:
             arcs, arcs_in = flow.input("arcs", "src string, dst string, weight double")
             far = graphs.shortest_paths(
-                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=400
+                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=90
             ).keep("far")
             arcs_in.insert([(str(a), str(b), weight) for a, b, weight in edges])
             flow.advance_to(1)
@@ -976,18 +976,16 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
             return first
 
     told = "never comes to rest: in iteration 6[5-8] .*has [0-9]+ keys.*less than zero on a cycle"
-    for less in (1e-9, 0.25, 1e9):
-        with pytest.raises(StalledError, match=told):
-            found([(1, 2, 5.0), (2, 3, -2.0), (3, 2, 2.0 - less), (2, 4, math.inf)])
     with pytest.raises(StalledError, match=told):
-        found([(i, i + 1, 0.5) for i in range(50)] + [(3, 2, -0.51)], (0, 2))
+        found([(1, 2, 5.0), (2, 3, -2.0), (3, 2, 2.0 - 1e-9), (2, 4, math.inf)])
+    with pytest.raises(StalledError, match=told):
+        found([(i, i + 1, 0.5) for i in range(8)] + [(3, 2, -0.51)], (0, 2))
     # Sums that rounding makes less each time, or once.
     rows = [(1, 2, 1e8), (2, 3, 0.1), (3, 4, 0.2), (4, 2, -0.30000000000000004), (2, 5, -7.5)]
-    assert collected_or_stalled(lambda: found(rows)) in (5, "after 401 iterations")
-    for third in (-0.3, -0.30000000000000004):
-        assert collected_or_stalled(lambda: found([
-            (1, 2, 1.0), (2, 3, 0.1), (3, 4, 0.2), (4, 2, third)
-        ])) in (4, "after 401 iterations")
+    assert collected_or_stalled(lambda: found(rows)) in (5, "after 91 iterations")
+    assert collected_or_stalled(lambda: found([
+        (1, 2, 1.0), (2, 3, 0.1), (3, 4, 0.2), (4, 2, -0.30000000000000004)
+    ])) in (4, "after 91 iterations")
 
 
 def collected_or_stalled(run):

@@ -78,7 +78,7 @@ def with_windows_replaced(text: str, replacement: Callable[[WindowText, str], st
     for first, stop, call in found:
         parts += [tokens.between(done, first), replacement(call, tokens.part(first, stop)), " "]
         done = stop
-    return "".join([*parts, tokens.between(done, len(tokens))]) if parts else text
+    return "".join([*parts, tokens.between(done, len(tokens))]).rstrip() if parts else text
 
 
 class _Tokens:
