@@ -10,6 +10,7 @@ import os
 import threading
 from collections import Counter
 from time import sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -752,6 +753,12 @@ def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least
     monkeypatch.setattr(os, "cpu_count", lambda: tasks)
     small = sessions.DRIVER_ROWS if is_remote() else sessions.ALONE_ROWS
     assert sessions.driver_rows(spark) == small
+    # Spark takes the settings of a cluster that grows in any case.
+    monkeypatch.setattr(sessions, "is_remote", lambda: False)
+    monkeypatch.setattr(sessions, "parallelism", lambda spark: 1)
+    for grows, rows in (("false", sessions.ALONE_ROWS), ("True", sessions.DRIVER_ROWS)):
+        told = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": grows})
+        assert sessions.driver_rows(told) == rows
 
 
 def test_the_setting_reaches_the_operators(small):

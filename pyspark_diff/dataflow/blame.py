@@ -98,7 +98,10 @@ class Blame:
         tried = not any(told in str(error) for told in ENDED)
         found = self._blamed(old, arrivals, upper, tried)
         drop = "discard(waiting=True)" if again else "discard()"
-        if found is None:
+        late = found is None and self._failed.settings.open
+        if late:
+            found = "updates that earlier steps took in, at times that are complete only now"
+        elif found is None:
             found = "updates that earlier steps took in and that waited for another input"
             base = self._trial(old)
             try:
@@ -120,11 +123,18 @@ class Blame:
         kind, told = "StepError", f"{type(error).__name__}: {str(error).strip()}"
         if isinstance(error, DiffError):
             kind, told = to_payload(error)
+        advice = (
+            f"If it fails for ever, {drop} of the input or of the dataflow drops what entered, "
+            "and returns it to be mended; that of the input takes a condition"
+        ) if not late else (
+            "What was taken in where times are structs cannot be dropped: open the store again, "
+            "and feed what makes up for it before inputs go on, as they are where they were in the "
+            "last commit; without a store, give all to a new dataflow"
+        )
         return from_payload(
             kind,
             f"{told}\nThe step failed{where} on {found}. It changed nothing and can be run again. "
-            f"If it fails for ever, {drop} of the input or of the dataflow drops what entered, "
-            "and returns it to be mended; that of the input takes a condition",
+            + advice,
         )
 
     def _blamed(

@@ -324,8 +324,8 @@ def _is_small(spark: SparkSession) -> bool:
     """Whether a cluster is known to have no more cores than the driver, and to stay so."""
     if is_remote():  # the driver's cores are those of another machine than the client's
         return False
-    grows = spark.conf.get("spark.dynamicAllocation.enabled", "false")
-    return grows != "true" and parallelism(spark) <= (os.cpu_count() or 1)
+    grows = str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+    return not grows and parallelism(spark) <= (os.cpu_count() or 1)
 
 
 def _is_alone(spark: SparkSession) -> bool:
