@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from test_catch_up import Killed, Log
 
 from pyspark_diff import Dataflow, SchemaError, SinkError
-from pyspark_diff.sinks import change_log, snapshot
+from pyspark_diff.sinks import change_log, foreach, snapshot
 from pyspark_diff.sources import Inserts, Removes
 
 
@@ -141,3 +141,32 @@ def test_a_new_folder_is_no_warning(spark, tmp_path, warned, sink):
         flow.catch_up()
     assert read(spark, folder)
     assert warned() == ""
+
+
+@pytest.mark.parametrize("times", [None, "struct<i: int, j: int>"])
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_first_changes_have_their_times(spark, times, runner, closes):
+    """As the later ones: also where the past of a collection is not kept."""
+    def at(time):
+        return time if times is None else (time, 2 - time)
+
+    how = {} if times is None else {"time_type": times}
+    given, seen = [], []
+    with Dataflow(spark, runner=runner, **how) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.count()
+        counts.inspect(lambda record, time, diff: seen.append((*record, time, diff)))
+        counts.sink("counts", foreach(lambda changes, epoch: given.extend(
+            (row[0], row[1], row[2] if times is None else tuple(row[2]), row[3])
+            for row in changes.collect()
+        )))
+        session.update([("a", at(0), 1), ("b", at(1), 1), ("b", at(2), 1)])
+        if not closes:
+            flow.advance_to(7 if times is None else (7, 7))
+            session.update([("a", 8 if times is None else (8, 8), 1)])
+            flow.advance_to(9 if times is None else (9, 9))
+        session.close()
+        flow.step()
+    assert sorted(given) == sorted(seen) and len(seen) >= 4
+    assert {time for *_, time, _ in given} >= {at(0), at(1)}

@@ -171,14 +171,29 @@ class Sinks:
                 "change_log, delta_append and foreach do"
             )
 
-    def holds(self, state: State) -> dict[Node, Antichain]:
-        """From when on each collection is held, so that what comes next can be told apart."""
+    def holds(
+        self, state: State, start: Antichain, arranged: Callable[[Node], Arranged]
+    ) -> dict[Node, Antichain]:
+        """From when on each collection is held, so that what comes next can be told apart.
+
+        Parameters
+        ----------
+        state : State
+        start : Antichain
+            Where times begin: what a sink is given first is held from there on.
+        arranged : callable
+            The arrangement that keeps a collection.
+        """
         found: dict[Node, Antichain] = {}
-        for name, given in state.given_to.items():
-            at = given.upper if given.done or given.lower is None else given.lower
-            if name in self._outputs and not at.is_empty:
+        for name, output in self._outputs.items():
+            node, given = arranged(output.node), state.given_to.get(name)
+            at: Antichain | None = start
+            if given is not None and given.node is node:
+                at = given.upper if given.done else given.lower
+            at = start if at is None else at
+            if not at.is_empty:
                 hold = last_before(at)
-                found[given.node] = found.get(given.node, hold).meet(hold)
+                found[node] = found.get(node, hold).meet(hold)
         return found
 
     def due(

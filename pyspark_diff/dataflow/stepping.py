@@ -381,7 +381,10 @@ class SteppingMethods(Parts):
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
         holds = self._outputs.holds(growth.graph)
-        for node, hold in self._given.holds(state).items():
+        sinks = self._given.holds(
+            state, self._inputs.start(), lambda node: self._outputs.arranged(node, growth.graph)
+        )
+        for node, hold in sinks.items():
             holds[node] = holds.get(node, hold).meet(hold)
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
