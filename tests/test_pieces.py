@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import files_of
 from pyspark.sql import functions as F
-from pyspark.sql import is_remote
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
@@ -748,17 +747,32 @@ def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least
     assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
     monkeypatch.setattr(sessions, "_is_alone", lambda spark: False)
     assert sessions.piece_rows(spark) == 1 << 23
-    monkeypatch.setattr(os, "cpu_count", lambda: tasks - 1)
     assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
-    monkeypatch.setattr(os, "cpu_count", lambda: tasks)
-    small = sessions.DRIVER_ROWS if is_remote() else sessions.ALONE_ROWS
-    assert sessions.driver_rows(spark) == small
-    # Spark takes the settings of a cluster that grows in any case.
+
+
+@pytest.mark.parametrize("settings, small", [
+    ({"master": "local-cluster[2,1,1400]"}, True),
+    ({"master": "local-cluster[3,1,1400]"}, False),
+    ({"master": "spark://there:7077"}, False),
+    ({"master": "spark://there:7077", "cores.max": "2"}, True),
+    ({"master": "spark://there:7077", "cores.max": "8"}, False),
+    ({"master": "yarn", "executor.instances": "2", "executor.cores": "1"}, True),
+    ({"master": "yarn", "executor.instances": "2", "executor.cores": "4"}, False),
+    ({"master": "yarn", "executor.instances": "2"}, False),
+    ({"master": "yarn", "executor.instances": "1", "executor.cores": "1",
+      "dynamicAllocation.enabled": "True"}, False),
+])
+def test_a_cluster_that_is_told_to_have_no_more_cores_than_the_driver(
+    monkeypatch, settings, small
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sessions, "is_remote", lambda: False)
-    monkeypatch.setattr(sessions, "parallelism", lambda spark: 1)
-    for grows, rows in (("false", sessions.ALONE_ROWS), ("True", sessions.DRIVER_ROWS)):
-        told = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": grows})
-        assert sessions.driver_rows(told) == rows
+    told = SimpleNamespace(conf={f"spark.{name}": value for name, value in settings.items()})
+    rows = sessions.ALONE_ROWS if small else sessions.DRIVER_ROWS
+    assert sessions.driver_rows(told) == rows
+    # Of a client of Connect the driver is elsewhere.
+    monkeypatch.setattr(sessions, "is_remote", lambda: True)
+    assert sessions.driver_rows(told) == sessions.DRIVER_ROWS
 
 
 def test_the_setting_reaches_the_operators(small):

@@ -57,8 +57,8 @@ class Dataflow(BaseDataflow):
         jobs. The answer is the same.
     local_rows : int, optional
         Up to this many update rows an operator runs on the driver under ``"auto"``: 2 million if
-        not given, 20 million where the cluster has no more cores than the driver, and 20 million,
-        or 120 for 24 GiB of memory, where there is no other machine than the driver's.
+        not given; 20 million on a cluster that is told to have no more cores than the driver; and
+        as many, or 120 for 24 GiB of memory, where there is no other machine than the driver's.
     keep_history : bool
         Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
         only the latest complete time can be read, and state stays bounded however long the stream

@@ -321,11 +321,24 @@ def driver_rows(spark: SparkSession) -> int:
 
 
 def _is_small(spark: SparkSession) -> bool:
-    """Whether a cluster is known to have no more cores than the driver, and to stay so."""
+    """Whether a cluster is told to have no more cores than the driver: those that it has by now
+    would not tell, as executors may come later."""
     if is_remote():  # the driver's cores are those of another machine than the client's
         return False
-    grows = str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
-    return not grows and parallelism(spark) <= (os.cpu_count() or 1)
+    told = spark.conf.get("spark.cores.max", "") or ""
+    executors, cores = (
+        spark.conf.get(f"spark.executor.{name}", "") or "" for name in ("instances", "cores")
+    )
+    if (spark.conf.get("spark.master") or "").startswith("local-cluster["):
+        most = _cores_of(spark.conf.get("spark.master") or "")
+    elif told.isdecimal():
+        most = int(told)
+    elif executors.isdecimal() and cores.isdecimal():
+        most = int(executors) * int(cores)
+    else:
+        return False
+    grows = (spark.conf.get("spark.dynamicAllocation.enabled", "") or "").lower() == "true"
+    return not grows and most <= (os.cpu_count() or 1)
 
 
 def _is_alone(spark: SparkSession) -> bool:
