@@ -31,8 +31,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "indexed_join indexed_replay into_diff ipc jit join key_index key_ranges key_replay "
         "layout lookup machine_memory memory merge merge_join merge_sort murmur3 order overflow "
         "pauses quantiles quotients ranking replay results search split standing sums tallies "
-        "time_order top_k updates warm_up window_frames window_functions window_replay "
-        "window_rows windows xxhash64".split()
+        "time_order top_k updates warm_up window_frames window_functions window_reach "
+        "window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_files expression_parts frames jobs jvm mentions "
@@ -58,8 +58,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "engine": frozenset(
         "blueprint changes compaction context costs demand descent description durable "
         "evaluation explanation fingerprint fusion graph growth indexed_loop live loop "
-        "loop_batches loop_plan lowering oscillation plan program progress rewind state step "
-        "subgraph traces".split()
+        "loop_batches loop_plan lowering oscillation plan program progress rewind stalls state "
+        "step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable explanation "

@@ -74,6 +74,7 @@ class Descent:
         # Of the first time all before it is as it was, and what comes in is what is there then.
         times = updates.times()
         there = np.flatnonzero((times == times.min()) & (updates.diffs() > 0))
+        there = there[:HELD_ROWS]  # any will do, and so many are looked at one by one
         if not there.size:
             return False
         when = int(times[there[0]])

@@ -15,17 +15,18 @@ import time
 from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.loop_batches import Parted, Sorted, batches_of, sealed
 from pyspark_diff.engine.loop_plan import Planned
+from pyspark_diff.engine.stalls import Stalls
 from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
 from pyspark_diff.kernels.indexed_replay import replay_new, visits
 from pyspark_diff.kernels.key_index import MOST, PAST, TOP, KeyIndex
+from pyspark_diff.kernels.key_ranges import shards_of
 from pyspark_diff.kernels.key_replay import BOTH
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.operators.join import JoinKernel
@@ -72,8 +73,6 @@ MOST_SHARDS = 8
 #: From so many new rows on a loop is done in parts, a range of keys each: its indices are. Several
 #: threads work on these where an operator has so many rows at a coordinate.
 SHARDED, THREADED = 2_000, 1_000
-#: Of so many keys of an arrangement it is seen where its keys lie.
-SAMPLE = 256
 #: What an event takes in an index.
 EVENT_BYTES = 40
 
@@ -84,8 +83,7 @@ class Around(Protocol):
     step: StepContext
     lower: Antichain
     upper: Antichain
-    #: What went round after the last iteration of each loop.
-    went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None]
+    stalls: Stalls
 
     def outer(self, node: Arranged) -> View:
         """An arrangement outside of all loops."""
@@ -93,48 +91,11 @@ class Around(Protocol):
     def inner(self, node: Arranged) -> View:
         """An arrangement of the loop as it was before the step."""
 
-    def enters(self, loop: LoopScope, iteration: int) -> None:
-        """Note an iteration in which something enters."""
-
-    def watched(self, loop: LoopScope, iteration: int) -> bool:
-        """Whether what goes round after an iteration is looked at."""
-
-    def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
-        """Refuse a loop that swings."""
-
     def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Say how far a loop is that takes long."""
 
     def reported(self, iteration: IterationReport) -> None:
         """Tell that an iteration is over."""
-
-
-def shards_of(arrangements: Iterable[Int64], most: int) -> list[tuple[int, int]]:
-    """Ranges of keys, the least and the greatest of each, in which there is about as much to do.
-
-    Parameters
-    ----------
-    arrangements : iterable of ndarray of int64
-        The keys of each, in order. Of each as many are looked at: as much is done with it, and the
-        ends of edges of which one is the lesser lie on one side.
-    most : int
-        So many ranges.
-
-    Examples
-    --------
-    >>> shards_of([np.array([1, 2, 3]), np.array([7, 8, 9])], 2)[0][1]
-    6
-    """
-    samples = [
-        keys[np.linspace(0, keys.size - 1, SAMPLE).astype(np.int64)]
-        for keys in arrangements if keys.size
-    ]
-    begins: list[int] = []
-    if samples:
-        sampled = np.sort(np.concatenate(samples))
-        places = [sampled.size * n // most for n in range(1, most)]
-        begins = [key for key in np.unique(sampled[places]).tolist() if key > PAST]
-    return list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
 
 
 class IndexedLoop:
@@ -274,11 +235,11 @@ class IndexedLoop:
             began = now
         for leave, parts in self._left.items():
             parts += self._rows(leave.inputs[0])
-        self._around.went[self._subgraph.loop] = []
+        self._around.stalls.began(self._subgraph.loop)
         changes = sum(
             self._feed_back(node, at) for node in items if isinstance(node, Variable)
         )
-        self._around.watch(self._subgraph, (at,))
+        self._around.stalls.check(self._subgraph, (at,))
         self._around.tell(self._subgraph.loop, (at,), changes)
         self._around.reported(
             IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
@@ -315,7 +276,7 @@ class IndexedLoop:
             for number in node.iterations(numbers)[0]:
                 entering = rows.where(numbers == number)
                 self._later.setdefault((node, number), []).append(entering)
-                self._around.enters(node.loop, number)
+                self._around.stalls.enters(node.loop, number)
                 if number:
                     self._note(number)
         return together(self._later.pop((node, at), []))
@@ -342,12 +303,10 @@ class IndexedLoop:
             if not loop.stops:
                 raise Unfit  # the error tells of updates that still go round, if there are any
             return 0
-        if self._around.watched(loop, at):
+        if self._around.stalls.watched(loop, at):
             rows = whole(found)
             schema = node.schema.only(n for n in node.schema.names if n in rows.columns)
-            went = self._around.went[loop]
-            assert went is not None
-            went.append((node, rows.table(schema, node.time_type.arrow)))
+            self._around.stalls.goes(node, rows.table(schema, node.time_type.arrow))
         self._back.setdefault((node, at + 1), []).extend(found)
         self._note(at + 1)
         return sum(map(len, found))

@@ -19,18 +19,15 @@ import pyarrow as pa
 
 from pyspark_diff import times
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.descent import Descent, largest_of
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
-from pyspark_diff.engine.oscillation import WATCHED, Oscillation, added_up, consolidated
+from pyspark_diff.engine.oscillation import added_up
+from pyspark_diff.engine.stalls import Stalls, inside
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
-from pyspark_diff.errors import StalledError
-from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import pack, unpack
-from pyspark_diff.kernels.key_ranges import keys_at_least
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.updates import Updates, concat, joined, spread
+from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
@@ -40,25 +37,15 @@ from pyspark_diff.runners.local import rows_of
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
-from pyspark_diff.runners.view import View, opened
+from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
-from pyspark_diff.trace import storage
 
 #: A Spark job that merges takes longer than all others of an iteration take to look into a few
 #: batches more: it waits until there are so many.
 MERGED = 8
-#: How many of the rows that still change are shown when a loop does not come to rest.
-SHOWN = 5
 #: Seconds after which a loop that is still running says so, and between two such lines.
 TOLD_EVERY = 5.0
-#: What a loop that does not come to rest may need.
-_ADVICE = (
-    "If it would with more of them, give a larger max_iterations; to take what it has reached by "
-    "then, on_limit=\"return\"; else its body makes new records in each iteration, or brings old "
-    "ones back"
-)
-
 _logger = logging.getLogger("pyspark_diff")
 
 
@@ -94,16 +81,9 @@ class Iteration:
         #: Files with the updates of the coordinate that is processed, and how many there are.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
-        #: What goes round in each loop that runs, and what went after its last iteration: None
-        #: where that is not all on the driver.
-        self._swings: dict[LoopScope, Oscillation] = {}
-        self.went: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
-        #: How many keys there are in what it reads from outside, of each loop that runs.
-        self._keys: dict[LoopScope, int] = {}
-        #: What falls in each of those that may do so for ever.
-        self._falls: dict[LoopScope, Descent] = {}
-        #: The last iteration in which something enters, of each loop that runs.
-        self.entered: dict[LoopScope, int] = {}
+        self.stalls = Stalls(
+            step, lambda node: self.outer(node) if node.loop is None else self.inner(node)
+        )
         #: When the outermost loop began, and when something was last said of it.
         self._began = self._told = time.monotonic()
         #: Arrangements outside of all loops, as they are in this step.
@@ -140,10 +120,7 @@ class Iteration:
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
-        self._swings.pop(loop, None)
-        self._keys.pop(loop, None)
-        self._falls.pop(loop, None)
-        self.entered.pop(loop, None)
+        self.stalls.forget(loop)
         for leave, feeds in left.items():
             self.step.emitted[leave] = _together(feeds)
 
@@ -162,11 +139,7 @@ class Iteration:
             del step.report.iterations[iterations:]
             return False
         finally:
-            self._swings.pop(subgraph.loop, None)
-            self._keys.pop(subgraph.loop, None)
-            self._falls.pop(subgraph.loop, None)
-            self.went.pop(subgraph.loop, None)
-            self.entered.pop(subgraph.loop, None)
+            self.stalls.forget(subgraph.loop)
 
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
         """Put a coordinate on the agenda of its loop, and of those around."""
@@ -197,11 +170,11 @@ class Iteration:
             node: (self.step.traces[node], [self.lower]) for node in own
             if node in self._fresh and isinstance(node, Arranged)
         }, MERGED)
-        self.went[subgraph.loop] = []
+        self.stalls.began(subgraph.loop)
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
         )
-        self.watch(subgraph, at)
+        self.stalls.check(subgraph, at)
         seconds = time.perf_counter() - started
         self.tell(subgraph.loop, at, changes)
         iteration = IterationReport(subgraph.loop.name, at, changes, seconds)
@@ -260,17 +233,9 @@ class Iteration:
                 self._later.setdefault((node, then), []).append(
                     part.then(Entering(node.at, number))
                 )
-                self.enters(node.loop, number)
+                self.stalls.enters(node.loop, number)
                 self._note(node.loop, then)
         self.step.emitted[node] = tuple(self._later.pop((node, at), ()))
-
-    def enters(self, loop: LoopScope, iteration: int) -> None:
-        """Something enters a loop that runs, in an iteration that is still to come."""
-        self.entered[loop] = max(iteration, self.entered.get(loop, 0))
-
-    def watched(self, loop: LoopScope, iteration: int) -> bool:
-        """Whether it is watched if what goes round after an iteration comes back."""
-        return not loop.stops and iteration >= max(WATCHED, self.entered.get(loop, 0) + 1)
 
     def _variable(self, node: Variable, at: Coordinate) -> None:
         feeds = self._back.pop((node, at), [])
@@ -310,117 +275,18 @@ class Iteration:
         following = times.step(at)
         if following[-1] >= node.loop.max_iterations:
             if not node.loop.stops:
-                self._refuse(node, node.loop, feeds, following)
+                left = [*feeds, *self._back.get((node, following), ())]
+                self.stalls.refuse(node, self.step.evaluation.tables(node, left), following)
             return 0
-        if self.watched(node.loop, at[-1]):
+        if self.stalls.watched(node.loop, at[-1]):
             feeds = [feed for feed in self._settled(node, feeds) if feed.source.rows != 0]
             if not feeds:
                 return 0
-            went = self.went[node.loop]
-            if len(feeds) == 1 and not feeds[0].chain and feeds[0].source.table is not None:
-                if went is not None:
-                    went.append((node, feeds[0].source.table))
-            else:
-                self.went[node.loop] = None
+            held = len(feeds) == 1 and not feeds[0].chain
+            self.stalls.goes(node, feeds[0].source.table if held else None)
         self._back.setdefault((node, following), []).extend(feeds)
         self._note(node.loop, following)
         return sum(feed.source.rows or 0 for feed in feeds)
-
-    def watch(self, subgraph: Subgraph, at: Coordinate) -> None:
-        """A loop that never comes to rest is an error: one whose collections are again what they
-        were, or that is told to be endless."""
-        loop = subgraph.loop
-        went = self.went.pop(loop, None)
-        if not went:
-            self._swings.pop(loop, None)
-            return
-        if loop.endless and at[-1] > self._keys_of(subgraph):
-            for node, table in went:
-                updates = consolidated(node.schema, table)
-                if len(updates) and self._is_endless(subgraph, at, node, updates):
-                    raise StalledError(
-                        f"{loop.name} never comes to rest: in iteration {at[-1]}{_inside(at)} "
-                        f"{len(updates)} updates still go round, such as {_shown(node, updates)}, "
-                        f"though what it goes along has {self._keys[loop]} keys. {loop.endless}"
-                    )
-        found = self._swings.setdefault(loop, Oscillation()).takes(went)
-        if found is None or self._older_beyond(subgraph, at, at[-1] - 2 * found[0]):
-            return
-        period, node, updates = found
-        raise StalledError(
-            f"{loop.name} never comes to rest: every {period} iterations, here at {at[-1]}"
-            f"{_inside(at)}, its collections are again what they were, and {len(updates)} updates "
-            f"go round, such as {_shown(node, updates)}. Its body brings old records back: keep "
-            "those that were there (start.union(...).distinct()), or give max_iterations and "
-            "on_limit=\"return\" to take what it has reached by then"
-        )
-
-    def _is_endless(
-        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates
-    ) -> bool:
-        """Whether a loop that takes more iterations than there are keys never comes to rest."""
-        loop = subgraph.loop
-        if not loop.falls:
-            return True
-        if len(at) > 1:
-            return False  # what goes round there is a difference to other iterations too
-        if loop not in self._falls:
-            columns = (
-                view.layout.column(part, position, None)
-                for view in self._from_outside(subgraph)
-                for position, kind in enumerate(view.layout.all_types)
-                if pa.types.is_floating(kind)
-                for bucket in _buckets(view) for part in opened(view.of(bucket))
-            )
-            self._falls[loop] = Descent(loop.falls, largest_of(columns), at[-1])
-        falls = self._falls[loop]
-        return falls.takes(at[-1], node.schema, updates) and not self._older_beyond(
-            subgraph, at, falls.since
-        )
-
-    def _from_outside(self, subgraph: Subgraph) -> list[View]:
-        """What a loop reads from outside."""
-        sources = dict.fromkeys(
-            source for node in subgraph.items if isinstance(node, Reader)
-            for source in node.arranged if source not in subgraph.loop
-        )
-        return [self.outer(one) if one.loop is None else self.inner(one) for one in sources]
-
-    def _keys_of(self, subgraph: Subgraph) -> int:
-        """How many keys there are, at any time, in what a loop reads from outside: the iterations
-        that it has at most are as good where there are more, and then few rows are looked at."""
-        loop = subgraph.loop
-        if loop not in self._keys:
-            buckets = [
-                opened(view.of(bucket)) for view in self._from_outside(subgraph)
-                for bucket in _buckets(view)
-            ]
-            most = found = loop.max_iterations
-            fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
-            if sum(fewest) < most:
-                keys = ([Updates(p.key64, p.columns, 0, 1) for p in held] for held in buckets)
-                found = sum(len(consolidate(concat(parts)).updates) for parts in keys)
-            self._keys[loop] = found
-        return self._keys[loop]
-
-    def _older_beyond(self, subgraph: Subgraph, at: Coordinate, iteration: int) -> bool:
-        """Whether updates of other runs of the loop, or of earlier steps, are that late in it.
-
-        What goes round is the difference to these, so that it may come back though the
-        collections do not.
-        """
-        before = self.step.state.traces
-        for node in arranged_in(subgraph):
-            old = set(before[node].paths()) if node in before else set()
-            for path in self.step.traces[node].paths() if node in self.step.traces else ():
-                updates = storage.open_updates(path)
-                codes = np.unique(spread(updates.coordinate, len(updates)))
-                for code in codes.tolist():  # few: the iterations that something is at
-                    part = unpack(code, node.depth)
-                    other = path in old or part[: len(at) - 1] != at[:-1]
-                    if other and part[len(at) - 1] >= iteration:
-                        return True
-        return False
 
     def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Say from time to time how far a loop is that takes long."""
@@ -428,26 +294,9 @@ class Iteration:
         if now - self._told >= TOLD_EVERY:
             self._told = now
             _logger.info(
-                "%s: iteration %d%s, %d changes, %.0f s", loop.name, at[-1], _inside(at), changes,
+                "%s: iteration %d%s, %d changes, %.0f s", loop.name, at[-1], inside(at), changes,
                 now - self._began,
             )
-
-    def _refuse(
-        self, node: Variable, loop: LoopScope, feeds: Sequence[Feed], at: Coordinate
-    ) -> None:
-        """A loop that has not come to rest when it should have is an error."""
-        feeds = [*feeds, *self._back.get((node, at), ())]
-        tables = self.step.evaluation.tables(node, feeds)
-        if not tables:
-            return
-        left = consolidated(node.schema, pa.concat_tables(tables))
-        if not len(left):
-            return
-        raise StalledError(
-            f"{loop.name} has not come to rest after {loop.max_iterations} iterations"
-            f"{_inside(at)}: {len(left)} updates still go round, such as {_shown(node, left)}. "
-            f"{loop.advice or _ADVICE}"
-        )
 
     def _reached(self, node: Node, at: Coordinate) -> bool:
         """Whether something new comes from a node outside of a loop that begins."""
@@ -597,26 +446,6 @@ class Iteration:
             feeds = step.given(node, outputs, self.upper, rest.get(code, ()))
             self._later.setdefault((node, at), []).extend(feeds)
             self._note(node.loop, at)
-
-
-def _inside(at: Coordinate) -> str:
-    """Where a loop runs that is in others."""
-    return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
-
-
-def _buckets(view: View) -> list[int]:
-    return sorted({*view.old, *view.new, *view.both, *view.earlier})
-
-
-def _shown(node: Variable, updates: Updates) -> str:
-    """A handful of updates, for a message."""
-    few = updates.between(0, min(len(updates), SHOWN))
-    # SHOWN of them at most.
-    rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
-    return ", ".join(
-        f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
-        for row, moment, diff in zip(rows, few.times(), few.diffs())
-    )
 
 
 def _added_up(feed: Feed, table: pa.Table) -> Feed:

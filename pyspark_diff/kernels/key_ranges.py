@@ -11,10 +11,11 @@ held of a column has to stay below 2 GiB.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import numpy as np
 
+from pyspark_diff.kernels.key_index import MOST, PAST
 from pyspark_diff.kernels.updates import Int64, Updates
 
 #: Keys from the one to the other, both included, by their ``key64``. None are all keys.
@@ -26,6 +27,9 @@ FEW = 1 << 16
 
 #: So many rows are looked at before it is asked whether that is enough.
 _LOOKED_AT = 1 << 16
+
+#: Of so many keys of an arrangement it is seen where its keys lie.
+SAMPLE = 256
 
 #: Bytes of columns that are held at once, and parts of which the widest tells how wide rows are.
 MOST_BYTES, PARTS = 3 << 29, 16
@@ -142,3 +146,31 @@ def keys_at_least(key64: Int64, most: int) -> int:
         rows = key64[at:at + _LOOKED_AT + 1]
         found += int(np.count_nonzero(rows[1:] != rows[:-1]))
     return found
+
+
+def shards_of(arrangements: Iterable[Int64], most: int) -> list[tuple[int, int]]:
+    """Ranges of keys, the least and the greatest of each, in which there is about as much to do.
+
+    Parameters
+    ----------
+    arrangements : iterable of ndarray of int64
+        The keys of each, in order. Of each as many are looked at: as much is done with it, and the
+        ends of edges of which one is the lesser lie on one side.
+    most : int
+        So many ranges.
+
+    Examples
+    --------
+    >>> shards_of([np.array([1, 2, 3]), np.array([7, 8, 9])], 2)[0][1]
+    6
+    """
+    samples = [
+        keys[np.linspace(0, keys.size - 1, SAMPLE).astype(np.int64)]
+        for keys in arrangements if keys.size
+    ]
+    begins: list[int] = []
+    if samples:
+        sampled = np.sort(np.concatenate(samples))
+        places = [sampled.size * n // most for n in range(1, most)]
+        begins = [key for key in np.unique(sampled[places]).tolist() if key > PAST]
+    return list(zip([PAST, *begins], [*(key - 1 for key in begins), MOST]))
