@@ -37,7 +37,8 @@ from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import Count, IntegerSum, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
-from pyspark_diff.kernels.window_functions import Frame, Offset, Picked, Place, Summed
+from pyspark_diff.kernels.window_functions import Offset, Picked, Place, Summed
+from pyspark_diff.kernels.window_reach import Frame
 from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.checked import CheckedKernel, CompleteKernel, NothingThere
 from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums

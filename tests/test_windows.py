@@ -36,15 +36,8 @@ from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import IntegerSum
-from pyspark_diff.kernels.window_functions import (
-    FROM_HERE,
-    UP_TO_HERE,
-    Frame,
-    Nth,
-    Offset,
-    Picked,
-    Summed,
-)
+from pyspark_diff.kernels.window_functions import Nth, Offset, Picked, Summed
+from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE, Frame
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.operators.node import Keyed, Reader
 from pyspark_diff.operators.top_k import TopKKernel

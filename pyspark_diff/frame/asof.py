@@ -28,7 +28,8 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.constants import Plain
 from pyspark_diff.frame.keys import Names, key_columns
 from pyspark_diff.frame.row_wise import computed, filtered
-from pyspark_diff.kernels.window_functions import UP_TO_HERE, Function, Picked
+from pyspark_diff.kernels.window_functions import Function, Picked
+from pyspark_diff.kernels.window_reach import UP_TO_HERE
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import drop_null, pick

@@ -31,7 +31,6 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed, plain_column, row_wise
 from pyspark_diff.kernels import window_functions as kernels
 from pyspark_diff.kernels.window_functions import (
-    Frame,
     Function,
     Listed,
     Nth,
@@ -40,6 +39,7 @@ from pyspark_diff.kernels.window_functions import (
     Place,
     Summed,
 )
+from pyspark_diff.kernels.window_reach import Frame
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node

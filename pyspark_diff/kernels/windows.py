@@ -21,14 +21,8 @@ from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.candidates import check
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.updates import Int64
-from pyspark_diff.kernels.window_functions import (
-    Evaluated,
-    Frame,
-    Function,
-    Near,
-    Reach,
-    validity,
-)
+from pyspark_diff.kernels.window_functions import Evaluated, Function, Near, validity
+from pyspark_diff.kernels.window_reach import Frame, Reach
 from pyspark_diff.kernels.window_rows import Rows
 
 #: So many entries are evaluated at once, or few more than one time has.

@@ -20,7 +20,8 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
-from pyspark_diff.kernels.window_functions import Function, Reach
+from pyspark_diff.kernels.window_functions import Function
+from pyspark_diff.kernels.window_reach import Reach
 from pyspark_diff.kernels.window_rows import Rows, rows_of
 from pyspark_diff.kernels.windows import Changed, NegativeCountError, seen_from, windows
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
