@@ -88,8 +88,8 @@ class Around(Protocol):
     def outer(self, node: Arranged) -> View:
         """An arrangement outside of all loops."""
 
-    def inner(self, node: Arranged) -> View:
-        """An arrangement of the loop as it was before the step."""
+    def seen(self, node: Arranged) -> View:
+        """An arrangement outside of all loops, or one of the loop as it was before the step."""
 
     def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Say how far a loop is that takes long."""
@@ -185,7 +185,7 @@ class IndexedLoop:
                     return False
                 rows += rows_of(feeds)
         for source in self._plan.columns:
-            view = self._view(source)
+            view = self._around.seen(source)
             if view.both or (source.loop is not None and view.new):
                 return False
             if source.loop is None:
@@ -201,11 +201,6 @@ class IndexedLoop:
         if rows >= SHARDED:
             self._shards = shards_of(every, min(os.cpu_count() or 1, MOST_SHARDS))
         return step.settings.few(rows)
-
-    def _view(self, node: Arranged) -> View:
-        if node.loop is None:
-            return self._around.outer(node)
-        return self._around.inner(node)
 
     def _note(self, at: int) -> None:
         if at not in self._agenda:
@@ -239,7 +234,7 @@ class IndexedLoop:
         changes = sum(
             self._feed_back(node, at) for node in items if isinstance(node, Variable)
         )
-        self._around.stalls.check(self._subgraph, (at,))
+        self._around.stalls.check(self._subgraph, (at,), self._around.seen)
         self._around.tell(self._subgraph.loop, (at,), changes)
         self._around.reported(
             IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
@@ -348,13 +343,13 @@ class IndexedLoop:
 
     def _is_empty(self, node: Arranged) -> bool:
         """Whether an arrangement has nothing from before the step, nor from outside of the loop."""
-        view = self._view(node)
+        view = self._around.seen(node)
         return not (view.old or view.new)
 
     def _index(self, node: Reader, number: int) -> Sequence[KeyIndex]:
         """What one side of an operator has, by key."""
         if (node, number) not in self._indices:
-            view = self._view(node.arranged[number])
+            view = self._around.seen(node.arranged[number])
             batches = [
                 (bucket, storage.open_updates(path), files is view.old)
                 for files in (view.old, view.new) for bucket, path in opened_by(files)

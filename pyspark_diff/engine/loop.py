@@ -81,9 +81,7 @@ class Iteration:
         #: Files with the updates of the coordinate that is processed, and how many there are.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
-        self.stalls = Stalls(
-            step, lambda node: self.outer(node) if node.loop is None else self.inner(node)
-        )
+        self.stalls = Stalls(step)
         #: When the outermost loop began, and when something was last said of it.
         self._began = self._told = time.monotonic()
         #: Arrangements outside of all loops, as they are in this step.
@@ -174,7 +172,7 @@ class Iteration:
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
         )
-        self.stalls.check(subgraph, at)
+        self.stalls.check(subgraph, at, self.seen)
         seconds = time.perf_counter() - started
         self.tell(subgraph.loop, at, changes)
         iteration = IterationReport(subgraph.loop.name, at, changes, seconds)
@@ -325,6 +323,10 @@ class Iteration:
         """An arrangement of the loop as it is now."""
         trace = self.step.trace(node, self.lower)
         return self.step.compaction.view(node, trace, self.lower, self.upper)
+
+    def seen(self, node: Arranged) -> View:
+        """An arrangement as it is now, wherever it is."""
+        return self.outer(node) if node.loop is None else self.inner(node)
 
     def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> View:
         """An arrangement as its readers see it when a coordinate is processed, or before it is

@@ -44,12 +44,10 @@ class Stalls:
     Parameters
     ----------
     step : StepContext
-    view_of : callable
-        From an arrangement to what it holds now.
     """
 
-    def __init__(self, step: StepContext, view_of: Callable[[Arranged], View]):
-        self._step, self._view_of = step, view_of
+    def __init__(self, step: StepContext):
+        self._step = step
         #: What swings, and what falls.
         self._swings: dict[LoopScope, Oscillation] = {}
         self._falls: dict[LoopScope, Descent] = {}
@@ -86,8 +84,20 @@ class Stalls:
         elif held is not None:
             held.append((node, table))
 
-    def check(self, subgraph: Subgraph, at: Coordinate) -> None:
+    def check(
+        self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], View]
+    ) -> None:
         """Look at what goes round after an iteration.
+
+        Parameters
+        ----------
+        subgraph : Subgraph
+            The loop.
+        at : Coordinate
+            The iteration.
+        view_of : callable
+            From an arrangement to what it holds now. It is not kept: what runs the loop holds
+            this, and a cycle of the two would hold the step's state until Python looks for cycles.
 
         Raises
         ------
@@ -99,10 +109,10 @@ class Stalls:
         if not went:
             self._swings.pop(loop, None)
             return
-        if loop.endless and at[-1] > self._keys_of(subgraph):
+        if loop.endless and at[-1] > self._keys_of(subgraph, view_of):
             for node, table in went:
                 updates = consolidated(node.schema, table)
-                if len(updates) and self._is_endless(subgraph, at, node, updates):
+                if len(updates) and self._is_endless(subgraph, at, node, updates, view_of):
                     raise StalledError(
                         f"{loop.name} never comes to rest: in iteration {at[-1]}{inside(at)} "
                         f"{len(updates)} updates still go round, such as {_shown(node, updates)}, "
@@ -137,7 +147,8 @@ class Stalls:
         )
 
     def _is_endless(
-        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates
+        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates,
+        view_of: Callable[[Arranged], View],
     ) -> bool:
         """Whether a loop that takes more iterations than there are keys never comes to rest."""
         loop = subgraph.loop
@@ -148,7 +159,7 @@ class Stalls:
         if loop not in self._falls:
             columns = (
                 view.layout.column(part, position, None)
-                for view in self._from_outside(subgraph)
+                for view in _from_outside(subgraph, view_of)
                 for position, kind in enumerate(view.layout.all_types)
                 if pa.types.is_floating(kind)
                 for bucket in _buckets(view) for part in opened(view.of(bucket))
@@ -159,21 +170,13 @@ class Stalls:
             subgraph, at, falls.since
         )
 
-    def _from_outside(self, subgraph: Subgraph) -> list[View]:
-        """What a loop reads from outside."""
-        sources = dict.fromkeys(
-            source for node in subgraph.items if isinstance(node, Reader)
-            for source in node.arranged if source not in subgraph.loop
-        )
-        return [self._view_of(source) for source in sources]
-
-    def _keys_of(self, subgraph: Subgraph) -> int:
+    def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> int:
         """How many keys there are, at any time, in what a loop reads from outside: the iterations
         that it has at most are as good where there are more, and then few rows are looked at."""
         loop = subgraph.loop
         if loop not in self._keys:
             buckets = [
-                opened(view.of(bucket)) for view in self._from_outside(subgraph)
+                opened(view.of(bucket)) for view in _from_outside(subgraph, view_of)
                 for bucket in _buckets(view)
             ]
             most = found = loop.max_iterations
@@ -207,6 +210,15 @@ class Stalls:
 def inside(at: Coordinate) -> str:
     """Where a loop runs that is in others."""
     return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
+
+
+def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> list[View]:
+    """What a loop reads from outside."""
+    sources = dict.fromkeys(
+        source for node in subgraph.items if isinstance(node, Reader)
+        for source in node.arranged if source not in subgraph.loop
+    )
+    return [view_of(source) for source in sources]
 
 
 def _buckets(view: View) -> list[int]:
