@@ -520,8 +520,8 @@ WINDOW_TYPES = {
 }
 #: Functions of a window; those with an order, and of what.
 WINDOWS = (
-    "row_number", "rank", "dense_rank", "lag", "after", "last", "sum", "count", "least", "nth",
-    "list", "places",
+    "row_number", "rank", "dense_rank", "lag", "after", "last", "next", "sum", "count", "least",
+    "nth", "list", "places",
 )
 
 
@@ -551,6 +551,7 @@ def _windows(
                 "lag": values[i - 1] if i else None,
                 "after": values[i + 2] if i + 2 < len(values) else None,
                 "last": upto[-1] if upto else None,
+                "next": next((value for value in values[i:] if value is not None), None),
                 "sum": sum(there) if function == "sum" and there else None,
                 "count": sum(value is not None for value in values),
                 "least": min(near, key=rank) if near else None,

@@ -37,7 +37,7 @@ AGGREGATES = (
     "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "countDistinct",
     "count_if", "max", "max_by", "min", "min_by", "sum", "sum_distinct",
 )
-_FIRST = Window.unboundedPreceding
+_FIRST, _LAST = Window.unboundedPreceding, Window.unboundedFollowing
 HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
 
@@ -119,6 +119,7 @@ def window(function: str, column: Column, by: list[Column], per: list[Column]) -
         "lag": lambda: F.lag(column).over(over),
         "after": lambda: F.lead(column, 2).over(over),
         "last": lambda: F.last(column, True).over(over.rowsBetween(_FIRST, 0)),
+        "next": lambda: F.first(column, True).over(over.rowsBetween(0, _LAST)),
         "sum": lambda: F.sum(column).over(over),
         "count": lambda: F.count(column).over(parts),
         "least": lambda: F.min(column).over(over.rowsBetween(-1, 1)),

@@ -398,6 +398,32 @@ def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch):
     assert found and all(parts == [None] for parts in found)
 
 
+def test_what_meets_much_is_not_begun_with_all_buckets_at_once(another, monkeypatch):
+    """It would be looked up, and then left for the buckets one by one."""
+    monkeypatch.setattr(read, "PAIRS", 100)
+    begun, read_bucket = [], read.read_bucket
+
+    def begin(*given, **how):
+        begun.append(given)
+        return read_bucket(*given, **how)
+
+    monkeypatch.setattr(read, "read_bucket", begin)
+    with Dataflow(another, runner="local", buckets=2) as flow:
+        left, left_in = flow.input("left", "k int, x int")
+        right, right_in = flow.input("right", "k int, y int")
+        pairs = left.join(right, "k").keep()
+        left_in.insert([(n % 500 * (n % 2), n) for n in range(1000)])
+        flow.advance_to(1)
+        begun.clear()
+        right_in.insert([(n, 1) for n in range(1, 20, 2)])
+        flow.advance_to(2)
+        assert begun and pairs.at().count() == 20
+        begun.clear()
+        right_in.insert([(n, 2) for n in range(20)])
+        flow.advance_to(3)
+        assert not begun and pairs.at().count() == 540
+
+
 @pytest.mark.parametrize("anti", [False, True])
 def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
     with Dataflow(small, runner="local", buckets=1) as flow:

@@ -36,7 +36,7 @@ import pyarrow as pa
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
-from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, rows_of, within
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
 from pyspark_diff.operators.contract import (
@@ -188,6 +188,17 @@ class Read:
         """Ranges of keys that a bucket is worked through in."""
         return ranges(*self._files(bucket), self.most)
 
+    def looks_up_many(self, bucket: int) -> bool:
+        """Whether a bilinear operator looks up more rows of a bucket than pairs are made at once:
+        then it gives more than that too, and is not begun with several buckets at once."""
+        new, old = self._files(bucket)
+        bilinear = isinstance(self.kernel, BilinearKernel)
+        if not bilinear or not new or sum(map(len, old)) <= self.pairs:
+            return False
+        keys = np.unique(np.concatenate([updates.key64 for updates in new]))
+        rows = sum(int(rows_of(updates.key64, keys, keys).sum()) for updates in old)
+        return rows > self.pairs
+
     def _files(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
         """The updates that say what is done in a bucket, and those that are looked up."""
         new = opened(self.due.get(bucket, ()))
@@ -270,7 +281,7 @@ def read_together(
         read, views=tuple(view.together(buckets) for view in read.views),
         own=None if own is None else own.together(buckets),
     ).fitting(0)
-    if one.ranges(0) != [None]:
+    if one.ranges(0) != [None] or one.looks_up_many(0):
         return None
     found = read_bucket(one, 0, waiting, in_memory=True)
     if found.rest:
