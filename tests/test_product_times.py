@@ -32,6 +32,7 @@ from pyspark_diff import (
     Loop,
     NegativeMultiplicityError,
     NotReadableError,
+    ProgramChangedError,
     SchemaError,
     SinkError,
     StaleWarning,
@@ -245,6 +246,173 @@ def test_random_programs_in_steps_in_spark(spark, data):
 @given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
 def test_random_loops_in_steps(spark, data, loops):
     check_steps(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+# Programs that grow while they run.
+
+
+class Grown:
+    """A dataflow to which the outputs of a program are added, each before one of its steps."""
+
+    def __init__(self, data, program, fields, keeps, late):
+        self.data, self.program, self.fields = data, program, fields
+        self.keeps, self.late, self.steps = keeps, late, 0
+        self.names = [f"in{n}" for n in range(len(program.inputs))]
+        self.given = [[] for _ in program.inputs]
+        #: What the inspected outputs have been shown, and from when on that is all.
+        self.seen, self.first = {}, {}
+
+    def write(self, flow):
+        """Inputs, what is kept from the beginning, and what has been added by now."""
+        frames = [
+            flow.input(name, ", ".join(f"`{column}` {k}" for column, k in columns))[0]
+            for name, columns in zip(self.names, self.program.inputs)
+        ]
+        self.nodes, self.flow = build(self.program, frames), flow
+        for node in self.keeps:
+            self.nodes[node].keep(f"n{node}")
+        for steps in range(self.steps):
+            self.add(steps, again=True)
+
+    def add(self, steps, again=False):
+        """The outputs that come when so many steps were taken."""
+        added = [n for n, at in zip(self.program.outputs, self.late) if at == steps]
+        for node in added:
+            self.nodes[node].keep(f"out{node}")
+            if not again:
+                self.nodes[node].inspect(shown(self.seen.setdefault(node, [])))
+        if added and not again:
+            growth = self.flow._build()
+            first = growth.since if growth.bases else Antichain()
+            self.first.update(dict.fromkeys(added, first))
+
+    def feed(self, pending):
+        """Some of what there is, where it is not too late."""
+        for number, name in enumerate(self.names):
+            session = self.flow.session(name)
+            now = [u for u in pending[number] if self.data.draw(st.booleans())]
+            pending[number] = [u for u in pending[number] if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            self.given[number] += now
+
+    def step(self, pending):
+        self.add(self.steps)
+        self.steps += 1
+        self.feed(pending)
+        least = meet_all(self.flow.session(name)._frontier for name in self.names)
+        to = self.data.draw(st.one_of(st.just(list(least)), frontiers(least, self.fields)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StaleWarning)
+            self.flow.advance_to(to)
+        self.check()
+
+    def check(self):
+        """What is kept, and what was shown, is the answer at all times that can be read."""
+        answers = {
+            t: evaluate(self.program, [accumulated(history, t) for history in self.given])
+            for t in product(range(SIDE + 1), repeat=self.fields)
+        }
+        for node, at in zip(self.program.outputs, self.late):
+            if at >= self.steps:
+                continue
+            frame = self.flow[f"out{node}"]
+            trace = self.flow._arrangement(frame._in_fields()._node).trace
+            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in frame.to_df().collect()]
+            readable = [
+                t for t in answers if trace.since.less_equal(t) and not trace.upper.less_equal(t)
+            ]
+            for time in readable:
+                assert accumulated(rows, time) == answers[time][node], (node, time)
+            for time in self.data.draw(st.sets(st.sampled_from(readable), max_size=1)) if (
+                readable
+            ) else ():
+                found = frame.at(time, allow_negative=True).collect()
+                assert Counter(normal(tuple(row)) for row in found) == +answers[time][node], time
+            if node in self.seen:
+                first = self.first[node]
+                for time in answers:
+                    known = first.is_empty or first.less_equal(time)
+                    if known and not trace.upper.less_equal(time):
+                        assert accumulated(self.seen[node], time) == answers[time][node], (
+                            node, time
+                        )
+
+
+def growing(data, program, fields, steps):
+    """What is kept from the beginning, and when outputs come."""
+    outputs = len(program.outputs)
+    late = data.draw(st.lists(st.integers(0, steps), min_size=outputs, max_size=outputs))
+    others = data.draw(st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))
+    return Grown(data, program, fields, sorted({*range(len(program.inputs)), *others}), late)
+
+
+def refused(error):
+    """Whether something could not be filled, as it may be that it cannot."""
+    return any(text in str(error) for text in ("may look at the times", "loop", "leave"))
+
+
+def check_growth(spark, data, program, fields, steps=4, **options):
+    pending = data.draw(histories(program.inputs, fields))
+    grown = growing(data, program, fields, steps - 1)
+    history = data.draw(st.booleans())
+    with Dataflow(spark, time_type=kind_of(fields), keep_history=history, **options) as flow:
+        grown.write(flow)
+        try:
+            for _ in range(steps):
+                grown.step(pending)
+        except NotReadableError as error:
+            assert refused(error), error
+
+
+@examples(4)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.integers(1, 3))
+def test_operators_that_are_added_late(spark, data, fields, buckets):
+    program = data.draw(programs(most=4, whole=True))
+    check_growth(spark, data, program, fields, runner="local", buckets=buckets)
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_operators_that_are_added_late_in_spark(spark, data):
+    check_growth(spark, data, data.draw(programs(most=2, whole=True)), 2, runner="spark", buckets=2)
+
+
+@examples(2)
+@given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
+def test_loops_that_are_added_late(spark, data, loops):
+    check_growth(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+@examples(1)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), history=st.booleans())
+def test_stores_that_are_opened_with_more(spark, data, fields, history):
+    program = data.draw(programs(most=3, whole=True))
+    pending, steps = data.draw(histories(program.inputs, fields)), 4
+    grown = growing(data, program, fields, steps - 1)
+
+    with tempfile.TemporaryDirectory() as root:
+        def opened():
+            return Dataflow.open(
+                f"{root}/store", grown.write, spark=spark, time_type=kind_of(fields),
+                keep_history=history, runner="local", buckets=2, on_change="extend",
+            )
+
+        flow = opened()
+        try:
+            for step in range(steps):
+                if step and data.draw(st.booleans()):
+                    flow.close()
+                    if data.draw(st.booleans()):
+                        # The program has grown when it is opened, or does after that.
+                        grown.late = [max(at, step) for at in grown.late]
+                    grown.seen, grown.first = {}, {}
+                    flow = opened()
+                grown.step(pending)
+        except (NotReadableError, ProgramChangedError) as error:
+            assert refused(error), error
+        finally:
+            flow.close()
 
 
 def check_stored(data, flow, program, given_, fields, history):
@@ -796,13 +964,111 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
             frame.sink("s", snapshot(str(tmp_path)))
         with pytest.raises(NotReadableError, match="times that come one after the other"):
             frame.plot_history()
-        kept = frame.count().keep()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_what_is_added_after_steps_is_filled_from_what_is_kept(spark, runner):
+    with Dataflow(spark, time_type=PAIR, runner=runner, buckets=2) as flow:
+        words, session = flow.input("words", "w string")
+        kept = words.keep("words")
+        flow.constant([("a",)], "w string").join(words, "w").keep("both")
+        session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), 1)])
+        flow.advance_to([(3, 0), (0, 3), (2, 2)])
+        seen = []
+        late = flow["words"].count().inspect(shown(seen)).keep("counts")
+        common = flow.constant([("b",)], "w string").join(kept, "w").keep("common")
+        again = flow["both"].union(flow["words"]).count().keep("again")
+        with pytest.raises(NotReadableError, match="the next one fills it"):
+            late.at((1, 1))
+        # One step fills it, and goes nowhere else.
+        assert flow.step() and not flow.step()
+        assert late.probe().frontier() == kept.probe().frontier()
+        # What two made together, where nothing is complete yet, is there already.
+        assert sorted(seen) == [
+            (("a", 1), (0, 1), 1), (("a", 1), (2, 0), 1), (("a", 1), (2, 1), -2),
+            (("a", 2), (2, 1), 1), (("b", 1), (1, 1), 1),
+        ]
+        assert sorted(late.at((1, 2)).collect()) == [("a", 1), ("b", 1)]
+        session.update([("a", (0, 3), 1), ("b", (2, 2), -1)])
+        flow.advance_to((4, 4))
+        assert sorted(late.at((3, 3)).collect()) == [("a", 3)]
+        assert common.at((3, 3)).collect() == []
+        assert sorted(again.at((3, 3)).collect()) == [("a", 6)]
+        more = flow["counts"].where("count > 2").keep()
+        flow.step()
+        assert more.at((3, 3)).collect() == [("a", 3)]
+        with pytest.raises(NotReadableError, match=r"time \(2, 3\) was compacted away"):
+            more.at((2, 3))
+
+
+def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        grown = words.iterate(lambda now: now.union(words).distinct())
+        kept = words.count().keep("counts")
+        grown.inspect(lambda *_: None)
+        session.update([("a", (0, 1), 1)])
         flow.advance_to((1, 0))
-        for late in (frame.distinct(), frame):
-            with pytest.raises(NotReadableError, match="cannot be added after the first step"):
-                late.keep()
-        flow.advance_to((2, 0))
-        assert kept.at((1, 1)).collect() == []
+        with pytest.raises(NotReadableError, match="input 'words' was not kept.*keep()"):
+            words.distinct().keep("late")
+        with pytest.raises(NotReadableError, match="what comes out of loop.* was not kept"):
+            grown.count().keep()
+        assert "late" not in flow
+        session.update([("a", (1, 1), 1)])
+        flow.advance_to((2, 2))
+        assert kept.at((1, 1)).collect() == [("a", 2)]
+
+
+def test_inputs_that_come_later_begin_where_the_others_are(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        unused, unused_in = flow.input("unused", "k int")
+        a.keep()
+        a_in.update([(1, (0, 0), 1), (2, (1, 1), 1)])
+        a_in.advance_to([(2, 1), (1, 3)])
+        flow.step()
+        for start in ((0, 0), [(2, 1), (0, 4)]):
+            with pytest.raises(TimeRegressionError, match=r"processed up to \[\(1, 3\), \(2, 1\)"):
+                flow.input("b", "k int", start=start)
+        b, b_in = flow.input("b", "k int")
+        c, c_in = flow.input("c", "k int", start=(2, 3))
+        assert b_in._frontier.elements == ((1, 3), (2, 1)) and c_in.time() == (2, 3)
+        both = a.join(b, "k").union(c).keep("both")
+        b_in.update([(1, (1, 3), 1), (2, (2, 1), 1)])
+        flow.advance_to((3, 3))
+        for time, expected in {(1, 3): [1], (2, 1): [2], (2, 3): [1, 2]}.items():
+            if both._in_fields() is not None and not both.probe().less_equal(time):
+                try:
+                    found = sorted(row.k for row in both.at(time).collect())
+                except NotReadableError as error:
+                    assert "compacted away" in str(error) and time[0] < 2
+                else:
+                    assert found == expected
+        # One that was there and not used is still where it began.
+        late = unused.union(a).distinct().keep("late")
+        flow.step()
+        assert sorted(row.k for row in late.at((2, 3)).collect()) == [1, 2]
+        for session in (a_in, b_in, c_in, unused_in):
+            session.close()
+        flow.step()
+        with pytest.raises(TimeRegressionError, match="all others are closed"):
+            flow.input("d", "k int")
+
+
+def test_an_input_that_lags_is_advanced_before_it_is_used(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        b, b_in = flow.input("b", "k int")
+        a.keep()
+        a_in.update([(1, (0, 0), 1)])
+        a_in.advance_to((2, 2))
+        flow.step()
+        found = b.union(a).keep()
+        with pytest.raises(TimeRegressionError, match=r"input 'b' is at \[\(0, 0\)\].*advance it"):
+            flow.step()
+        b_in.advance_to((2, 2))
+        flow.step()
+        assert found.at((1, 2)).collect() == [(1,)]
 
 
 def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):

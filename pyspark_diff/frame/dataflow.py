@@ -47,7 +47,7 @@ class Dataflow(BaseDataflow):
         integers, which is compared field by field (`DiffFrame`), such as
         ``"struct<day: int, known: int>"``. Then a frontier is one or several of them, and a time is
         complete that is before each of these in some field; and there are no keys, sources and
-        clocks, and the program is written before the first step.
+        clocks.
     time, diff : str
         Names of these two columns wherever updates are shown as a table.
     buckets : int, optional
