@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from oracle import evaluate, normal, total
 from program_ops import ddl
 from programs import build, formed, pool, programs
+from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from test_iterate import looping
@@ -261,6 +262,8 @@ class Grown:
         self.given = [[] for _ in program.inputs]
         #: What the inspected outputs have been shown, and from when on that is all.
         self.seen, self.first = {}, {}
+        #: A reader of the store, if there is one.
+        self.reads = None
 
     def write(self, flow):
         """Inputs, what is kept from the beginning, and what has been added by now."""
@@ -308,6 +311,11 @@ class Grown:
         self.check()
 
     def check(self):
+        if self.reads:
+            self.reads.refresh()
+        self.check_all()
+
+    def check_all(self):
         """What is kept, and what was shown, is the answer at all times that can be read."""
         answers = {
             t: evaluate(self.program, [accumulated(history, t) for history in self.given])
@@ -329,6 +337,16 @@ class Grown:
             ) else ():
                 found = frame.at(time, allow_negative=True).collect()
                 assert Counter(normal(tuple(row)) for row in found) == +answers[time][node], time
+            if self.reads and f"out{node}" in self.reads:
+                # Whoever has not the program reads the same.
+                stored = self.reads[f"out{node}"]
+                assert (stored.frontier(), stored.since()) == (trace.upper, trace.since)
+                told = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in stored.to_df().collect()]
+                assert normal_rows(told) == normal_rows(rows)
+                for time in readable[:1]:
+                    found = stored.at(time, allow_negative=True).collect()
+                    found = Counter(normal(tuple(row)) for row in found)
+                    assert found == +answers[time][node], time
             if node in self.seen:
                 first = self.first[node]
                 for time in answers:
@@ -337,6 +355,10 @@ class Grown:
                         assert accumulated(self.seen[node], time) == answers[time][node], (
                             node, time
                         )
+
+
+def normal_rows(rows):
+    return Counter((normal(record), time, diff) for record, time, diff in rows)
 
 
 def growing(data, program, fields, steps):
@@ -408,7 +430,8 @@ def test_stores_that_are_opened_with_more(spark, data, fields, history):
                         grown.late = [max(at, step) for at in grown.late]
                     grown.seen, grown.first = {}, {}
                     flow = opened()
-                grown.step(pending)
+                with StateReader(f"{root}/store", spark=spark) as grown.reads:
+                    grown.step(pending)
         except (NotReadableError, ProgramChangedError) as error:
             assert refused(error), error
         finally:
@@ -1143,9 +1166,76 @@ def test_stores_know_their_times(spark, tmp_path):
     for other in "long", "struct<i: int, k: int>":
         with pytest.raises(SchemaError, match="has times of type 'struct<i:int,j:int>'"):
             Dataflow.open(path, program, spark=spark, time_type=other)
-    with StateReader(path, spark=spark) as reader:
-        with pytest.raises(NotReadableError, match="are read with their program"):
-            reader["counts"]
+    for reads in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match="bucket by bucket.*Read it with StateReader"):
+            reads.format("diff").option("path", path).option("name", "counts").load()
+
+
+def test_stores_are_read_without_their_program(spark, tmp_path):
+    def program(flow):
+        words, _ = flow.input("words", "w string")
+        words.count().keep("counts")
+        words.alias("l").join(words.alias("r"), F.col("l.w") == F.col("r.w")).keep("pairs")
+        words.select().keep("nothing")
+        words.keep("words")
+
+    path = str(tmp_path / "store")
+    with Dataflow.open(path, program, spark=spark, time_type="struct<day: int, j: bigint>") as flow:
+        session = flow.session("words")
+        hold = flow["counts"].hold((0, 0))
+        session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), -1)])
+        flow.advance_to([(2, 1), (0, 3)])
+        with StateReader(path, spark=spark) as reader:
+            counts, kept = reader["counts"], flow["counts"]
+            assert counts.schema.names == ["w", "count"]
+            assert repr(counts).startswith("StoredCollection('counts', w string, count bigint, com")
+            assert counts.frontier() == kept.probe().frontier() == Antichain([(0, 3), (2, 1)])
+            assert counts.since() == Antichain([(0, 0)])
+            assert counts.at((0, 1)).collect() == kept.at((0, 1)).collect() == [("a", 1)]
+            rows = {tuple(row) for row in counts.to_df().collect()}
+            assert rows == {tuple(row) for row in kept.to_df().collect()}
+            assert counts.to_df().schema == kept.to_df().schema
+            for since, until in [((0, 0), (1, 2)), ((0, 1), (0, 2)), ((0, 0), (9, 0))]:
+                expected, found = (
+                    sorted(map(tuple, of.changes(since, until).collect())) for of in (kept, counts)
+                )
+                assert found == expected
+            for wrong in ((2, 1), (0, 9)):
+                with pytest.raises(NotReadableError, match="not complete.*at commit"):
+                    counts.at(wrong)
+            with pytest.raises(NotReadableError, match="no time is complete by its first field"):
+                counts.at()
+            with pytest.raises(TimeRegressionError, match="run backwards"):
+                counts.changes((1, 2), (0, 2))
+            with pytest.raises(InvalidTimeError, match="an integer for each field"):
+                counts.at(3)
+            pairs = reader["pairs"]
+            assert pairs.at((0, 2)).columns == ["w", "w"] and pairs.schema.names == ["w", "w"]
+            assert pairs.to_df().columns == ["w", "w", "time", "diff"]
+            with pytest.raises(NegativeMultiplicityError, match=r"\(1, 1\) .*\('b',\): -1"):
+                reader["words"].at((1, 1))
+            assert reader["words"].at((1, 1), allow_negative=True).collect() == [("a",)]
+            for time, count in {(1, 0): 0, (0, 1): 1, (1, 1): 0}.items():
+                assert reader["nothing"].at(time).count() == count
+                assert flow["nothing"].at(time).count() == count
+            # It stays at its commit, until it goes on.
+            session.update([("c", (5, 5), 1)])
+            hold.release()
+            flow.advance_to((6, 6))
+            assert counts.at((0, 1)).collect() == [("a", 1)]
+            assert reader.refresh()
+            counts = reader["counts"]
+            assert sorted(counts.at().collect()) == sorted(kept.at().collect()) == [
+                ("a", 2), ("b", -1), ("c", 1)
+            ]
+            with pytest.raises(NotReadableError, match=r"time \(0, 1\) was compacted away"):
+                counts.at((0, 1))
+            try:
+                counts.save_as_table("stored_of_structs", by="w")
+                saved = spark.table("stored_of_structs").collect()
+                assert sorted(saved) == [("a", 2), ("b", -1), ("c", 1)]
+            finally:
+                spark.sql("DROP TABLE IF EXISTS stored_of_structs")
 
 
 # What a pair of times has that one has not: a join of times at which nothing came.
