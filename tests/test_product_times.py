@@ -27,6 +27,7 @@ from test_iterate import looping
 from pyspark_diff import (
     AssertionFailedError,
     Dataflow,
+    DiffError,
     DiffFrame,
     DiffOverflowError,
     InvalidTimeError,
@@ -699,6 +700,76 @@ def test_holds_and_changes(spark):
     assert len(whole.changes((0, 9)).collect()) == 2
 
 
+def check_holds(spark, data, fields, **options):
+    history = data.draw(histories([(("k", "int"),)], fields))[0]
+    known, holds = [], []
+    with Dataflow(spark, time_type=kind_of(fields), **options) as flow:
+        words, session = flow.input("words", "k int")
+        kept = words.count().keep()
+        for _ in range(data.draw(st.integers(2, 5))):
+            now = [u for u in history if data.draw(st.booleans())]
+            history = [u for u in history if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            known += now
+            trace = flow._arrangement(kept._in_fields()._node).trace
+            what = data.draw(st.sampled_from(["hold", "hold", "release", "advance", "nothing"]))
+            if what == "hold":
+                at = data.draw(st.one_of(st.none(), frontiers(trace.since, fields)))
+                holds.append(kept.hold(at))
+                whole = trace.since if at is None else Antichain(at)
+                assert holds[-1]._frontier == whole
+            elif what != "nothing" and holds:  # whichever, and not the first one first
+                hold = holds.pop(data.draw(st.integers(0, len(holds) - 1)))
+                if what == "release":
+                    hold.release()
+                else:
+                    hold.advance_to(data.draw(frontiers(hold._frontier, fields)))
+                    holds.append(hold)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StaleWarning)
+                flow.advance_to(data.draw(frontiers(session._frontier, fields)))
+            trace = flow._arrangement(kept._in_fields()._node).trace
+            answers = {}
+            for time in product(range(SIDE + 2), repeat=fields):
+                held = any(hold._frontier.less_equal(time) for hold in holds)
+                if held and not trace.upper.less_equal(time):
+                    assert trace.since.less_equal(time), (time, holds)
+                counts = accumulated(known, time)
+                answers[time] = {(*k, n): 1 for k, n in counts.items()}
+            readable = [
+                t for t in answers if trace.since.less_equal(t) and not trace.upper.less_equal(t)
+            ]
+            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in kept.to_df().collect()]
+            for time in readable:
+                assert accumulated(rows, time) == answers[time], time
+            pairs = [
+                (a, b) for a in readable for b in readable if all(x <= y for x, y in zip(a, b))
+            ]
+            if not pairs:
+                continue
+            since, until = data.draw(st.sampled_from(pairs))
+            found = [
+                (tuple(r[:-2]), tuple(r[-2]), r[-1])
+                for r in kept.changes(since, until).collect()
+            ]
+            for time in readable:
+                if (since, time) in pairs and (time, until) in pairs:
+                    assert accumulated(found, time) == total([
+                        *answers[time].items(), *((r, -n) for r, n in answers[since].items())
+                    ]), (since, time, until)
+            # Nothing else is among them.
+            for _, at, _ in found:
+                assert all(a <= b for a, b in zip(at, until))
+                assert not all(a <= b for a, b in zip(at, since))
+
+
+@examples(6)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
+def test_holds_that_go_in_any_order_and_changes_between_any_times(spark, data, fields):
+    check_holds(spark, data, fields, runner="local", buckets=2)
+
+
 def test_inspect_by_tables_and_tables_that_are_saved(spark):
     shown = []
     with Dataflow(spark, time_type="struct<day: int, known: bigint>") as flow:
@@ -974,11 +1045,15 @@ def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):
 
 
 def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
+    spark.createDataFrame([], "k int").createOrReplaceTempView("doctest_pairs")
     with Dataflow(spark, time_type=PAIR) as flow:
         for made, why in (
             (lambda: flow.input("a", "k int", key="k"), r".*int>: .* none is the later one"),
             (lambda: flow.input("a", "k int", check=True), r".*int>: of two removals of a record"),
-            (lambda: flow.clock(1), ""), (lambda: flow.source("a", None), ""),
+            (lambda: flow.clock(1), r".*int>: it ticks in one field.*Feed an input"),
+            (lambda: flow.source("a", None), r".*int>: what it reads .*Read it yourself"),
+            (lambda: flow.import_table("doctest_pairs", input="a"),
+             r".*int>: give an input its rows.*session\('a'\)"),
         ):
             with pytest.raises(SchemaError, match=f"times that come one after the other{why}"):
                 made()
@@ -1022,6 +1097,53 @@ def test_what_is_added_after_steps_is_filled_from_what_is_kept(spark, runner):
         assert more.at((3, 3)).collect() == [("a", 3)]
         with pytest.raises(NotReadableError, match=r"time \(2, 3\) was compacted away"):
             more.at((2, 3))
+
+
+def test_sinks_and_claims_that_are_added_late(spark):
+    written = []
+
+    def write(changes, epoch):
+        written.append({tuple(row) for row in changes.collect()})
+
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.keep("words")
+        session.update([("a", (0, 2), 1), ("a", (2, 0), 1), ("b", (0, 0), 1)])
+        flow.advance_to([(2, 1), (0, 3)])
+        flow["words"].count().sink("out", foreach(write))
+        claim = flow["words"].count().where("count > 2").assert_empty("thrice")
+        flow.step()
+        # What two make together at (2, 2) is not complete.
+        assert written == [{("a", 1, (0, 2), 1), ("a", 1, (2, 0), 1), ("b", 1, (0, 0), 1)}]
+        session.update([("a", (2, 2), 1)])
+        with pytest.raises(AssertionFailedError, match=r"thrice.*at time \(2, 2\)"):
+            flow.advance_to((3, 3))
+        assert len(written) == 1 and claim.columns == ["w", "count"]
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.keep("words")
+        session.update([("a", (0, 1), 1), ("a", (1, 0), 1)])
+        flow.advance_to((2, 2))
+        words.count().where("count > 1").assert_empty("twice")
+        for _ in range(2):
+            with pytest.raises(AssertionFailedError, match=r"twice.*at time \(1, 1\)"):
+                flow.step()
+        assert words.at((1, 1)).count() == 2
+
+
+def test_a_step_that_fails_to_fill_leaves_all_as_it_was(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        pairs, session = flow.input("pairs", "k int, v int")
+        pairs.keep()
+        session.update([(1, 0, (0, 1), 1), (2, 5, (1, 0), 1)])
+        flow.advance_to((2, 2))
+        shares = pairs.selectExpr("k div v AS share").keep()
+        for _ in range(2):
+            with pytest.raises(DiffError, match="DIVIDE_BY_ZERO|[Zz]ero|overflow"):
+                flow.step()
+        assert sorted(pairs.at((1, 1)).collect()) == [(1, 0), (2, 5)]
+        with pytest.raises(NotReadableError):
+            shares.at((1, 1))
 
 
 def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
