@@ -706,7 +706,8 @@ def check_holds(spark, data, fields, **options):
     with Dataflow(spark, time_type=kind_of(fields), **options) as flow:
         words, session = flow.input("words", "k int")
         kept = words.count().keep()
-        for _ in range(data.draw(st.integers(2, 5))):
+        holds += [kept.hold(data.draw(frontiers([(0,) * fields], fields))) for _ in range(2)]
+        for _ in range(data.draw(st.integers(3, 5))):
             now = [u for u in history if data.draw(st.booleans())]
             history = [u for u in history if u not in now]
             now = [u for u in now if session._frontier.less_equal(u[1])]
@@ -728,7 +729,9 @@ def check_holds(spark, data, fields, **options):
                     holds.append(hold)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", StaleWarning)
-                flow.advance_to(data.draw(frontiers(session._frontier, fields)))
+                to = data.draw(frontiers(session._frontier, fields))
+                on = data.draw(st.integers(0, 2))  # by the first field alone things are let go of
+                flow.advance_to([(time[0] + on, *time[1:]) for time in to])
             trace = flow._arrangement(kept._in_fields()._node).trace
             answers = {}
             for time in product(range(SIDE + 2), repeat=fields):
