@@ -388,7 +388,7 @@ def check_growth(spark, data, program, fields, steps=4, **options):
             assert refused(error), error
 
 
-@examples(4)
+@examples(2)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.integers(1, 3))
 def test_operators_that_are_added_late(spark, data, fields, buckets):
     program = data.draw(programs(most=4, whole=True))
@@ -401,7 +401,7 @@ def test_operators_that_are_added_late_in_spark(spark, data):
     check_growth(spark, data, data.draw(programs(most=2, whole=True)), 2, runner="spark", buckets=2)
 
 
-@examples(2)
+@examples(1)
 @given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
 def test_loops_that_are_added_late(spark, data, loops):
     check_growth(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
@@ -767,7 +767,7 @@ def check_holds(spark, data, fields, **options):
                 assert not all(a <= b for a, b in zip(at, since))
 
 
-@examples(6)
+@examples(3)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
 def test_holds_that_go_in_any_order_and_changes_between_any_times(spark, data, fields):
     check_holds(spark, data, fields, runner="local", buckets=2)
