@@ -64,7 +64,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable explanation "
         "feeding hold input_session inputs keyed_session opening outputs parts plot probe "
-        "product_session report_page sink source staleness stepping stored tables telling times "
+        "product_session report_page sink source staleness stepping stored struct_columns tables "
+        "telling times "
         "whole_history".split()
     ),
     "frame": frozenset(

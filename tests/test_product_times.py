@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from oracle import evaluate, normal, total
 from program_ops import ddl
 from programs import build, formed, pool, programs
+from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from test_iterate import looping
@@ -26,12 +27,14 @@ from test_iterate import looping
 from pyspark_diff import (
     AssertionFailedError,
     Dataflow,
+    DiffError,
     DiffFrame,
     DiffOverflowError,
     InvalidTimeError,
     Loop,
     NegativeMultiplicityError,
     NotReadableError,
+    ProgramChangedError,
     SchemaError,
     SinkError,
     StaleWarning,
@@ -245,6 +248,195 @@ def test_random_programs_in_steps_in_spark(spark, data):
 @given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
 def test_random_loops_in_steps(spark, data, loops):
     check_steps(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+# Programs that grow while they run.
+
+
+class Grown:
+    """A dataflow to which the outputs of a program are added, each before one of its steps."""
+
+    def __init__(self, data, program, fields, keeps, late):
+        self.data, self.program, self.fields = data, program, fields
+        self.keeps, self.late, self.steps = keeps, late, 0
+        self.names = [f"in{n}" for n in range(len(program.inputs))]
+        self.given = [[] for _ in program.inputs]
+        #: What the inspected outputs have been shown, and from when on that is all.
+        self.seen, self.first = {}, {}
+        #: A reader of the store, if there is one.
+        self.reads = None
+
+    def write(self, flow):
+        """Inputs, what is kept from the beginning, and what has been added by now."""
+        frames = [
+            flow.input(name, ", ".join(f"`{column}` {k}" for column, k in columns))[0]
+            for name, columns in zip(self.names, self.program.inputs)
+        ]
+        self.nodes, self.flow = build(self.program, frames), flow
+        for node in self.keeps:
+            self.nodes[node].keep(f"n{node}")
+        for steps in range(self.steps):
+            self.add(steps, again=True)
+
+    def add(self, steps, again=False):
+        """The outputs that come when so many steps were taken."""
+        added = [n for n, at in zip(self.program.outputs, self.late) if at == steps]
+        for node in added:
+            self.nodes[node].keep(f"out{node}")
+            if not again:
+                self.nodes[node].inspect(shown(self.seen.setdefault(node, [])))
+        if added and not again:
+            growth = self.flow._build()
+            first = growth.since if growth.bases else Antichain()
+            self.first.update(dict.fromkeys(added, first))
+
+    def feed(self, pending):
+        """Some of what there is, where it is not too late."""
+        for number, name in enumerate(self.names):
+            session = self.flow.session(name)
+            now = [u for u in pending[number] if self.data.draw(st.booleans())]
+            pending[number] = [u for u in pending[number] if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            self.given[number] += now
+
+    def step(self, pending):
+        self.add(self.steps)
+        self.steps += 1
+        self.feed(pending)
+        least = meet_all(self.flow.session(name)._frontier for name in self.names)
+        to = self.data.draw(st.one_of(st.just(list(least)), frontiers(least, self.fields)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StaleWarning)
+            self.flow.advance_to(to)
+        self.check()
+
+    def check(self):
+        if self.reads:
+            self.reads.refresh()
+        self.check_all()
+
+    def check_all(self):
+        """What is kept, and what was shown, is the answer at all times that can be read."""
+        answers = {
+            t: evaluate(self.program, [accumulated(history, t) for history in self.given])
+            for t in product(range(SIDE + 1), repeat=self.fields)
+        }
+        for node, at in zip(self.program.outputs, self.late):
+            if at >= self.steps:
+                continue
+            frame = self.flow[f"out{node}"]
+            trace = self.flow._arrangement(frame._in_fields()._node).trace
+            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in frame.to_df().collect()]
+            readable = [
+                t for t in answers if trace.since.less_equal(t) and not trace.upper.less_equal(t)
+            ]
+            for time in readable:
+                assert accumulated(rows, time) == answers[time][node], (node, time)
+            for time in self.data.draw(st.sets(st.sampled_from(readable), max_size=1)) if (
+                readable
+            ) else ():
+                found = frame.at(time, allow_negative=True).collect()
+                assert Counter(normal(tuple(row)) for row in found) == +answers[time][node], time
+            if self.reads and f"out{node}" in self.reads:
+                # Whoever has not the program reads the same.
+                stored = self.reads[f"out{node}"]
+                assert (stored.frontier(), stored.since()) == (trace.upper, trace.since)
+                told = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in stored.to_df().collect()]
+                assert normal_rows(told) == normal_rows(rows)
+                for time in readable[:1]:
+                    found = stored.at(time, allow_negative=True).collect()
+                    found = Counter(normal(tuple(row)) for row in found)
+                    assert found == +answers[time][node], time
+            if node in self.seen:
+                first = self.first[node]
+                for time in answers:
+                    known = first.is_empty or first.less_equal(time)
+                    if known and not trace.upper.less_equal(time):
+                        assert accumulated(self.seen[node], time) == answers[time][node], (
+                            node, time
+                        )
+
+
+def normal_rows(rows):
+    return Counter((normal(record), time, diff) for record, time, diff in rows)
+
+
+def growing(data, program, fields, steps):
+    """What is kept from the beginning, and when outputs come."""
+    outputs = len(program.outputs)
+    late = data.draw(st.lists(st.integers(0, steps), min_size=outputs, max_size=outputs))
+    others = data.draw(st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))
+    return Grown(data, program, fields, sorted({*range(len(program.inputs)), *others}), late)
+
+
+def refused(error):
+    """Whether something could not be filled, as it may be that it cannot."""
+    return any(text in str(error) for text in ("may look at the times", "loop", "leave"))
+
+
+def check_growth(spark, data, program, fields, steps=4, **options):
+    pending = data.draw(histories(program.inputs, fields))
+    grown = growing(data, program, fields, steps - 1)
+    history = data.draw(st.booleans())
+    with Dataflow(spark, time_type=kind_of(fields), keep_history=history, **options) as flow:
+        grown.write(flow)
+        try:
+            for _ in range(steps):
+                grown.step(pending)
+        except NotReadableError as error:
+            assert refused(error), error
+
+
+@examples(2)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.integers(1, 3))
+def test_operators_that_are_added_late(spark, data, fields, buckets):
+    program = data.draw(programs(most=4, whole=True))
+    check_growth(spark, data, program, fields, runner="local", buckets=buckets)
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_operators_that_are_added_late_in_spark(spark, data):
+    check_growth(spark, data, data.draw(programs(most=2, whole=True)), 2, runner="spark", buckets=2)
+
+
+@examples(1)
+@given(data=st.data(), loops=st.sampled_from([0, 0, 1]))
+def test_loops_that_are_added_late(spark, data, loops):
+    check_growth(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
+
+
+@examples(1)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), history=st.booleans())
+def test_stores_that_are_opened_with_more(spark, data, fields, history):
+    program = data.draw(programs(most=3, whole=True))
+    pending, steps = data.draw(histories(program.inputs, fields)), 4
+    grown = growing(data, program, fields, steps - 1)
+
+    with tempfile.TemporaryDirectory() as root:
+        def opened():
+            return Dataflow.open(
+                f"{root}/store", grown.write, spark=spark, time_type=kind_of(fields),
+                keep_history=history, runner="local", buckets=2, on_change="extend",
+            )
+
+        flow = opened()
+        try:
+            for step in range(steps):
+                if step and data.draw(st.booleans()):
+                    flow.close()
+                    if data.draw(st.booleans()):
+                        # The program has grown when it is opened, or does after that.
+                        grown.late = [max(at, step) for at in grown.late]
+                    grown.seen, grown.first = {}, {}
+                    flow = opened()
+                with StateReader(f"{root}/store", spark=spark) as grown.reads:
+                    grown.step(pending)
+        except (NotReadableError, ProgramChangedError) as error:
+            assert refused(error), error
+        finally:
+            flow.close()
 
 
 def check_stored(data, flow, program, given_, fields, history):
@@ -506,6 +698,79 @@ def test_holds_and_changes(spark):
         assert counts.hold().time() == (5, 0)
     whole = history(spark, [("a", (0, 0), 1), ("a", (1, 1), 1)], "w string").count()
     assert len(whole.changes((0, 9)).collect()) == 2
+
+
+def check_holds(spark, data, fields, **options):
+    history = data.draw(histories([(("k", "int"),)], fields))[0]
+    known, holds = [], []
+    with Dataflow(spark, time_type=kind_of(fields), **options) as flow:
+        words, session = flow.input("words", "k int")
+        kept = words.count().keep()
+        holds += [kept.hold(data.draw(frontiers([(0,) * fields], fields))) for _ in range(2)]
+        for _ in range(data.draw(st.integers(3, 5))):
+            now = [u for u in history if data.draw(st.booleans())]
+            history = [u for u in history if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            known += now
+            trace = flow._arrangement(kept._in_fields()._node).trace
+            what = data.draw(st.sampled_from(["hold", "hold", "release", "advance", "nothing"]))
+            if what == "hold":
+                at = data.draw(st.one_of(st.none(), frontiers(trace.since, fields)))
+                holds.append(kept.hold(at))
+                whole = trace.since if at is None else Antichain(at)
+                assert holds[-1]._frontier == whole
+            elif what != "nothing" and holds:  # whichever, and not the first one first
+                hold = holds.pop(data.draw(st.integers(0, len(holds) - 1)))
+                if what == "release":
+                    hold.release()
+                else:
+                    hold.advance_to(data.draw(frontiers(hold._frontier, fields)))
+                    holds.append(hold)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StaleWarning)
+                to = data.draw(frontiers(session._frontier, fields))
+                on = data.draw(st.integers(0, 2))  # by the first field alone things are let go of
+                flow.advance_to([(time[0] + on, *time[1:]) for time in to])
+            trace = flow._arrangement(kept._in_fields()._node).trace
+            answers = {}
+            for time in product(range(SIDE + 2), repeat=fields):
+                held = any(hold._frontier.less_equal(time) for hold in holds)
+                if held and not trace.upper.less_equal(time):
+                    assert trace.since.less_equal(time), (time, holds)
+                counts = accumulated(known, time)
+                answers[time] = {(*k, n): 1 for k, n in counts.items()}
+            readable = [
+                t for t in answers if trace.since.less_equal(t) and not trace.upper.less_equal(t)
+            ]
+            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in kept.to_df().collect()]
+            for time in readable:
+                assert accumulated(rows, time) == answers[time], time
+            pairs = [
+                (a, b) for a in readable for b in readable if all(x <= y for x, y in zip(a, b))
+            ]
+            if not pairs:
+                continue
+            since, until = data.draw(st.sampled_from(pairs))
+            found = [
+                (tuple(r[:-2]), tuple(r[-2]), r[-1])
+                for r in kept.changes(since, until).collect()
+            ]
+            for time in readable:
+                if (since, time) in pairs and (time, until) in pairs:
+                    assert accumulated(found, time) == total([
+                        *answers[time].items(), *((r, -n) for r, n in answers[since].items())
+                    ]), (since, time, until)
+            # Nothing else is among them.
+            for _, at, _ in found:
+                assert all(a <= b for a, b in zip(at, until))
+                assert not all(a <= b for a, b in zip(at, since))
+
+
+@examples(3)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
+def test_holds_that_go_in_any_order_and_changes_between_any_times(spark, data, fields):
+    check_holds(spark, data, fields, runner="local", buckets=2)
 
 
 def test_inspect_by_tables_and_tables_that_are_saved(spark):
@@ -783,11 +1048,15 @@ def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):
 
 
 def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
+    spark.createDataFrame([], "k int").createOrReplaceTempView("doctest_pairs")
     with Dataflow(spark, time_type=PAIR) as flow:
         for made, why in (
             (lambda: flow.input("a", "k int", key="k"), r".*int>: .* none is the later one"),
             (lambda: flow.input("a", "k int", check=True), r".*int>: of two removals of a record"),
-            (lambda: flow.clock(1), ""), (lambda: flow.source("a", None), ""),
+            (lambda: flow.clock(1), r".*int>: it ticks in one field.*Feed an input"),
+            (lambda: flow.source("a", None), r".*int>: what it reads .*Read it yourself"),
+            (lambda: flow.import_table("doctest_pairs", input="a"),
+             r".*int>: give an input its rows.*session\('a'\)"),
         ):
             with pytest.raises(SchemaError, match=f"times that come one after the other{why}"):
                 made()
@@ -796,13 +1065,158 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
             frame.sink("s", snapshot(str(tmp_path)))
         with pytest.raises(NotReadableError, match="times that come one after the other"):
             frame.plot_history()
-        kept = frame.count().keep()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_what_is_added_after_steps_is_filled_from_what_is_kept(spark, runner):
+    with Dataflow(spark, time_type=PAIR, runner=runner, buckets=2) as flow:
+        words, session = flow.input("words", "w string")
+        kept = words.keep("words")
+        flow.constant([("a",)], "w string").join(words, "w").keep("both")
+        session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), 1)])
+        flow.advance_to([(3, 0), (0, 3), (2, 2)])
+        seen = []
+        late = flow["words"].count().inspect(shown(seen)).keep("counts")
+        common = flow.constant([("b",)], "w string").join(kept, "w").keep("common")
+        again = flow["both"].union(flow["words"]).count().keep("again")
+        with pytest.raises(NotReadableError, match="the next one fills it"):
+            late.at((1, 1))
+        # One step fills it, and goes nowhere else.
+        assert flow.step() and not flow.step()
+        assert late.probe().frontier() == kept.probe().frontier()
+        # What two made together, where nothing is complete yet, is there already.
+        assert sorted(seen) == [
+            (("a", 1), (0, 1), 1), (("a", 1), (2, 0), 1), (("a", 1), (2, 1), -2),
+            (("a", 2), (2, 1), 1), (("b", 1), (1, 1), 1),
+        ]
+        assert sorted(late.at((1, 2)).collect()) == [("a", 1), ("b", 1)]
+        session.update([("a", (0, 3), 1), ("b", (2, 2), -1)])
+        flow.advance_to((4, 4))
+        assert sorted(late.at((3, 3)).collect()) == [("a", 3)]
+        assert common.at((3, 3)).collect() == []
+        assert sorted(again.at((3, 3)).collect()) == [("a", 6)]
+        more = flow["counts"].where("count > 2").keep()
+        flow.step()
+        assert more.at((3, 3)).collect() == [("a", 3)]
+        with pytest.raises(NotReadableError, match=r"time \(2, 3\) was compacted away"):
+            more.at((2, 3))
+
+
+def test_sinks_and_claims_that_are_added_late(spark):
+    written = []
+
+    def write(changes, epoch):
+        written.append({tuple(row) for row in changes.collect()})
+
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.keep("words")
+        session.update([("a", (0, 2), 1), ("a", (2, 0), 1), ("b", (0, 0), 1)])
+        flow.advance_to([(2, 1), (0, 3)])
+        flow["words"].count().sink("out", foreach(write))
+        claim = flow["words"].count().where("count > 2").assert_empty("thrice")
+        flow.step()
+        # What two make together at (2, 2) is not complete.
+        assert written == [{("a", 1, (0, 2), 1), ("a", 1, (2, 0), 1), ("b", 1, (0, 0), 1)}]
+        session.update([("a", (2, 2), 1)])
+        with pytest.raises(AssertionFailedError, match=r"thrice.*at time \(2, 2\)"):
+            flow.advance_to((3, 3))
+        assert len(written) == 1 and claim.columns == ["w", "count"]
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        words.keep("words")
+        session.update([("a", (0, 1), 1), ("a", (1, 0), 1)])
+        flow.advance_to((2, 2))
+        words.count().where("count > 1").assert_empty("twice")
+        for _ in range(2):
+            with pytest.raises(AssertionFailedError, match=r"twice.*at time \(1, 1\)"):
+                flow.step()
+        assert words.at((1, 1)).count() == 2
+
+
+def test_a_step_that_fails_to_fill_leaves_all_as_it_was(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        pairs, session = flow.input("pairs", "k int, v int")
+        pairs.keep()
+        session.update([(1, 0, (0, 1), 1), (2, 5, (1, 0), 1)])
+        flow.advance_to((2, 2))
+        shares = pairs.selectExpr("k div v AS share").keep()
+        for _ in range(2):
+            with pytest.raises(DiffError, match="DIVIDE_BY_ZERO|[Zz]ero|overflow"):
+                flow.step()
+        assert sorted(pairs.at((1, 1)).collect()) == [(1, 0), (2, 5)]
+        with pytest.raises(NotReadableError):
+            shares.at((1, 1))
+
+
+def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        words, session = flow.input("words", "w string")
+        grown = words.iterate(lambda now: now.union(words).distinct())
+        kept = words.count().keep("counts")
+        grown.inspect(lambda *_: None)
+        session.update([("a", (0, 1), 1)])
         flow.advance_to((1, 0))
-        for late in (frame.distinct(), frame):
-            with pytest.raises(NotReadableError, match="cannot be added after the first step"):
-                late.keep()
-        flow.advance_to((2, 0))
-        assert kept.at((1, 1)).collect() == []
+        with pytest.raises(NotReadableError, match="input 'words' was not kept.*keep()"):
+            words.distinct().keep("late")
+        with pytest.raises(NotReadableError, match="what comes out of loop.* was not kept"):
+            grown.count().keep()
+        assert "late" not in flow
+        session.update([("a", (1, 1), 1)])
+        flow.advance_to((2, 2))
+        assert kept.at((1, 1)).collect() == [("a", 2)]
+
+
+def test_inputs_that_come_later_begin_where_the_others_are(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        unused, unused_in = flow.input("unused", "k int")
+        a.keep()
+        a_in.update([(1, (0, 0), 1), (2, (1, 1), 1)])
+        a_in.advance_to([(2, 1), (1, 3)])
+        flow.step()
+        for start in ((0, 0), [(2, 1), (0, 4)]):
+            with pytest.raises(TimeRegressionError, match=r"processed up to \[\(1, 3\), \(2, 1\)"):
+                flow.input("b", "k int", start=start)
+        b, b_in = flow.input("b", "k int")
+        c, c_in = flow.input("c", "k int", start=(2, 3))
+        assert b_in._frontier.elements == ((1, 3), (2, 1)) and c_in.time() == (2, 3)
+        both = a.join(b, "k").union(c).keep("both")
+        b_in.update([(1, (1, 3), 1), (2, (2, 1), 1)])
+        flow.advance_to((3, 3))
+        for time, expected in {(1, 3): [1], (2, 1): [2], (2, 3): [1, 2]}.items():
+            if both._in_fields() is not None and not both.probe().less_equal(time):
+                try:
+                    found = sorted(row.k for row in both.at(time).collect())
+                except NotReadableError as error:
+                    assert "compacted away" in str(error) and time[0] < 2
+                else:
+                    assert found == expected
+        # One that was there and not used is still where it began.
+        late = unused.union(a).distinct().keep("late")
+        flow.step()
+        assert sorted(row.k for row in late.at((2, 3)).collect()) == [1, 2]
+        for session in (a_in, b_in, c_in, unused_in):
+            session.close()
+        flow.step()
+        with pytest.raises(TimeRegressionError, match="all others are closed"):
+            flow.input("d", "k int")
+
+
+def test_an_input_that_lags_is_advanced_before_it_is_used(spark):
+    with Dataflow(spark, time_type=PAIR, runner="local") as flow:
+        a, a_in = flow.input("a", "k int")
+        b, b_in = flow.input("b", "k int")
+        a.keep()
+        a_in.update([(1, (0, 0), 1)])
+        a_in.advance_to((2, 2))
+        flow.step()
+        found = b.union(a).keep()
+        with pytest.raises(TimeRegressionError, match=r"input 'b' is at \[\(0, 0\)\].*advance it"):
+            flow.step()
+        b_in.advance_to((2, 2))
+        flow.step()
+        assert found.at((1, 2)).collect() == [(1,)]
 
 
 def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
@@ -877,9 +1291,76 @@ def test_stores_know_their_times(spark, tmp_path):
     for other in "long", "struct<i: int, k: int>":
         with pytest.raises(SchemaError, match="has times of type 'struct<i:int,j:int>'"):
             Dataflow.open(path, program, spark=spark, time_type=other)
-    with StateReader(path, spark=spark) as reader:
-        with pytest.raises(NotReadableError, match="are read with their program"):
-            reader["counts"]
+    for reads in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match="bucket by bucket.*Read it with StateReader"):
+            reads.format("diff").option("path", path).option("name", "counts").load()
+
+
+def test_stores_are_read_without_their_program(spark, tmp_path):
+    def program(flow):
+        words, _ = flow.input("words", "w string")
+        words.count().keep("counts")
+        words.alias("l").join(words.alias("r"), F.col("l.w") == F.col("r.w")).keep("pairs")
+        words.select().keep("nothing")
+        words.keep("words")
+
+    path = str(tmp_path / "store")
+    with Dataflow.open(path, program, spark=spark, time_type="struct<day: int, j: bigint>") as flow:
+        session = flow.session("words")
+        hold = flow["counts"].hold((0, 0))
+        session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), -1)])
+        flow.advance_to([(2, 1), (0, 3)])
+        with StateReader(path, spark=spark) as reader:
+            counts, kept = reader["counts"], flow["counts"]
+            assert counts.schema.names == ["w", "count"]
+            assert repr(counts).startswith("StoredCollection('counts', w string, count bigint, com")
+            assert counts.frontier() == kept.probe().frontier() == Antichain([(0, 3), (2, 1)])
+            assert counts.since() == Antichain([(0, 0)])
+            assert counts.at((0, 1)).collect() == kept.at((0, 1)).collect() == [("a", 1)]
+            rows = {tuple(row) for row in counts.to_df().collect()}
+            assert rows == {tuple(row) for row in kept.to_df().collect()}
+            assert counts.to_df().schema == kept.to_df().schema
+            for since, until in [((0, 0), (1, 2)), ((0, 1), (0, 2)), ((0, 0), (9, 0))]:
+                expected, found = (
+                    sorted(map(tuple, of.changes(since, until).collect())) for of in (kept, counts)
+                )
+                assert found == expected
+            for wrong in ((2, 1), (0, 9)):
+                with pytest.raises(NotReadableError, match="not complete.*at commit"):
+                    counts.at(wrong)
+            with pytest.raises(NotReadableError, match="no time is complete by its first field"):
+                counts.at()
+            with pytest.raises(TimeRegressionError, match="run backwards"):
+                counts.changes((1, 2), (0, 2))
+            with pytest.raises(InvalidTimeError, match="an integer for each field"):
+                counts.at(3)
+            pairs = reader["pairs"]
+            assert pairs.at((0, 2)).columns == ["w", "w"] and pairs.schema.names == ["w", "w"]
+            assert pairs.to_df().columns == ["w", "w", "time", "diff"]
+            with pytest.raises(NegativeMultiplicityError, match=r"\(1, 1\) .*\('b',\): -1"):
+                reader["words"].at((1, 1))
+            assert reader["words"].at((1, 1), allow_negative=True).collect() == [("a",)]
+            for time, count in {(1, 0): 0, (0, 1): 1, (1, 1): 0}.items():
+                assert reader["nothing"].at(time).count() == count
+                assert flow["nothing"].at(time).count() == count
+            # It stays at its commit, until it goes on.
+            session.update([("c", (5, 5), 1)])
+            hold.release()
+            flow.advance_to((6, 6))
+            assert counts.at((0, 1)).collect() == [("a", 1)]
+            assert reader.refresh()
+            counts = reader["counts"]
+            assert sorted(counts.at().collect()) == sorted(kept.at().collect()) == [
+                ("a", 2), ("b", -1), ("c", 1)
+            ]
+            with pytest.raises(NotReadableError, match=r"time \(0, 1\) was compacted away"):
+                counts.at((0, 1))
+            try:
+                counts.save_as_table("stored_of_structs", by="w")
+                saved = spark.table("stored_of_structs").collect()
+                assert sorted(saved) == [("a", 2), ("b", -1), ("c", 1)]
+            finally:
+                spark.sql("DROP TABLE IF EXISTS stored_of_structs")
 
 
 # What a pair of times has that one has not: a join of times at which nothing came.

@@ -82,6 +82,14 @@ class Collection:
             self.places = dict(self._decoder.places)
         finally:
             storage.remove_files(list(self._decoder.places))  # it was held in memory
+        if self.kept.times is not None:
+            self.hold.release()
+            raise NotReadableError(
+                f"the times of this store are structs, {self.kept.times.simpleString()}: those of "
+                "one record lie in several buckets, and this source reads bucket by bucket; and of "
+                "several complete times none is the latest, for a stream to go on from. Read it "
+                "with StateReader(path, spark=spark)[name]: .at(time), .changes(since, until)"
+            )
         if len(set(map(str.lower, self.kept.columns))) < len(self.kept.columns):
             raise SchemaError(
                 f"{name!r} has columns of one name: {', '.join(self.kept.columns)}. Rename them "

@@ -25,6 +25,7 @@ from pyspark_diff.errors import SchemaError, TimeRegressionError
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.operators.due import Clock
+from pyspark_diff.operators.loop import time_scope
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.operators.upsert import changes_input
 from pyspark_diff.runners.feed import UpdateRows
@@ -113,8 +114,9 @@ class Inputs:
         parsed = parse_schema(schema)
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._begin() if start is None else frontier_of(start, times)
-        if start is None and state.graph is not None and self._sessions:
-            begin = begin.join(meet_all(state.frontiers[n] for n in self._sessions))
+        self._check_together(name, start, begin, _processed(state))
+        if start is None:
+            begin = begin.join(_processed(state) or begin)
         fields = time_columns(times, [*parsed.names, *self._time_and_diff])
         struct = T.StructType([
             *parsed.struct.fields, *(T.StructField(field, T.LongType()) for field in fields)
@@ -124,6 +126,22 @@ class Inputs:
             node, self._spark, *self._time_and_diff, begin, self._discard, times
         )
         return ProductSession(session, parsed, times, fields)
+
+    def _check_together(
+        self, name: str, start: Any, begin: Antichain, now: Antichain | None
+    ) -> None:
+        """Refuse a new input that cannot go on with what has been processed of others."""
+        if now is not None and now.is_empty:
+            raise TimeRegressionError(
+                f"input {name!r} cannot be added: all others are closed, and where times are "
+                "structs inputs go on together. Add it before they are, or make a new dataflow"
+            )
+        if start is not None and now is not None and not now.precedes(begin):
+            raise TimeRegressionError(
+                f"input {name!r} cannot start at {start!r}: where times are structs inputs go on "
+                f"together, and the others are processed up to {list(now)!r}. Leave start out, or "
+                "give one that is beyond that"
+            )
 
     def _begin(self) -> Antichain:
         """Where inputs begin that nothing is said of."""
@@ -268,7 +286,7 @@ class Inputs:
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
         if self._times is not None:
-            upper = self._together(graph)
+            upper = self._together(graph, _processed(state))
         for session in tuple(self._changed):
             held = session._content  # once: it is replaced when more is flushed
             node = session._node
@@ -283,7 +301,7 @@ class Inputs:
                 arrivals[node] = (constant_arrival(node, start),)
         return arrivals, upper
 
-    def _together(self, graph: Graph) -> dict[Node, Antichain]:
+    def _together(self, graph: Graph, now: Antichain | None) -> dict[Node, Antichain]:
         """The frontiers up to which inputs are processed where times are structs.
 
         Those of one part of the program are so together: what one has is of times that others
@@ -295,7 +313,19 @@ class Inputs:
             if fed:
                 least = meet_all(self._sessions[node]._content.frontier for node in fed)
                 upper.update(dict.fromkeys(fed, least))
+            if now is not None and fed and any(node.loop is not None for node in part.nodes):
+                for node in fed:
+                    self._check_caught_up(self._sessions[node], now)
         return upper
+
+    def _check_caught_up(self, session: BaseSession, now: Antichain) -> None:
+        """Refuse an input that comes to others, and is behind what has been made of them."""
+        if not now.precedes(session._content.frontier):
+            raise TimeRegressionError(
+                f"input {session.name!r} is {session._told()}, and what it is now used with is "
+                f"processed up to {list(now)!r}: where times are structs inputs go on together, so "
+                f"advance it there, flow.session({session.name!r}).advance_to(...), and step again"
+            )
 
     def drop(self, state: State) -> None:
         """Let go of what a state has taken in, and of sessions of which it has all."""
@@ -332,7 +362,7 @@ class Inputs:
             node: frontiers[state.graph.lowered[node]] for node in self._sessions
             if state.graph is not None and node in state.graph.lowered
         }
-        now = meet_all(there.values())
+        now = _processed(state) or meet_all(there.values())
         for node, session in self._sessions.items():
             at = there.get(node)
             if at is None:
@@ -352,6 +382,15 @@ class Inputs:
         """Let nothing enter any more."""
         for session in self.sessions():
             session._flow_closed = True
+
+
+def _processed(state: State) -> Antichain | None:
+    """Where times are structs, up to where all is processed that is made of inputs, as they go on
+    together; None where nothing is yet."""
+    for node in () if state.graph is None else state.graph.nodes:
+        if time_scope(node) is not None:
+            return state.frontiers[node]
+    return None
 
 
 def constant_arrival(node: Constant, start: int) -> Arrival:

@@ -14,11 +14,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import tables
-from pyspark_diff.errors import ClosedError
+from pyspark_diff.dataflow.struct_columns import StructColumns
+from pyspark_diff.dataflow.times import coordinate, readable
+from pyspark_diff.errors import ClosedError, NegativeMultiplicityError
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.version import check_session
+from pyspark_diff.times import Coordinate
+from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.kept import Kept, kept, kept_in
 from pyspark_diff.trace.read_holds import ReadHold, held
@@ -39,7 +46,7 @@ class StoredCollection:
         self._arrangement, self._columns = found.arrangement, found.columns
 
     def __repr__(self) -> str:
-        columns = self._arrangement.schema.describe()
+        columns = Schema(self.schema).describe()
         return f"StoredCollection({self.name!r}, {columns}, commit {self._reader.commit})"
 
     @property
@@ -48,7 +55,10 @@ class StoredCollection:
         return self._found.struct
 
     def frontier(self) -> Any:
-        """The time up to which, and not including, it is complete; None if for ever."""
+        """The time up to which, and not including, it is complete; None if for ever.
+
+        Where times are structs it is an `Antichain`, empty if for ever; and so is `since`.
+        """
         return self._told(self._arrangement.trace.upper.bound)
 
     def since(self) -> Any:
@@ -80,12 +90,17 @@ class StoredCollection:
         """Save it as a table of Spark: see `DiffFrame.save_as_table`."""
         frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
         tables.save(
-            frame, name, self._arrangement, self._columns, self._found.buckets, by=by,
+            frame, name, self._key, self.schema.names, self._found.buckets, by=by,
             buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
         )
 
     def _named(self, frame: DataFrame) -> DataFrame:
         return frame.toDF(*self._columns, *frame.columns[len(self._columns):])
+
+    @property
+    def _key(self) -> Arrangement | None:
+        """What says which rows are in which buckets, where they are in its own."""
+        return self._arrangement
 
     def _next(self) -> str:
         return (
@@ -94,6 +109,77 @@ class StoredCollection:
 
     def _told(self, at: int | None) -> Any:
         return None if at is None else self._arrangement.time_type.decode(at)
+
+
+class StoredStructs(StoredCollection):
+    """The same of times that are structs."""
+
+    def __init__(self, name: str, reader: StateReader, found: Kept):
+        super().__init__(name, reader, found)
+        assert found.times is not None
+        self._times, arrangement = found.times, self._arrangement
+        names = arrangement.schema.names
+        count = len(names) - len(found.times.fields) + 1
+        # The innermost field is revealed first.
+        fields = (arrangement.time, *reversed(names[count:]))
+        self._in = StructColumns(
+            found.times, names[:count], fields, arrangement.time, arrangement.diff
+        )
+        self._columns = found.columns[:count]
+
+    @property
+    def schema(self) -> T.StructType:
+        """Spark schema of the records."""
+        return T.StructType(self._found.struct.fields[:len(self._columns)])
+
+    def frontier(self) -> Any:
+        """The frontier up to which it is complete: an `Antichain`, empty if for ever."""
+        return self._arrangement.trace.upper
+
+    def since(self) -> Any:
+        """The frontier from which on it can be read: an `Antichain`."""
+        return self._arrangement.trace.since
+
+    def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
+        """The collection as it stood at a time: see `DiffFrame.at`."""
+        spark, at = self._reader._spark_of(), self._readable(time)
+        left = self._in.until(self._arrangement.updates(spark), at)
+        left = left.where(column(self._in.time) <= at[0])
+        number = F.coalesce(F.sum(column(self._in.diff)), F.lit(0)).alias(DIFF)
+        found = left.groupBy(*map(column, self._in.records)).agg(number)
+        wrong = [] if allow_negative else found.where(column(DIFF) < 0).take(5)
+        if wrong:
+            shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
+            raise NegativeMultiplicityError(
+                f"at time {at!r} these records stand with a negative multiplicity: {shown}; more "
+                "was removed than was inserted. Correct the input, or pass allow_negative=True to "
+                "leave such records out"
+            )
+        found = found.where(column(DIFF) > 0)
+        each = F.explode(F.sequence(F.lit(1).cast("long"), column(DIFF))).alias(TIME)
+        return self._named(found.select(*map(column, self._in.records), each).drop(TIME))
+
+    def changes(self, since: Any, until: Any = None) -> DataFrame:
+        """What made the collection at one time the collection at a later one: see
+        `DiffFrame.changes`."""
+        last, first = self._readable(until), self._readable(since)
+        updates = self._arrangement.updates(self._reader._spark_of())
+        return self._named(self._in.changed(updates, first, last))
+
+    def to_df(self) -> DataFrame:
+        """All updates that are kept, at times that are complete: see `DiffFrame.to_df`."""
+        updates = self._arrangement.updates(self._reader._spark_of())
+        complete = self._in.complete(updates, self._arrangement.trace.upper)
+        return self._named(self._in.whole(complete))
+
+    @property
+    def _key(self) -> Arrangement | None:
+        return None
+
+    def _readable(self, time: Any) -> Coordinate:
+        trace = self._arrangement.trace
+        at = None if time is None else coordinate(time, self._times)
+        return readable(at, trace.upper, trace.since, self._times, self._next)
 
 
 class StateReader:
@@ -166,7 +252,7 @@ class StateReader:
         """
         self._spark_of()
         found = kept(self._decoder, name, f"commit {self.commit} of {self._objects.root}")
-        return StoredCollection(name, self, found)
+        return (StoredCollection if found.times is None else StoredStructs)(name, self, found)
 
     def __contains__(self, name: object) -> bool:
         """Whether a collection was kept under a name."""

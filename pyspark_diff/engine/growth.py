@@ -5,6 +5,9 @@ shared with those that read it already, or by way of an `Imported` node. For eve
 where ``since`` is the frontier from which on the past that it was made of is kept::
 
     accumulate(n, t) = what it would be, had it been there from the beginning, at t beyond since
+
+Where times are structs a collection is in a loop for each field but the first, and what is kept of
+it is outside of them, with these fields in columns. By them its past enters the loops again.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pyspark_diff.operators.due import Due, Waiting
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Expression, MapInArrow, MapInPandas
-from pyspark_diff.operators.loop import Leave
+from pyspark_diff.operators.loop import EnterAt, Leave, revealed, time_scope
 from pyspark_diff.operators.node import (
     Arranged,
     Constant,
@@ -50,10 +53,14 @@ class Past:
         What holds it.
     chain : tuple of Stage
         What is made of that.
+    fields : tuple of str
+        Where times are structs, the columns that have all fields of them but the first. Without
+        them all fields are 0.
     """
 
     node: Arranged | Constant
     chain: tuple[Stage, ...] = ()
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
         except _GoneError as error:
             # What is made of something of which the past is kept can be made again.
             made = error.path - gone
-            if not made or any(n.loop is not None or isinstance(n, (Input, Leave)) for n in made):
+            if not made or any(_within(n) or isinstance(n, (Input, Leave)) for n in made):
                 raise _unkept(error.node) from None
             gone |= made
 
@@ -177,8 +184,10 @@ def _grown(
         elif node in late and isinstance(node, Reader):
             shared = [source for source in node.arranged if source not in late]
             for source in shared:
-                if not _alive(state, source) or isinstance(source, Waiting):
-                    raise _GoneError(source)  # or it has dropped what was done
+                # Or it has dropped what was done; or holds each coordinate's updates of a loop.
+                unfit = isinstance(source, Waiting) or source.loop is not None
+                if unfit or not _alive(state, source):
+                    raise _GoneError(source)
             read.update(dict.fromkeys(shared))
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
@@ -208,8 +217,8 @@ def _grown(
 
 def _since(bases: Iterable[Arranged], state: State) -> Antichain:
     """From when on all of some arrangements are known."""
-    sinces = (state.traces[node].since for node in bases)
-    return reduce(Antichain.join, sinces, Antichain([-(2**63)]))
+    sinces = [state.traces[node].since for node in bases]
+    return reduce(Antichain.join, sinces) if sinces else Antichain([-(2**63)])
 
 
 def _alive(state: State, node: Node) -> bool:
@@ -237,6 +246,11 @@ def _holds(node: Node) -> Node | None:
     return node if isinstance(node, Reader) and node.keeps else None
 
 
+def _within(node: Node) -> bool:
+    """Whether a node is in a loop that somebody wrote, and not only in those of its times."""
+    return node.loop is not time_scope(node)
+
+
 def _past(
     graph: Graph, state: State, node: Node, wanted: frozenset[str]
 ) -> list[Past]:
@@ -246,12 +260,15 @@ def _past(
     if isinstance(node, Input) and node not in state.given:
         return []
     for kept in graph.nodes:
-        if _holds(kept) is node and _alive(state, kept):
+        held = None if _within(node) else _holds(kept)
+        fields = None if held is None else revealed(node, held)
+        if fields is not None and _alive(state, kept):
             assert isinstance(kept, Arranged)
-            if set(kept.stored(graph.wanted[kept])) >= wanted:
-                return [Past(kept)]
-    within = node.loop is not None or isinstance(node, Leave)
-    if within or not isinstance(node, (Linear, Passing, Inspect)):
+            if set(kept.stored(graph.wanted[kept])) >= wanted.union(fields):
+                return [Past(kept, fields=fields)]
+    if _within(node) or not isinstance(node, (Linear, Passing, Inspect, EnterAt)) or isinstance(
+        node, Leave
+    ):
         raise _GoneError(node)
     found: list[Past] = []
     for number, source in enumerate(node.inputs):
@@ -261,7 +278,9 @@ def _past(
             error.path |= {node}
             raise
         stages = (node.stage,) if isinstance(node, Linear) else ()
-        found += [Past(past.node, (*past.chain, *stages)) for past in pasts]
+        found += [replace(past, chain=(*past.chain, *stages)) for past in pasts]
+    if found and isinstance(node, EnterAt):
+        raise _GoneError(node)  # it can be made again: what it is made of is kept
     return found
 
 

@@ -28,6 +28,7 @@ from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.kernels.coordinates import pack, unpack
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import joined
+from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
@@ -56,19 +57,24 @@ class Iteration:
     ----------
     step : StepContext
     subgraph : Subgraph
-    lower, upper : Antichain
-        The interval of the step.
+    lowers : mapping of Node to Antichain
+        Where the interval of the step begins, for each node. It is one of all, but where times are
+        structs and some are new, which begin with the past.
+    upper : Antichain
+        Where it ends.
     on_iteration : callable, optional
         Called with each `IterationReport` when it is over.
     """
 
     def __init__(
-        self, step: StepContext, subgraph: Subgraph, lower: Antichain, upper: Antichain,
-        on_iteration: Watch | None = None,
+        self, step: StepContext, subgraph: Subgraph, lowers: Mapping[Node, Antichain],
+        upper: Antichain, on_iteration: Watch | None = None,
     ):
         self.step, self._graph = step, step.graph
         self._subgraph = subgraph
-        self.lower, self.upper = lower, upper
+        self._lowers, self.upper = lowers, upper
+        #: Where it begins of nodes that read arrangements outside of all loops.
+        self.lower = lowers[subgraph.nodes()[0]]
         self._on_iteration = on_iteration
         #: Iterations with something to do, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
@@ -89,10 +95,15 @@ class Iteration:
 
     def run(self) -> None:
         """Run the loop to rest."""
+        for node in self._subgraph.nodes():
+            if isinstance(node, Imported):
+                for at, feed in self.step.import_at(node):
+                    self._later.setdefault((node, at), []).append(feed)
+                    self._note(node.loop, at)
         self._loop(self._subgraph, ())
         for node in arranged_in(self._subgraph):
             if node.keeps:
-                trace = self.step.trace(node, self.lower)
+                trace = self.step.trace(node, self._lowers[node])
                 since = self.step.compaction.since(
                     node, trace, self.step.state.frontiers, self.upper
                 )
@@ -165,7 +176,7 @@ class Iteration:
                 self.step.spent(item, began)
         # Not across what stood before the step: readers tell it from what is new.
         self.step.merge({
-            node: (self.step.traces[node], [self.lower]) for node in own
+            node: (self.step.traces[node], [self._lowers[node]]) for node in own
             if node in self._fresh and isinstance(node, Arranged)
         }, MERGED)
         self.stalls.began(subgraph.loop)
@@ -194,14 +205,17 @@ class Iteration:
                 step.emitted[node] = tuple(step.gated(node, reached, self.upper))
         elif isinstance(node, EnterAt):
             self._enter_at(node, at)
+        elif isinstance(node, Imported):
+            new = self._feeds(node.inputs[0], at)
+            step.emitted[node] = (*self._later.pop((node, at), ()), *new)
         elif isinstance(node, Variable):
             self._variable(node, at)
         elif isinstance(node, Keyed):
             feeds = list(self._feeds(node.inputs[0], at))
             if feeds:
-                trace = step.trace(node, self.lower)
+                lower = self._lowers[node]
                 results = step.run_node(
-                    node, trace, self.lower, self.upper, feeds,
+                    node, step.trace(node, lower), lower, self.upper, feeds,
                     lambda: self._fusion(node, at), pack(at),
                 )
                 self._take(node, results)
@@ -321,8 +335,8 @@ class Iteration:
 
     def inner(self, node: Arranged) -> View:
         """An arrangement of the loop as it is now."""
-        trace = self.step.trace(node, self.lower)
-        return self.step.compaction.view(node, trace, self.lower, self.upper)
+        lower = self._lowers[node]
+        return self.step.compaction.view(node, self.step.trace(node, lower), lower, self.upper)
 
     def seen(self, node: Arranged) -> View:
         """An arrangement as it is now, wherever it is."""
@@ -366,7 +380,7 @@ class Iteration:
         before they are visited there."""
         views = tuple(self._view(source, at, source not in made) for source in node.arranged)
         return replace(
-            self.step.read_of(node, views, self.lower, self.upper),
+            self.step.read_of(node, views, self._lowers[node], self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
             # What it gives at one coordinate it has to know at others.
             keeps=node.keeps, since=None,
@@ -410,7 +424,8 @@ class Iteration:
             pack(at), _seen(at), emitted, stands,
             lambda node, made: self._read(node, at, self._due.get((node, at), {}), made),
             lambda node: step.work_of(
-                node, step.trace(node, self.lower), self.lower, self.upper, pack(at)
+                node, step.trace(node, self._lowers[node]), self._lowers[node], self.upper,
+                pack(at),
             ),
         )
 
@@ -425,8 +440,8 @@ class Iteration:
         step.emitted[node] = (*step.emitted[node], *more)
         files = files_of(results)
         if files:
-            trace = step.trace(node, self.lower)
-            step.traces[node] = trace.joined(self.lower, self.upper, files)
+            lower = self._lowers[node]
+            step.traces[node] = step.trace(node, lower).joined(lower, self.upper, files)
             self._fresh[node] = {b: tuple(file.path for file in made) for b, made in files.items()}
             self._rows[node] = sum(file.rows for made in files.values() for file in made)
         if not isinstance(node, Reader):

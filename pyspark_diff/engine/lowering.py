@@ -275,12 +275,8 @@ def imported(program: Program, standing: Standing = Standing()) -> Lowered:
     def bring(node: Node, source: Node) -> Node:
         if source not in standing:
             return source
-        if time_scope(source) is not None:
-            raise NotReadableError(
-                f"{node.kind} cannot be added after the first step, where times are structs: write "
-                "all of the program before it"
-            )
-        if source.loop is not None:
+        if source.loop is not time_scope(source):
+            assert source.loop is not None  # it is in one of the user's
             raise NotReadableError(
                 f"{node.kind} cannot be added inside of {source.loop.name}, which has run. Take "
                 "what comes out of the loop, or write another one"

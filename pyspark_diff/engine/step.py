@@ -263,10 +263,9 @@ class Step:
     def _loop(self, subgraph: Subgraph) -> None:
         context = self._context
         nodes = subgraph.nodes()
-        before = context.frontiers[nodes[0]]
+        before = {node: context.frontiers[node] for node in nodes}
         after = meet_all(context.frontiers[node] for node in subgraph.outside)
-        for node in nodes:
-            context.frontiers[node] = after
+        context.frontiers.update(dict.fromkeys(nodes, after))
         Iteration(context, subgraph, before, after, self._on_iteration).run()
 
     def _keyed(self, node: Keyed, lower: Antichain) -> None:

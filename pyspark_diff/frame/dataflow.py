@@ -47,7 +47,7 @@ class Dataflow(BaseDataflow):
         integers, which is compared field by field (`DiffFrame`), such as
         ``"struct<day: int, known: int>"``. Then a frontier is one or several of them, and a time is
         complete that is before each of these in some field; and there are no keys, sources and
-        clocks, and the program is written before the first step.
+        clocks.
     time, diff : str
         Names of these two columns wherever updates are shown as a table.
     buckets : int, optional
@@ -363,7 +363,11 @@ class Dataflow(BaseDataflow):
         ...     cities.at().collect()
         [Row(city='Rome', count=2)]
         """
-        self._check_plain_times("a source")
+        self._check_plain_times(
+            "a source",
+            "what it reads has one time, or none of its own. Read it yourself, and give an input "
+            "rows with their times: flow.session(name).update(rows)"
+        )
         node = self._add_source(name, source, start, late)
         return self._frame_of(node, node.key if isinstance(node, Reader) else None)
 
@@ -440,7 +444,11 @@ class Dataflow(BaseDataflow):
         []
         [Row(id=1, days=3)]
         """
-        self._check_plain_times("a clock")
+        self._check_plain_times(
+            "a clock",
+            "it ticks in one field, and which one is meant is not said. Feed an input that has the "
+            "current time as its record"
+        )
         found = self._frame_of(self._add_clock(name, column, every, start))
         return found.hint("broadcast")  # one record goes beside all others
 
@@ -543,7 +551,11 @@ class Dataflow(BaseDataflow):
         rows = read_table(self.spark, table)
         if input is None:
             return self.constant(rows)
-        self._check_plain_times("an input that begins with a table")
+        self._check_plain_times(
+            "an input that begins with a table",
+            f"give an input its rows with their times: flow.input({input!r}, ...), and "
+            f"flow.session({input!r}).update(...)"
+        )
         if self._writing:
             raise SchemaError(
                 f"a program that is opened again would give table {table} to input {input!r} each "

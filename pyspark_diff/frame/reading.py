@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING, Any, Callable
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.dataflow import BaseDataflow
@@ -22,22 +19,22 @@ from pyspark_diff.dataflow.explanation import Explanation
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.sink import Sink
+from pyspark_diff.dataflow.struct_columns import StructColumns
 from pyspark_diff.dataflow.times import coordinate, readable, time_columns, time_kind
 from pyspark_diff.engine.costs import Costs
 from pyspark_diff.engine.explanation import operators
 from pyspark_diff.engine.graph import graph_of
-from pyspark_diff.errors import NotReadableError, SchemaError, TimeRegressionError
+from pyspark_diff.errors import NotReadableError, SchemaError
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.history import check_most, check_plottable, draw, history, plotting
 from pyspark_diff.frame.keys import key_columns
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import is_beyond, time_scope, without_times
+from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Input
-from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
-from pyspark_diff.times import Coordinate, less_equal
+from pyspark_diff.times import Coordinate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -121,8 +118,9 @@ class ReadMethods(Frame):
                     "the collections of a Dataflow"
                 )
         elif (loop := source.node.loop) is not None and loop is time_scope(source.node):
-            told = self._in_fields()
-            source.flow._keep(told._node, name, self, columns=told.columns)
+            told = self._in_fields()._node
+            fields = told.schema.names[len(self.columns):]
+            source.flow._keep(told, name, self, columns=(*self.columns, *fields))
         elif loop is not None:
             raise NotReadableError(
                 f"this collection is in {loop.name} and changes in each iteration; keep what comes "
@@ -282,10 +280,7 @@ class ReadMethods(Frame):
         """
         kind = time_kind(self._node)
         if isinstance(kind, T.StructType):
-            return self._with_user_names(self._complete_updates(kind).select(
-                *map(column, self._node.schema.names), self._time_of_fields(kind),
-                column(self._collection.diff_name),
-            ))
+            return self._with_user_names(self._columns(kind).whole(self._complete_updates(kind)))
         flow = self._running()
         with flow._reading():
             updates = flow._arrangement(self._node).updates(self._collection.spark)
@@ -473,15 +468,13 @@ class ReadMethods(Frame):
         with flow._reading():
             frontier = flow._arrangement(told._node).trace.upper
             updates = told.to_df()
-        fields = [column(name) for name in (self._collection.time_name, *self._fields())]
-        return updates.where(~is_beyond(frontier, fields))
+        return self._columns(kind).complete(updates, frontier)
 
-    def _time_of_fields(self, kind: T.StructType) -> Column:
-        """The times again, of their fields."""
-        time = self._collection.time_name
-        fields = zip(kind.fields, [time, *self._fields()])
-        parts = [column(name).cast(field.dataType).alias(field.name) for field, name in fields]
-        return F.struct(*parts).alias(time)
+    def _columns(self, kind: T.StructType) -> StructColumns:
+        """The columns of the updates with the fields of their times as columns."""
+        source, records = self._collection, self._node.schema.names
+        fields = (source.time_name, *self._fields())
+        return StructColumns(kind, records, fields, source.time_name, source.diff_name)
 
     def _at_fields(self, time: Any, allow_negative: bool) -> DataFrame:
         """`at`, where times are structs."""
@@ -492,11 +485,8 @@ class ReadMethods(Frame):
             last = self._readable(time, kind)
             updates = told.to_df()
         first = None if last[0] == 2**63 - 1 else source.node.time_type.decode(last[0])
-        names = self._fields()
-        for name, part in zip(names, last[1:]):
-            updates = updates.where(column(name) <= part)
         # What is left is in order of the first field.
-        left = updates.drop(*names).withColumnsRenamed({
+        left = self._columns(kind).until(updates, last).withColumnsRenamed({
             source.time_name: TIME, source.diff_name: DIFF
         })
         schema, of_first = self._node.schema, self._node.time_type
@@ -524,21 +514,8 @@ class ReadMethods(Frame):
         assert isinstance(kind, T.StructType)
         with nullcontext() if flow is None else flow._reading():
             last, first = self._readable(until, kind), self._readable(since, kind)
-            if not less_equal(first, last):
-                raise TimeRegressionError(
-                    f"changes since {first!r} until {last!r} run backwards: give a first time that "
-                    "is no later than the second in any field"
-                )
             updates = self._in_fields().to_df()
-        fields = [column(name) for name in (self._collection.time_name, *self._fields())]
-
-        def before(time: Coordinate) -> Column:
-            return reduce(and_, (field <= part for field, part in zip(fields, time)))
-
-        return self._with_user_names(updates.where(before(last) & ~before(first)).select(
-            *map(column, self._node.schema.names), self._time_of_fields(kind),
-            column(self._collection.diff_name),
-        ))
+        return self._with_user_names(self._columns(kind).changed(updates, first, last))
 
     def _running(self) -> BaseDataflow:
         """The dataflow that holds this collection; for a whole history, one that has run it."""

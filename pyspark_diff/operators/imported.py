@@ -5,7 +5,8 @@ For a collection ``A`` whose past is kept from ``since`` on, at every time ``t``
     accumulate(imported(A), t) = accumulate(A, t)
 
 It gives once what was there before, and then passes on what is new, so that what reads it needs not
-know that it came late.
+know that it came late. Where times are structs it does so field by field: each update of the past
+comes at the coordinate that its time has.
 """
 
 from __future__ import annotations

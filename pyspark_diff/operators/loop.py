@@ -295,6 +295,18 @@ def with_times(source: Node, times: T.StructType, fields: Sequence[str]) -> Ente
     return found
 
 
+def revealed(source: Node, found: Node) -> tuple[str, ...] | None:
+    """The columns that have the coordinates of a collection, the outermost first, in another one
+    that is the same outside of loops; None where that is of another collection."""
+    names = []
+    while found is not source:
+        if not isinstance(found, Reveal):
+            return None
+        names.append(found.name)
+        (found,) = found.inputs
+    return tuple(names)
+
+
 def without_times(source: Node, names: Sequence[str]) -> Reveal:
     """The collection at times that are only the first field, the others being columns again."""
     found = source

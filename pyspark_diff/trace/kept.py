@@ -17,6 +17,12 @@ from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.stored_traces import StoredTraces, understood
 
 
+_INTEGERS = {
+    "tinyint": T.ByteType(), "smallint": T.ShortType(), "int": T.IntegerType(),
+    "bigint": T.LongType(),
+}
+
+
 @dataclass(frozen=True)
 class Kept:
     """A collection that was kept by a name.
@@ -28,11 +34,15 @@ class Kept:
         The user's names of its columns, of which some may be there twice.
     buckets : int
         Of the dataflow.
+    times : StructType or None
+        The type of times, if these are structs: the last columns are then their fields, but for
+        the first.
     """
 
     arrangement: Arrangement
     columns: tuple[str, ...]
     buckets: int
+    times: T.StructType | None = None
 
     @property
     def struct(self) -> T.StructType:
@@ -57,23 +67,19 @@ def kept_in(decoder: StoredTraces) -> dict[str, Any]:
         return dict(decoder.body["kept"])
 
 
-def time_type_of(decoder: StoredTraces) -> TimeType:
-    """The type of the times of the dataflow.
-
-    Raises
-    ------
-    NotReadableError
-        If it is a struct.
-    """
+def time_types_of(decoder: StoredTraces) -> tuple[T.StructType | None, TimeType]:
+    """The type of the times of the dataflow if it is a struct, and that of times, or of their first
+    field."""
     with understood():
         name = str(decoder.body["time_type"])
-    if name.startswith("struct"):
-        raise NotReadableError(
-            f"the times of this store are structs, {name}, and collections with such times are "
-            "read with their program: Dataflow.open(path, program)"
-        )
-    with understood():
-        return parse_time_type(name)
+        if not name.startswith("struct<"):
+            return None, parse_time_type(name)
+        times = T.StructType()
+        # Without a session, which Spark would ask to parse it.
+        for part in name.removeprefix("struct<").removesuffix(">").split(","):
+            field, _, kind = part.rpartition(":")
+            times.add(field, _INTEGERS[kind])
+        return times, TimeType(times.fields[0].dataType)
 
 
 def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
@@ -97,7 +103,7 @@ def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
         raise NotReadableError(
             f"no collection was kept under the name {name!r} at {where}, of these: {names}"
         )
-    time_type = time_type_of(decoder)
+    times, time_type = time_types_of(decoder)
     with understood():
         told = every[name]
         schema = Schema(schema_from_json(told["schema"]))
@@ -113,4 +119,4 @@ def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
             trace, schema, schema.layout_by(key, stored), stored, time_type,
             str(body["time"]), str(body["diff"]),
         )
-        return Kept(arrangement, columns, int(body["buckets"]))
+        return Kept(arrangement, columns, int(body["buckets"]), times)
