@@ -19,6 +19,8 @@ from typing import Any, Callable, Iterable
 Record = tuple[Any, ...]
 Collection = Counter[Record]
 Columns = tuple[tuple[str, str], ...]
+#: Of times, or of each of their fields.
+Interval = Any
 
 #: Stands for every NaN; a NaN of Python does not even equal itself.
 NAN = "NaN"
@@ -263,7 +265,7 @@ def aggregate_type(function: str, kinds: list[str]) -> str:
 
 def evaluate(
     program: Program, inputs: list[Collection],
-    earlier: Callable[[int], list[Collection]] | None = None,
+    earlier: Callable[[Interval], list[Collection]] | None = None,
 ) -> list[Collection]:
     """Each node's collection at the time at which the inputs stand as given; ``earlier`` tells them
     some time before, where there are operators that want to know."""
@@ -285,10 +287,16 @@ def evaluate(
 
 
 def _at(
-    earlier: Callable[[int], list[Collection]], interval: int
-) -> tuple[list[Collection], Callable[[int], list[Collection]]]:
+    earlier: Callable[[Interval], list[Collection]], interval: Interval
+) -> tuple[list[Collection], Callable[[Interval], list[Collection]]]:
     """The inputs some time before, and before that."""
-    return earlier(interval), lambda more: earlier(interval + more)
+    return earlier(interval), lambda more: earlier(_plus(interval, more))
+
+
+def _plus(interval: Interval, more: Interval) -> Interval:
+    if isinstance(interval, tuple):
+        return tuple(map(sum, zip(interval, more)))
+    return interval + more
 
 
 def enters(record: Record) -> int:

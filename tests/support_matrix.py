@@ -23,9 +23,11 @@ from typing import Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 import pyspark_diff
 from pyspark_diff import Dataflow, DiffError, DiffFrame, Loop, graphs
+from pyspark_diff.dataflow.times import time_kind
 from pyspark_diff.reasons import SCOPES
 
 PAGE = Path(__file__).parent.parent / "docs/support-matrix.md"
@@ -43,6 +45,11 @@ def _both(key: tuple[Any, ...], left: Any, right: Any) -> list[tuple[int]]:
 
 def _rows(batches: Any) -> Any:
     yield from batches
+
+
+def _interval(frame: DiffFrame, length: int) -> int | tuple[int, int]:
+    """An interval of the times of a frame, in their first field if they are structs."""
+    return (length, 0) if isinstance(time_kind(frame._node), T.StructType) else length
 
 
 def _agg(*columns: Any) -> Program:
@@ -141,8 +148,8 @@ def programs() -> dict[str, dict[str, Program]]:
             "any of them without `partitionBy`": _windowed(F.rank().over(every)),
         },
         "Times": {
-            "`expire_after`": lambda p, q: p.expire_after(100),
-            "`delay`": lambda p, q: p.delay(1),
+            "`expire_after`": lambda p, q: p.expire_after(_interval(p, 100)),
+            "`delay`": lambda p, q: p.delay(_interval(p, 1)),
         },
         "Loops": {
             "`iterate` over pairs of integers": _least,

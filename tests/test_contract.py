@@ -48,7 +48,7 @@ from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.blocks import OfInterval, OfValue
 from pyspark_diff.operators.codes import Codes
 from pyspark_diff.operators.cross import SALTS, Replicate, Salt
-from pyspark_diff.operators.due import Due, DueKernel
+from pyspark_diff.operators.due import Due, DueKernel, Later
 from pyspark_diff.operators.join import JoinKernel, Pad, SemijoinKernel
 from pyspark_diff.operators.linear import (
     DropNull,
@@ -60,7 +60,7 @@ from pyspark_diff.operators.linear import (
     Negate,
     Pick,
 )
-from pyspark_diff.operators.loop import Completing, Entering, Revealing
+from pyspark_diff.operators.loop import Completing, Entering, Moving, Revealing
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
@@ -844,6 +844,7 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pick: lambda _: Pick((("s", "t"), ("k", "k"))),
     DropNull: lambda _: DropNull(("k", "s")),
     Entering: lambda _: Entering("w", 2),
+    Moving: lambda _: Moving("w", 2, True),
     Completing: lambda _: Completing(("w",), Antichain([(1, 2), (3, -1)]), True),
     MultiplyDiff: lambda _: MultiplyDiff("w"),
     Negate: lambda _: Negate(),
@@ -865,6 +866,7 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     OfValue: lambda _: OfValue("n", None, "w"),
     OfInterval: lambda _: OfInterval("n", 3, "w", "w"),
     Due: lambda _: Due("due", 3, None, TimeType(T.LongType())),
+    Later: lambda _: Later((3, 0), None, (), TimeType(T.LongType())),
     Revealing: lambda _: Revealing("n", 4),
 }
 

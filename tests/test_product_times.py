@@ -16,7 +16,7 @@ import pytest
 from crashes import At, operations
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import evaluate, normal, total
+from oracle import Op, Program, evaluate, normal, total
 from program_ops import ddl
 from programs import build, formed, pool, programs
 from pyspark.errors import AnalysisException
@@ -62,6 +62,36 @@ def accumulated(history, time):
     )
 
 
+def answers(program, histories, time):
+    """The oracle's answers at a time."""
+    def before(interval):
+        then = tuple(a - b for a, b in zip(time, interval))
+        return [accumulated(history, then) for history in histories]
+
+    return evaluate(program, before((0,) * len(time)), before)
+
+
+@st.composite
+def moving(draw, program, fields):
+    """A program, or one in which the first input, and what some input is in the program, may come
+    late, or leave."""
+    if draw(st.booleans()):
+        return program
+    interval = st.tuples(*[st.integers(0, 2)] * fields).filter(any)
+    count, kinds = len(program.inputs), st.sampled_from(["delay", "expire_after"])
+    added = (Op(draw(kinds), (0,), (draw(interval),)),)
+    shifted = {0: draw(st.sampled_from([0, count]))}
+    ops = tuple(
+        Op(op.name, tuple(of + 1 if of >= count else shifted.get(of, of) for of in op.of), op.args)
+        for op in program.ops
+    )
+    last = count + len(ops)
+    more = (Op(draw(kinds), (last,), (draw(interval),)),)
+    others = {of + 1 if of >= count else of for of in program.outputs}
+    # Names of what there is are the same, so all of the program stands as it is.
+    return Program(program.inputs, (*added, *ops, *more), tuple(sorted(others | {count, last + 1})))
+
+
 def kind_of(fields):
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in TIMES[:fields])}>"
 
@@ -104,10 +134,9 @@ def check(spark, data, program, fields, form):
         keys = [(normal(record), time) for record, time, _ in rows]
         assert len(set(keys)) == len(keys) and all(diff for _, _, diff in rows)
         for time in product(range(SIDE), repeat=fields):
-            now = [accumulated(history, time) for history in given_]
-            assert accumulated(rows, time) == evaluate(program, now)[node], time
+            assert accumulated(rows, time) == answers(program, given_, time)[node], time
         time = data.draw(st.tuples(*[st.integers(0, SIDE)] * fields))
-        expected = evaluate(program, [accumulated(history, time) for history in given_])[node]
+        expected = answers(program, given_, time)[node]
         if min(expected.values(), default=0) < 0:
             with pytest.raises(NegativeMultiplicityError):
                 nodes[node].at(time)
@@ -119,14 +148,15 @@ def check(spark, data, program, fields, form):
 @examples(3)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
 def test_random_programs(spark, data, fields):
-    program = data.draw(programs(most=3, whole=True))
+    program = data.draw(moving(data.draw(programs(most=3, whole=True)), fields))
     check(spark, data, program, fields, "arrow")
 
 
 @examples(0.3)
 @given(data=st.data())
 def test_random_programs_of_frames_that_spark_reads(spark, data):
-    check(spark, data, data.draw(programs(most=2, whole=True)), 2, "frame")
+    program = data.draw(moving(data.draw(programs(most=2, whole=True)), 2))
+    check(spark, data, program, 2, "frame")
 
 
 @examples(1.5)
@@ -205,13 +235,13 @@ def check_steps(spark, data, program, fields, steps=3, **options):
 
 def check_complete(flow, program, given_, kept, seen, fields):
     """What was shown adds up to the answer at all times that are complete."""
-    answers = {
-        t: evaluate(program, [accumulated(history, t) for history in given_])
+    expected = {
+        t: answers(program, given_, t)
         for t in product(range(SIDE), repeat=fields)
     }
     for node in seen:
         probe = kept[node].probe()
-        for time, answer in answers.items():
+        for time, answer in expected.items():
             if not probe.less_equal(time):
                 assert accumulated(seen[node], time) == answer[node], (node, time)
 
@@ -219,14 +249,14 @@ def check_complete(flow, program, given_, kept, seen, fields):
 def check_read(data, program, given_, frame, node, fields):
     """What is kept is the answer at a time at which it can be read, and else that is said."""
     time = data.draw(st.tuples(*[st.integers(0, SIDE)] * fields))
-    now = [accumulated(history, time) for history in given_]
     try:
         found = frame.at(time, allow_negative=True).collect()
     except NotReadableError as error:
         assert frame.probe().less_equal(time) == ("not complete" in str(error)), time
         assert not frame.probe().less_equal(time) or "not complete" in str(error)
     else:
-        assert Counter(normal(tuple(row)) for row in found) == +evaluate(program, now)[node], time
+        expected = +answers(program, given_, time)[node]
+        assert Counter(normal(tuple(row)) for row in found) == expected, time
     rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
     assert not any(frame.probe().less_equal(at) for _, at, _ in rows)
 
@@ -234,14 +264,15 @@ def check_read(data, program, given_, frame, node, fields):
 @examples(4)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.integers(1, 3))
 def test_random_programs_in_steps(spark, data, fields, buckets):
-    program = data.draw(programs(most=4, whole=True))
+    program = data.draw(moving(data.draw(programs(most=4, whole=True)), fields))
     check_steps(spark, data, program, fields, runner="local", buckets=buckets)
 
 
 @examples(0.3)
 @given(data=st.data())
 def test_random_programs_in_steps_in_spark(spark, data):
-    check_steps(spark, data, data.draw(programs(most=2, whole=True)), 2, runner="spark", buckets=2)
+    program = data.draw(moving(data.draw(programs(most=2, whole=True)), 2))
+    check_steps(spark, data, program, 2, runner="spark", buckets=2)
 
 
 @examples(2)
@@ -447,8 +478,7 @@ def check_stored(data, flow, program, given_, fields, history):
         rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
         for time in product(range(SIDE), repeat=fields) if history else ():
             if not frame.probe().less_equal(time):
-                now = [accumulated(history, time) for history in given_]
-                assert accumulated(rows, time) == evaluate(program, now)[node], (node, time)
+                assert accumulated(rows, time) == answers(program, given_, time)[node], (node, time)
 
 
 def check_store(spark, data, program, fields, root, history, **options):
@@ -502,7 +532,7 @@ def check_store(spark, data, program, fields, root, history, **options):
 @examples(1)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]), history=st.booleans())
 def test_random_programs_in_stores(spark, data, fields, history):
-    program = data.draw(programs(most=3, whole=True))
+    program = data.draw(moving(data.draw(programs(most=3, whole=True)), fields))
     with tempfile.TemporaryDirectory() as root:
         check_store(spark, data, program, fields, root, history, runner="local", buckets=2)
 
@@ -1509,3 +1539,89 @@ def test_what_needs_times_one_after_the_other(spark):
         frame.join(other, "k")
     with pytest.raises(SchemaError, match="two or more fields, all of them integers"):
         Dataflow(spark, time_type="struct<i: int, j: string>")
+
+
+# Later, field by field.
+
+
+EVENTS = f"k int, at {PAIR}"
+small = st.integers(0, 3)
+
+
+def fresh(history, interval, time):
+    """What is there whose time, in its column, is not over in all fields."""
+    return total(
+        (record, diff) for record, at, diff in history
+        if all(a <= b for a, b in zip(at, time))
+        and not all(c + w <= t for c, w, t in zip(record[1], interval, time))
+    )
+
+
+@examples(1)
+@given(
+    data=st.data(), runner=st.sampled_from(["local", "local", "local", "spark"]),
+    history=st.lists(st.tuples(
+        st.tuples(st.integers(0, 1), st.tuples(st.integers(-1, 3), st.integers(-1, 3))),
+        st.tuples(small, small), st.sampled_from([1, 2, -1]),
+    ), max_size=8),
+    interval=st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any), kept=st.booleans(),
+)
+def test_what_leaves_by_its_event_time(spark, data, runner, history, interval, kept):
+    pending, seen, given_ = list(history), [], []
+    with Dataflow(spark, time_type=PAIR, runner=runner, keep_history=kept, buckets=2) as flow:
+        source, session = flow.input("source", EVENTS)
+        left = source.expire_after(interval, "AT")
+        left.select("k", "at.i", "at.j").inspect(shown(seen))
+        counted = left.select("k").count().keep()
+        for _ in range(3):
+            now = [u for u in pending if data.draw(st.booleans())]
+            pending = [u for u in pending if u not in now]
+            now = [u for u in now if session._frontier.less_equal(u[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            given_ += now
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StaleWarning)
+                flow.advance_to(data.draw(frontiers(session._frontier, 2)))
+            probe = counted.probe()
+            for time in product(range(6), repeat=2):
+                if probe.less_equal(time):
+                    continue
+                wanted = fresh(given_, interval, time)
+                found = [((k, (i, j)), at, diff) for (k, i, j), at, diff in seen]
+                assert accumulated(found, time) == wanted, time
+                try:
+                    there = counted.at(time).collect()
+                except NotReadableError:
+                    continue
+                by_key = total((k, n) for (k, _), n in wanted.items())
+                assert {row.k: row[1] for row in there} == dict(by_key), time
+
+
+@pytest.mark.parametrize("interval, reason", [
+    (3, "an integer for each field, such as .7, 0.; not 3"),
+    ("7 days", "not '7 days'"),
+    ((1,), "has 1"), ((1, 2, 3), "has 3"), ((1, None), "not .1, None"), ((True, 1), "not .True"),
+    ((1, -1), "negative in no field"), ((0, 0), "positive in some field"),
+])
+def test_intervals_of_structs(spark, interval, reason):
+    frame = DiffFrame(spark.sql("SELECT 1 AS k, named_struct('i', 0, 'j', 1) AS time, 1 AS diff"))
+    for made in (frame.delay, frame.expire_after):
+        with pytest.raises(InvalidTimeError, match=reason):
+            made(interval)
+
+
+def test_what_cannot_be_later(spark):
+    last = 2**31 - 1
+    for time, where in [((last, 0), "leave the range of times"), ((0, last), "in the field 'j'")]:
+        frame = DiffFrame(spark.createDataFrame([(1, time, 1)], f"k int, time {PAIR}, diff int"))
+        for made in (frame.delay, frame.expire_after):
+            with pytest.raises(InvalidTimeError, match=where):
+                made((1, 1)).to_df().collect()
+    rows = [(1, (2, None), (0, 0), 1)]
+    frame = DiffFrame(spark.createDataFrame(rows, f"k int, at {PAIR}, time {PAIR}, diff int"))
+    with pytest.raises(InvalidTimeError, match="have no at"):
+        frame.expire_after((1, 1), "at").to_df().collect()
+    with pytest.raises(SchemaError, match="'k' is of type int and the times of type struct"):
+        frame.expire_after((1, 1), "k")
+    with pytest.raises(SchemaError, match="delay cannot be used in"):
+        frame.iterate(lambda known: known.delay((1, 0)))

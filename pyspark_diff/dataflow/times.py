@@ -81,6 +81,40 @@ def coordinate(value: Any, kind: T.StructType) -> Coordinate:
     )
 
 
+def interval_of(value: Any, kind: T.StructType, what: str) -> Coordinate:
+    """An interval of times that a user gives, field by field.
+
+    Raises
+    ------
+    InvalidTimeError
+        If it is none, or moves nothing, or back.
+
+    Examples
+    --------
+    >>> interval_of((7, 0), T.StructType.fromDDL("day int, known int"), "delay")
+    (7, 0)
+    """
+    example = ", ".join(["7", *["0"] * (len(kind.fields) - 1)])
+    wanted = (
+        f"{what} takes an interval, which for times {kind.simpleString()} is an integer for each "
+        f"field, such as ({example})"
+    )
+    if not isinstance(value, (tuple, list)):
+        raise InvalidTimeError(f"{wanted}; not {value!r}")
+    if len(value) != len(kind.fields):
+        raise InvalidTimeError(f"{wanted}; {value!r} has {len(value)}")
+    if any(isinstance(one, bool) or not hasattr(one, "__index__") for one in value):
+        raise InvalidTimeError(f"{wanted}; not {value!r}")
+    found = tuple(int(one.__index__()) for one in value)
+    if min(found) < 0:
+        raise InvalidTimeError(f"the interval of {what} is negative in no field, not {value!r}")
+    if not any(found):
+        raise InvalidTimeError(
+            f"the interval of {what} is positive in some field, not {value!r}"
+        )
+    return found
+
+
 def frontier_of(value: Any, kind: T.StructType) -> Antichain:
     """A frontier that a user gives: a time, or a list of some.
 

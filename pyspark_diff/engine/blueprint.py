@@ -48,7 +48,7 @@ from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import Enter, EnterAt, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Move, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Constant,
@@ -219,6 +219,8 @@ def _alike(node: Node, other: Node) -> bool:
         return node is other
     if isinstance(node, EnterAt) and isinstance(other, EnterAt):
         return node.at == other.at
+    if isinstance(node, Move) and isinstance(other, Move):
+        return (node.number, node.by, node.at) == (other.number, other.by, other.at)
     if isinstance(node, Inspect) and isinstance(other, Inspect):
         return node.show is other.show
     return True

@@ -14,7 +14,7 @@ from typing import Mapping
 
 from pyspark_diff.engine.program import Program
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import EnterAt, Variable
+from pyspark_diff.operators.loop import EnterAt, Move, Variable
 from pyspark_diff.operators.node import Input, Keyed, Linear, Node, Reader, Shared
 
 
@@ -72,7 +72,7 @@ def _passed_on(node: Node, readings: int) -> int:
     """How often the inputs of a node are evaluated if its output is evaluated so many times."""
     if isinstance(node, (Input, Reader)):
         return 0
-    if isinstance(node, (Keyed, Shared, EnterAt)):
+    if isinstance(node, (Keyed, Shared, EnterAt, Move)):
         return 1
     if isinstance(node, Inspect):
         return readings + 1

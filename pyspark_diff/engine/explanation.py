@@ -17,7 +17,7 @@ from pyspark_diff.errors import FullScanError
 from pyspark_diff.operators.cross import Salt
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Move, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Concat,
@@ -152,7 +152,7 @@ def _feedback(program: Program, node: Node) -> int | None:
 def _form(node: Node) -> str:
     if isinstance(node, (Input, Imported)):
         return SOURCE
-    if isinstance(node, (Variable, Enter, EnterAt, Leave)):
+    if isinstance(node, (Variable, Enter, EnterAt, Move, Leave)):
         return LOOP_PART
     if isinstance(node, Inspect):
         return SINK

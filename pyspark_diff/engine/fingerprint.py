@@ -23,7 +23,7 @@ from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph, order_of
 from pyspark_diff.operators.due import Clock
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import EnterAt, Variable
+from pyspark_diff.operators.loop import EnterAt, Move, Variable
 from pyspark_diff.operators.node import Arranged, Constant, Input, Keyed, Linear, Node, Reader
 from pyspark_diff.operators.upsert import ChangesInput
 from pyspark_diff.spark.frames import frame_digest
@@ -165,6 +165,8 @@ def _own(node: Node, rows: bool) -> tuple[Mapping[str, str], tuple[str, ...]]:
         found["on_limit"] = node.loop.stops
     if isinstance(node, EnterAt):
         found["iteration"] = node.at
+    if isinstance(node, Move):
+        found["interval"] = (node.number, node.by, node.at)
     if isinstance(node, Inspect):
         found["names"] = (node.by_table, node.names)
         unseen.append("the function that is shown the updates")

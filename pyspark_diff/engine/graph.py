@@ -19,7 +19,7 @@ from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.operators.contract import BilinearKernel, Stage
 from pyspark_diff.operators.imported import Imported
-from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
+from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Move, Variable
 from pyspark_diff.operators.node import (
     Arranged,
     Constant,
@@ -37,7 +37,7 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 
 #: Nodes that give what they have emitted, and nothing else.
-SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Leave)
+SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Move, Leave)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyspark_diff.engine.lowering import Standing
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.contract import Stage
-from pyspark_diff.operators.due import Due, Waiting
+from pyspark_diff.operators.due import Due, Later, Waiting
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Expression, MapInArrow, MapInPandas
@@ -199,7 +199,7 @@ def _grown(
     if any(state.traces[base].since != state.traces[base].lower for base in read):
         stages = [node.stage for node in late if isinstance(node, Linear)]
         stages += [stage for found in pasts.values() for past in found for stage in past.chain]
-        if any(isinstance(stage, Due) and stage.column is None for stage in stages):
+        if any(isinstance(stage, (Due, Later)) and stage.column is None for stage in stages):
             raise NotReadableError(
                 "delay, and expire_after without a column, go by when each record came, and the "
                 "times of what has been processed are no longer known one by one; add it before "

@@ -31,7 +31,15 @@ from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Negate
-from pyspark_diff.operators.loop import Enter, EnterAt, Entering, Leave, Variable
+from pyspark_diff.operators.loop import (
+    Enter,
+    EnterAt,
+    Entering,
+    Leave,
+    Move,
+    Moving,
+    Variable,
+)
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
@@ -208,6 +216,8 @@ class Iteration:
         elif isinstance(node, Imported):
             new = self._feeds(node.inputs[0], at)
             step.emitted[node] = (*self._later.pop((node, at), ()), *new)
+        elif isinstance(node, Move):
+            self._move(node, at)
         elif isinstance(node, Variable):
             self._variable(node, at)
         elif isinstance(node, Keyed):
@@ -242,12 +252,31 @@ class Iteration:
                 # Of all the rows that are read so many count.
                 part = replace(made, source=replace(made.source, rows=rows))
                 then = (*at[:-1], number)
-                self._later.setdefault((node, then), []).append(
-                    part.then(Entering(node.at, number))
-                )
+                self._put_later(node, then, part.then(Entering(node.at, number)))
                 self.stalls.enters(node.loop, number)
-                self._note(node.loop, then)
         self.step.emitted[node] = tuple(self._later.pop((node, at), ()))
+
+    def _move(self, node: Move, at: Coordinate) -> None:
+        source, now = node.inputs[0], at[node.number]
+        for feed in self._feeds(source, at):
+            if node.at is None:
+                if feed.source.rows != 0:
+                    self._put_later(node, node.moved(at, now + node.by), feed)
+                continue
+            made = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
+            found = [made.within(t)[node.at] for t in self.step.local.tables(made)]
+            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in found)]
+            to, counts = np.unique(np.maximum(np.concatenate(numbers), now), return_counts=True)
+            for number, rows in zip(to.tolist(), counts.tolist()):
+                part = replace(made, source=replace(made.source, rows=rows))
+                stage = Moving(node.at, number, number == now)
+                self._put_later(node, node.moved(at, number), part.then(stage))
+        self.step.emitted[node] = tuple(self._later.pop((node, at), ()))
+
+    def _put_later(self, node: Node, at: Coordinate, feed: Feed) -> None:
+        """Keep what a node gives at a coordinate until that is processed."""
+        self._later.setdefault((node, at), []).append(feed)
+        self._note(node.loop, at)
 
     def _variable(self, node: Variable, at: Coordinate) -> None:
         feeds = self._back.pop((node, at), [])

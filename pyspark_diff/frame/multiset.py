@@ -26,9 +26,9 @@ from pyspark_diff.operators.checked import NothingThere, checked, checked_when_c
 from pyspark_diff.operators.consolidate import consolidate
 from pyspark_diff.operators.count import count
 from pyspark_diff.operators.join import pad
-from pyspark_diff.operators.linear import Negate, multiply_diff, pick
+from pyspark_diff.operators.linear import multiply_diff, negate, pick
 from pyspark_diff.operators.loop import time_scope, without_times
-from pyspark_diff.operators.node import Concat, Linear, Node
+from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
 from pyspark_diff.spark.frames import column
@@ -212,25 +212,25 @@ class MultisetMethods(Frame):
 
     def negate(self) -> Self:
         """The collection with every multiplicity negated: ``a.concat(a.negate())`` is empty."""
-        return self._derived(_negated(self._node), same=True)
+        return self._derived(negate(self._node), same=True)
 
     def exceptAll(self, other: Self | Plain) -> Self:  # noqa: N802
         """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
         ours, theirs = self._widened(self._peer(other), "exceptAll")
-        more = threshold(Concat([ours, _negated(theirs)]), _positive)
+        more = threshold(Concat([ours, negate(theirs)]), _positive)
         return self._derived(more, same=True)
 
     def intersectAll(self, other: Self | Plain) -> Self:  # noqa: N802
         """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
         ours, theirs = self._widened(self._peer(other), "intersectAll")
-        more = threshold(Concat([ours, _negated(theirs)]), _positive)
-        return self._derived(Concat([ours, _negated(more)]), same=True)
+        more = threshold(Concat([ours, negate(theirs)]), _positive)
+        return self._derived(Concat([ours, negate(more)]), same=True)
 
     def subtract(self, other: Self | Plain) -> Self:
         """The distinct records that the other does not have, as PySpark's `subtract`."""
         both = self._widened(self._peer(other), "subtract")
         ours, theirs = (threshold(node, None) for node in both)
-        return self._derived(threshold(Concat([ours, ours, _negated(theirs)]), _both), same=True)
+        return self._derived(threshold(Concat([ours, ours, negate(theirs)]), _both), same=True)
 
     def intersect(self, other: Self | Plain) -> Self:
         """The distinct records that both have, as PySpark's `intersect`.
@@ -320,7 +320,7 @@ there is (2, -3) with the multiplicity 1
         """
         ours, theirs = self._widened(self._peer(other), "assert_eq")
         claim = NothingThere(tuple(self.columns), message, of_two=True)
-        node = self._claimed(Concat([ours, _negated(theirs)]), claim, "assert_eq")
+        node = self._claimed(Concat([ours, negate(theirs)]), claim, "assert_eq")
         if self._collection.flow is not None:
             return self
         # Nothing is added, and what is nothing is looked at.
@@ -424,10 +424,6 @@ def _cast(source: Collection, kind: str, wanted: T.StructType) -> Node:
     }
     columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
     return computed(source, kind, columns, outputs=made) if made else source.node
-
-
-def _negated(source: Node) -> Linear:
-    return Linear("negate", source, source.schema, Negate(), lambda wanted: wanted)
 
 
 def _positive(count: int) -> int:

@@ -7,21 +7,23 @@ looks: the clock is the frontier.
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark_diff.dataflow.times import time_kind
+from pyspark.sql import types as T
+
+from pyspark_diff.dataflow.times import interval_of, time_kind
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
-from pyspark_diff.operators.due import due, falls_due
-from pyspark_diff.operators.linear import pick
-from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.operators.due import due, falls_due, later
+from pyspark_diff.operators.linear import negate, pick
+from pyspark_diff.operators.loop import TimeScope, moved, time_scope
 from pyspark_diff.operators.node import Concat, Node
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: How long something is: in the unit of integer times, or in days and hours.
-Interval = int | str | datetime.timedelta
+#: How long something is: in the unit of integer times, or in days and hours; field by field.
+Interval = int | str | datetime.timedelta | tuple[int, ...]
 
 
 class SlidingMethods(Frame):
@@ -32,9 +34,9 @@ class SlidingMethods(Frame):
 
         Parameters
         ----------
-        interval : int, timedelta or str
-            For times that are integers an integer, else a timedelta or a text such as
-            ``"7 days"``.
+        interval : int, timedelta, str or tuple of int
+            For times that are integers an integer, for structs one for each field, of which one
+            at least is positive, else a timedelta or a text such as ``"7 days"``.
         column : str, optional
             Of the time that a record says it is of, in the type of the times: it leaves that long
             after this. One that comes later than that never appears.
@@ -77,33 +79,42 @@ class SlidingMethods(Frame):
         13 []
         """
         source = self._collection
-        length = self._interval(interval, "expire_after")
+        scope = self._scope("expire_after")
         internal = None
         if column is not None:
             if not isinstance(column, str):
                 raise SchemaError(f"expire_after takes the name of a column, not {column!r}")
             internal = source.column_name(column, "for expire_after")
             kind, wanted = source.node.schema.field(internal).dataType, source.node.time_type
-            if not wanted.measures(kind):
+            if scope is None:
+                fits, name = wanted.measures(kind), wanted.name
+            else:
+                name = scope.times.simpleString()
+                fits = kind.simpleString() == name
+            if not fits:
                 raise SchemaError(
                     f"expire_after: the column {column!r} is of type {kind.simpleString()} and the "
-                    f"times of type {wanted.name}; cast it"
+                    f"times of type {name}; cast it"
                 )
+        if scope is not None:
+            gone = negate(self._later(interval, "expire_after", internal))
+            return self._derived(Concat((source.node, gone)), same=True)
+        length = source.node.time_type.interval(interval, "expire_after")
         there = due(source.node, length, internal, (source.time_name, source.diff_name))
-        gone = falls_due("expire_after", there, -1)
+        left = falls_due("expire_after", there, -1)
         came: Node = source.node
         if internal is not None:
             # What comes too late is left out on the way.
             names = [(name, name) for name in source.node.schema.names]
             came = pick("unexpired", there, names)
-        return self._derived(Concat((came, gone)), same=True)
+        return self._derived(Concat((came, left)), same=True)
 
     def delay(self, interval: Interval) -> Self:
         """The collection as it was ``interval`` before: each update comes that much later.
 
         Parameters
         ----------
-        interval : int, timedelta or str
+        interval : int, timedelta, str or tuple of int
             As of `expire_after`.
 
         Returns
@@ -124,24 +135,40 @@ class SlidingMethods(Frame):
         >>> gone = stock.delay(3).subtract(stock)
         >>> gone.to_df().orderBy("time").collect()
         [Row(item='a', time=4, diff=1), Row(item='a', time=7, diff=-1)]
+
+        With structs as times, field by field:
+
+        >>> rows = [("ann", (1, 1), 1), ("ann", (3, 2), -1)]
+        >>> columns = "name string, time struct<day: int, known: int>, diff int"
+        >>> hired = DiffFrame(spark.createDataFrame(rows, columns))
+        >>> later = hired.delay((2, 0))
+        >>> [later.at(t).collect() for t in [(2, 9), (3, 1), (5, 2)]]
+        [[], [Row(name='ann')], []]
         """
         source = self._collection
-        length = self._interval(interval, "delay")
+        if self._scope("delay") is not None:
+            return self._derived(self._later(interval, "delay", None), same=True)
+        length = source.node.time_type.interval(interval, "delay")
         there = due(source.node, length, None, (source.time_name, source.diff_name))
         return self._derived(falls_due("delay", there, 1), same=True)
 
-    def _interval(self, interval: Interval, what: str) -> int:
-        """The interval as a number, where it may be waited for."""
-        node = self._node
-        if time_scope(node) is not None:
-            raise SchemaError(
-                f"{what} goes by times that come one after the other, and those of this "
-                f"collection are structs: {time_kind(node).simpleString()}"
-            )
-        if node.loop is not None:
+    def _scope(self, what: str) -> TimeScope | None:
+        """The innermost field of the times, where these are structs, outside of all loops."""
+        node, scope = self._node, time_scope(self._node)
+        if node.loop is not None and node.loop is not scope:
             raise SchemaError(
                 f"{what} cannot be used in {node.loop.name}: what comes of it later would have to "
                 "enter iterations that are over. Use it on what enters the loop, or on what "
                 "comes out of it"
             )
-        return node.time_type.interval(interval, what)
+        return scope
+
+    def _later(self, interval: Any, what: str, column: str | None) -> Node:
+        """The collection at later times, which are structs."""
+        source, kind = self._collection, time_kind(self._node)
+        assert isinstance(kind, T.StructType)
+        length = interval_of(interval, kind, what)
+        there, names = later(
+            source.node, length, column, (source.time_name, source.diff_name)
+        )
+        return moved(there, length[1:], names)

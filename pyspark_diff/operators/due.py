@@ -9,6 +9,11 @@ With ``w`` an interval, and ``c(r)`` the event time of a record ``r`` in a colum
 The updates that something is still due for are kept by the time at which it is, so that a step
 finds what falls due in it where it looks, whatever else waits. What was done is dropped when
 batches are merged.
+
+With structs as times ``s + w`` is field by field, and what leaves by its event time does so at the
+least time that is beyond both ``s`` and ``c(r) + w``. An update may be complete and yet have a
+first field beyond every frontier, so nothing waits there: updates go on at once, at the later time,
+and are in no answer before it.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
@@ -61,14 +67,7 @@ class Due(Stage):
         time = event = _numbers(table[TIME], "time")
         if self.column is not None:
             event = _numbers(table[self.column], self.column)
-        last = (1 << (self.time_type.arrow.bit_width - 1)) - 1
-        if event.size and int(event.max()) > last - self.interval:
-            raise InvalidTimeError(
-                f"the time {self.time_type.decode(int(event.max()))!r} and the interval after it "
-                f"leave the range of times of type {self.time_type.name}; cast the times to a "
-                "wider type, or filter these rows out"
-            )
-        due = event + self.interval
+        due = _later(event, self.interval, self.time_type)
         table = table.append_column(self.name, pa.array(due))
         if self.column is not None and (due <= time).any():
             table = table.filter(pa.array(due > time))
@@ -84,6 +83,64 @@ def _numbers(column: pa.ChunkedArray, name: str) -> Int64:
         )
     found: Int64 = as_int64(joined([column])).to_numpy()
     return found
+
+
+def _later(event: Int64, interval: int, time_type: TimeType) -> Int64:
+    """Times an interval later."""
+    last = (1 << (time_type.arrow.bit_width - 1)) - 1
+    if event.size and int(event.max()) > last - interval:
+        raise InvalidTimeError(
+            f"the time {time_type.decode(int(event.max()))!r} and the interval after it "
+            f"leave the range of times of type {time_type.name}; cast the times to a "
+            "wider type, or filter these rows out"
+        )
+    return event + interval
+
+
+@dataclass(frozen=True)
+class Later(Stage):
+    """Updates at times that are structs moved to a later one: the first field, which is the time,
+    by itself; for the others, what they are moved to comes in columns.
+
+    Parameters
+    ----------
+    interval : tuple of int
+        So long after the time, of which only the first field is known here.
+    column : str or None
+        So long after the event time in this column instead, or at their time where that is later.
+    names : tuple of str
+        Of the columns for the other fields of the event time; none without one.
+    time_type : TimeType
+        Of the first field.
+    """
+
+    interval: tuple[int, ...]
+    column: str | None
+    names: tuple[str, ...]
+    time_type: TimeType
+    keeps_time_and_diff = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        more = [T.StructField(name, T.LongType()) for name in self.names]
+        return map_tables(frame, self.on_table, T.StructType([*frame.schema.fields, *more]))
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        time = _numbers(table[TIME], "time")
+        first, *rest = self.interval
+        if self.column is None:
+            moved = _later(time, first, self.time_type)
+        else:
+            whole = joined([table[self.column]])
+            events = [
+                _numbers(pa.chunked_array([pc.struct_field(whole, [i])]), self.column)
+                for i in range(len(self.interval))
+            ]
+            moved = np.maximum(time, _later(events[0], first, self.time_type))
+            for name, event, interval in zip(self.names, events[1:], rest):
+                due = _later(event, interval, TimeType(T.LongType()))
+                table = table.append_column(name, pa.array(due))
+        number = table.column_names.index(TIME)
+        return table.set_column(number, TIME, pa.array(moved).cast(table[TIME].type))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,3 +242,33 @@ def falls_due(kind: str, source: Linear, sign: int) -> Reader:
     waiting = Waiting("waiting", source, source.schema, None, (when,))
     kernel = DueKernel(tuple(names), sign)
     return Reader(kind, (waiting,), source.schema.only(names), kernel)
+
+
+def later(
+    source: Node, interval: Sequence[int], column: str | None, taken: Sequence[str]
+) -> tuple[Linear, list[str]]:
+    """The node with each update at a later time in the first field, where times are structs, and
+    its columns, if any, with what the others are to be: for `pyspark_diff.operators.loop.moved`.
+
+    Parameters
+    ----------
+    source : Node
+    interval : sequence of int
+        A number for each field.
+    column : str or None
+        So long after the event time in this column, if that is later than the update, else at the
+        time that it has.
+    taken : sequence of str
+        Names that no column may have.
+    """
+    names: list[str] = []
+    for _ in interval[1:] if column is not None else ():
+        names.append(unused("due", [*source.schema.names, *taken, *names]))
+    fields = [*source.schema.struct.fields, *(T.StructField(n, T.LongType()) for n in names)]
+    stage = Later(tuple(interval), column, tuple(names), source.time_type)
+    also = frozenset() if column is None else frozenset([column])
+    moved = Linear(
+        "later", source, Schema(T.StructType(fields)), stage,
+        lambda wanted: (wanted - frozenset(names)) | also,
+    )
+    return moved, names

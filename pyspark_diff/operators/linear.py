@@ -166,6 +166,11 @@ class Negate(Stage):
         return table.set_column(table.column_names.index(DIFF), DIFF, negative)
 
 
+def negate(source: Node) -> Linear:
+    """The node with every diff with the other sign."""
+    return Linear("negate", source, source.schema, Negate(), lambda wanted: wanted)
+
+
 @dataclass(frozen=True)
 class Expression(Stage):
     """Anything that Spark evaluates row by row.

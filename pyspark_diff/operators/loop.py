@@ -40,8 +40,8 @@ from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import LoopScope, Node, Passing
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import TIME, Schema, without_nullability
-from pyspark_diff.times import Antichain
+from pyspark_diff.spark.schema import TIME, Schema, arrow_type, without_nullability
+from pyspark_diff.times import Antichain, Coordinate
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,11 @@ class TimeScope(LoopScope):
 
     def time_type(self) -> T.StructType:
         return self.times
+
+    def last(self, number: int) -> int:
+        """The last value of a field besides the first."""
+        width = arrow_type(self.times.fields[number].dataType).bit_width
+        return min(self.max_iterations, 1 << (width - 1)) - 1
 
     def no_entry(self, number: int | None) -> DiffError:
         name, kind = self.times.fields[self.depth].name, self.times.simpleString()
@@ -220,6 +225,102 @@ class Entering(Stage):
 
     def on_table(self, table: pa.Table) -> pa.Table:
         return table.filter(pc.equal(table[self.at], self.number)).drop_columns([self.at])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Move(Passing):
+    """Updates at a later time in a field of times that are structs than they came at.
+
+    Parameters
+    ----------
+    source : Node
+    number : int
+        Which of the fields but the first.
+    by : int
+        So much later.
+    at : str or None
+        At the number in this column instead, where that is later than they came.
+    """
+
+    kind = "move"
+    source: InitVar[Node]
+    number: int
+    by: int = 0
+    at: str | None = None
+
+    def __post_init__(self, source: Node) -> None:
+        names = [name for name in source.schema.names if name != self.at]
+        self._settle((source,), schema=source.schema.only(names))
+
+    def needs(self, wanted: frozenset[str]) -> frozenset[str]:
+        return wanted if self.at is None else wanted | {self.at}
+
+    def moved(self, at: Coordinate, to: int) -> Coordinate:
+        """A coordinate with another number in its place.
+
+        Raises
+        ------
+        InvalidTimeError
+            If there is none so late.
+        """
+        assert isinstance(self.loop, TimeScope)
+        if to > self.loop.last(self.number + 1):
+            field_ = self.loop.times.fields[self.number + 1]
+            raise InvalidTimeError(
+                f"an update moves to {to} in the field {field_.name!r} of its time, of type "
+                f"{self.loop.times.simpleString()}, which goes to "
+                f"{self.loop.last(self.number + 1)}: give a shorter interval, or filter these "
+                "rows out"
+            )
+        return (*at[:self.number], to, *at[self.number + 1:])
+
+
+def moved(source: Node, by: Sequence[int], names: Sequence[str]) -> Node:
+    """The collection at later times in all fields but the first.
+
+    Parameters
+    ----------
+    source : Node
+    by : sequence of int
+        So much later in each field.
+    names : sequence of str
+        Columns with the numbers of these fields instead, where these are later.
+    """
+    found = source
+    for number, interval in enumerate(by):
+        if names:
+            found = Move(found, number, at=names[number])
+        elif interval:
+            found = Move(found, number, interval)
+    return found
+
+
+@dataclass(frozen=True)
+class Moving(Stage):
+    """The records of one number in a column, which is left out.
+
+    Parameters
+    ----------
+    at : str
+    number : int
+    first : bool
+        Those of smaller numbers as well.
+    """
+
+    at: str
+    number: int
+    first: bool
+    keeps_time_and_diff = True
+    may_fail = False
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        part = column(self.at)
+        inside = part <= self.number if self.first else part == self.number
+        return frame.where(inside).drop(self.at)
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        inside = (pc.less_equal if self.first else pc.equal)(table[self.at], self.number)
+        return table.filter(inside).drop_columns([self.at])
 
 
 #: Before all fields of times.

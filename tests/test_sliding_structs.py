@@ -1,0 +1,289 @@
+"""What leaves after an interval, and what comes later, where times are structs, field by field.
+
+    delay(A, w) at t            =  A at t - w
+    expire_after(A, w) at t     =  A at t  -  A at t - w
+    expire_after(A, w, c) at t  =  the records of A at t of which c + w <= t does not hold
+"""
+
+from __future__ import annotations
+
+import shutil
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import total
+from pyspark.sql import functions as F
+from test_product_times import TIMES, examples, frontiers, kind_of
+
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    InvalidTimeError,
+    NotReadableError,
+    ProgramChangedError,
+    SchemaError,
+)
+
+#: The times that are asked for have fields below this, intervals reach beyond it.
+SIDE = 5
+
+
+def columns_of(fields):
+    parts = ", ".join(f"{name}: {kind}" for name, kind in TIMES[:fields])
+    return f"k int, at struct<{parts}>"
+
+
+@st.composite
+def updates(draw, fields):
+    time = st.tuples(*[st.integers(0, SIDE - 2)] * fields)
+    event = st.tuples(*[st.integers(-1, SIDE)] * fields)
+    record = st.tuples(st.sampled_from([0, 1, None]), event)
+    return draw(st.lists(st.tuples(record, time, st.sampled_from([1, 1, 2, -1])), max_size=14))
+
+
+@st.composite
+def intervals(draw, fields):
+    found = draw(st.tuples(*[st.sampled_from([0, 1, 2, 7])] * fields))
+    return found if any(found) else (*found[1:], 1)
+
+
+def plus(time, by):
+    return tuple(a + b for a, b in zip(time, by))
+
+
+def no_later(time, other):
+    return all(a <= b for a, b in zip(time, other))
+
+
+def accumulated(history, t):
+    return total((record, diff) for record, time, diff in history if no_later(time, t))
+
+
+def late(history, w, t):
+    return accumulated(history, tuple(a - b for a, b in zip(t, w)))
+
+
+def less(one, other):
+    return total([*one.items(), *((record, -n) for record, n in other.items())])
+
+
+def alive(found, w, t):
+    return total((r, n) for r, n in found.items() if not no_later(plus(r[1], w), t))
+
+
+def keys(found):
+    return total(((k,), n) for (k, _), n in found.items())
+
+
+def answers(history, u, v, t):
+    """What `program` gives, by name."""
+    delayed, now = late(history, u, t), accumulated(history, t)
+    fresh = keys(alive(now, v, t))
+    both = late(history, plus(u, v), t)
+    twice = {k[0] for k, n in keys(delayed).items() if n > 0 and k[0] is not None}
+    return {
+        "delayed": delayed,
+        "recent": less(now, delayed),
+        "fresh": alive(now, u, t),
+        "counted": total(((*k, n), 1) for k, n in fresh.items()),
+        "both": less(both, late(history, plus(plus(u, v), v), t)),
+        "late and fresh": alive(delayed, v, t),
+        "one column": keys(late(history, v, t)),
+        "joined": total(
+            ((k,), 1) for (k,), n in keys(now).items() if n > 0 and k in twice
+        ),
+    }
+
+
+def program(frame, u, v):
+    """By name a frame of each kind: of what comes, of what is made of that, and one of another."""
+    delayed = frame.delay(u)
+    known = delayed.select("k").threshold(lambda n: int(n > 0))
+    return {
+        "delayed": delayed,
+        "recent": frame.expire_after(u),
+        "fresh": frame.expire_after(u, "at"),
+        "counted": frame.expire_after(v, "AT").select("k").count(),
+        "both": delayed.delay(v).expire_after(v),
+        "late and fresh": delayed.expire_after(v, "at"),
+        "one column": frame.delay(v).select("k"),
+        "joined": frame.select("k").threshold(lambda n: int(n > 0)).join(known, "k"),
+    }
+
+
+def normal(record):
+    return tuple(tuple(value) if isinstance(value, tuple) else value for value in record)
+
+
+def made(spark, history, fields):
+    rows = [(*record, time, diff) for record, time, diff in history]
+    schema = f"{columns_of(fields)}, time {kind_of(fields)}, diff int"
+    return DiffFrame(spark.createDataFrame(rows, schema))
+
+
+@examples(2)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
+def test_whole_histories(spark, data, fields):
+    history = data.draw(updates(fields))
+    u, v = data.draw(intervals(fields)), data.draw(intervals(fields))
+    made_of = program(made(spark, history, fields), u, v)
+    for name in data.draw(st.lists(st.sampled_from(sorted(made_of)), min_size=1, max_size=2)):
+        found = made_of[name]
+        rows = [tuple(row) for row in found.to_df().collect()]
+        seen = [(normal(row[:-2]), tuple(row[-2]), row[-1]) for row in rows]
+        for t in product((*range(SIDE), 20), repeat=fields):
+            assert accumulated(seen, t) == answers(history, u, v, t)[name], (name, t)
+
+
+def shown(seen):
+    return lambda record, time, diff: seen.append((normal(record), tuple(time), diff))
+
+
+def check_steps(spark, data, fields, names=None, history=False, **options):
+    pending, given_ = data.draw(updates(fields)), []
+    u, v = data.draw(intervals(fields)), data.draw(intervals(fields))
+    kind, seen, kept = kind_of(fields), {}, {}
+    with Dataflow(spark, time_type=kind, keep_history=history, **options) as flow:
+        source, session = flow.input("source", columns_of(fields))
+        for name, found in program(source, u, v).items():
+            if names is None or name in names:
+                found.inspect(shown(seen.setdefault(name, [])))
+                kept[name] = found.keep()
+        for _ in range(data.draw(st.integers(1, 4))):
+            now = [one for one in pending if data.draw(st.booleans())]
+            pending = [one for one in pending if one not in now]
+            now = [one for one in now if session._frontier.less_equal(one[1])]
+            session.update([(*record, time, diff) for record, time, diff in now])
+            given_ += now
+            flow.advance_to(data.draw(frontiers(session._frontier, fields)))
+            for t in product(range(SIDE), repeat=fields):
+                if session._frontier.less_equal(t):
+                    continue
+                expected = answers(given_, u, v, t)
+                for name, found in seen.items():
+                    assert accumulated(found, t) == expected[name], (name, t)
+            t = data.draw(st.tuples(*[st.integers(0, SIDE - 1)] * fields))
+            name = data.draw(st.sampled_from(sorted(kept)))
+            expected = answers(given_, u, v, t)[name]
+            try:
+                there = kept[name].at(t, allow_negative=True).collect()
+            except NotReadableError as error:
+                assert session._frontier.less_equal(t) or "compacted" in str(error) and not history
+            else:
+                rows = total((normal(tuple(row)), 1) for row in there)
+                assert not session._frontier.less_equal(t) and rows == +expected, (name, t)
+
+
+@examples(4)
+@given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.sampled_from([1, 2, 3]),
+       history=st.booleans())
+def test_steps_on_the_driver(spark, data, fields, buckets, history):
+    check_steps(spark, data, fields, history=history, runner="local", buckets=buckets)
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_steps_in_spark(spark, data):
+    names = data.draw(st.sets(st.sampled_from(["recent", "fresh", "counted", "both"]), min_size=1))
+    check_steps(spark, data, 2, names, runner="spark", buckets=2)
+
+
+@examples(1)
+@given(data=st.data())
+def test_steps_by_size(spark, data):
+    local = data.draw(st.sampled_from([0, 2, 5]))
+    check_steps(spark, data, 2, {"recent", "fresh", "joined"}, local_rows=local, buckets=2)
+
+
+def test_in_a_store_that_is_opened_again(spark, tmp_path):
+    """What is still to come, and to leave, is kept; another interval is another program."""
+    def write(u):
+        def written(flow):
+            source, _ = flow.input("source", columns_of(2))
+            source.delay(u).select("k").keep("late")
+            source.expire_after(u).select("k").keep("recent")
+            source.expire_after(u, "at").select("k").keep("fresh")
+        return written
+
+    path, kind = str(tmp_path / "store"), kind_of(2)
+    with Dataflow.open(path, write((2, 1)), spark=spark, time_type=kind) as flow:
+        flow.session("source").update([(1, (0, 0), (0, 0), 1), (2, (5, 0), (1, 1), 1)])
+        flow.advance_to((2, 0))
+    shutil.copytree(path, tmp_path / "other")
+    with Dataflow.open(path, write((2, 1)), spark=spark, time_type=kind) as flow:
+        flow.advance_to((9, 0))
+        found = {
+            t: [sorted(flow[name].at(t).toPandas()["k"]) for name in ("late", "recent", "fresh")]
+            for t in [(8, 0), (8, 1), (8, 9)]
+        }
+    assert found == {
+        (8, 0): [[], [1], [1]], (8, 1): [[1], [2], []], (8, 9): [[1, 2], [], []],
+    }
+    with pytest.raises(ProgramChangedError):
+        Dataflow.open(str(tmp_path / "other"), write((2, 2)), spark=spark, time_type=kind)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    "interval",
+    [1, (1,), (1, 0, 0), (0, 0), (-1, 2), (1.5, 0), (True, 1), None, "7 days", (None, 1)],
+)
+def test_an_interval_is_an_integer_for_each_field(spark, interval):
+    frame = made(spark, [((1, (0, 0)), (0, 0), 1)], 2)
+    ways = frame.delay, frame.expire_after, lambda w: frame.expire_after(w, "at")
+    for way in ways:
+        with pytest.raises(InvalidTimeError, match="interval"):
+            way(interval)
+
+
+def test_what_is_said_of_a_column(spark):
+    frame = made(spark, [((1, (0, 0)), (0, 0), 1)], 2)
+    with pytest.raises(SchemaError, match="column 'k' is of type int and the times of type st"):
+        frame.expire_after((1, 0), "k")
+    with pytest.raises(SchemaError, match="no column 'nosuch' for expire_after"):
+        frame.expire_after((1, 0), "nosuch")
+    with pytest.raises(SchemaError, match="delay cannot be used in"):
+        frame.iterate(lambda known: known.delay((1, 0)))
+    late = frame.select("k").iterate(
+        lambda known: known.union(frame.delay((2, 0)).select("k")).distinct()
+    )
+    assert [tuple(row) for row in late.at((1, 5)).collect()] == [(1,)]
+    for event in (None, (0, None)):
+        found = made(spark, [((1, event), (0, 0), 1)], 2)
+        with pytest.raises(InvalidTimeError, match="rows have no at"):
+            found.expire_after((1, 0), "at").to_df().collect()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_times_do_not_leave_their_range(spark, runner):
+    last, most = 2**31 - 1, 2**62 - 1
+    with Dataflow(spark, time_type=kind_of(2), runner=runner) as flow:
+        source, session = flow.input("source", columns_of(2))
+        late = source.delay((1, 2)).select("k").keep("late")
+        session.update([(1, (0, 0), (last - 1, most - 2), 1)])
+        flow.advance_to((last, 0))
+        assert late.at((last - 1, most)).collect() == []
+        session.update([(2, (0, 0), (last, 0), 1)])
+        with pytest.raises(InvalidTimeError, match="leave the range of times"):
+            flow.advance_to((last, 1))
+
+
+def test_the_other_fields_have_their_room(spark):
+    frame = made(spark, [((1, (0, 0)), (0, 2**60), 1)], 2)
+    assert frame.delay((0, 1)).to_df().collect()[0]["time"] == (0, 2**60 + 1)
+    with pytest.raises(InvalidTimeError, match="moves to 57.* in the field 'b' of its time"):
+        frame.delay((0, 2**62)).to_df().collect()
+
+
+def test_a_record_is_there_for_a_band_of_versions(spark):
+    """An interval of 0 in a field leaves that out."""
+    rows = [((1, (0, 0)), (1, 1), 1)]
+    there = made(spark, rows, 2).expire_after((0, 2)).select("k").agg(F.count("*").alias("n"))
+    assert {t: [row.n for row in there.at(t).collect()] for t in product((0, 1, 9), (0, 2, 3))} == {
+        (0, 0): [], (0, 2): [], (0, 3): [], (1, 0): [], (1, 2): [1], (1, 3): [],
+        (9, 0): [], (9, 2): [1], (9, 3): [],
+    }
