@@ -145,7 +145,7 @@ def check(spark, data, program, fields, form):
             assert there == expected
 
 
-@examples(3)
+@examples(2)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
 def test_random_programs(spark, data, fields):
     program = data.draw(moving(data.draw(programs(most=3, whole=True)), fields))
@@ -860,7 +860,7 @@ def ranked(rows):
 
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 @given(data=st.data())
-@examples(2)
+@examples(1)
 def test_windows_where_a_removal_is_made_up_for_later(spark, runner, data):
     """A row goes at two times of which none is before the other, and comes where they meet: until
     that is given, it stands there less than no times."""

@@ -176,7 +176,7 @@ def check_steps(spark, data, fields, names=None, history=False, **options):
                 assert not session._frontier.less_equal(t) and rows == +expected, (name, t)
 
 
-@examples(4)
+@examples(2)
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]), buckets=st.sampled_from([1, 2, 3]),
        history=st.booleans())
 def test_steps_on_the_driver(spark, data, fields, buckets, history):
