@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from py4j.clientserver import ClientServerConnection
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -957,6 +958,18 @@ def test_a_cycle_of_negative_weight_is_told_early(spark, ids, per_source):
         assert len(found(rows).at(0).collect()) == 2 + (rows[0][1] == 2)
 
 
+@pytest.mark.classic_only("counts questions to the JVM")
+def test_components_are_written_with_few_questions_to_the_jvm(spark, monkeypatch):
+    asked, send = [], ClientServerConnection.send_command
+    monkeypatch.setattr(
+        ClientServerConnection, "send_command",
+        lambda *given: (asked.append(1), send(*given))[1],
+    )
+    with Dataflow(spark) as flow:
+        graphs.connected_components(flow.input("edges", "src long, dst long")[0]).keep()
+    assert 0 < len(asked) < 1500
+
+
 @pytest.mark.parametrize("per_source", [False, True])
 def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
     """And none of no weight, though doubles are rounded."""
@@ -964,7 +977,7 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
         with Dataflow(spark, runner="local") as flow:
             arcs, arcs_in = flow.input("arcs", "src string, dst string, weight double")
             far = graphs.shortest_paths(
-                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=90
+                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=70
             ).keep("far")
             arcs_in.insert([(str(a), str(b), weight) for a, b, weight in edges])
             flow.advance_to(1)
@@ -982,7 +995,7 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
         found([(i, i + 1, 0.5) for i in range(8)] + [(3, 2, -0.51)], (0, 2))
     # Sums that rounding makes less each time, or once.
     rows = [(1, 2, 1e8), (2, 3, 0.1), (3, 4, 0.2), (4, 2, -0.30000000000000004), (2, 5, -7.5)]
-    assert collected_or_stalled(lambda: found(rows)) in (5, "after 91 iterations")
+    assert collected_or_stalled(lambda: found(rows)) in (5, "after 71 iterations")
 
 
 def collected_or_stalled(run):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence, cast
 
+from pyspark.sql import Column, is_remote
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -68,8 +69,17 @@ def _entered(labels: DiffFrame) -> DiffFrame:
         return labels
     sizes = [1 << bits for bits in range(0, width, BITS)]
     ends = [*(size - (1 << width) for size in sizes), *sizes]
-    # Not as SQL text, which a client of Connect would have evaluated by the server.
-    cases: Any = F
-    for n, end in enumerate(ends):
-        cases = cases.when(F.col("component") < end, n * APART)
-    return labels.enter_at(cases.otherwise(len(ends) * APART))
+    return labels.enter_at(_first_below(ends, len(ends) * APART))
+
+
+def _first_below(ends: Sequence[int], otherwise: int) -> Column:
+    """The iteration of the first end that a label is below."""
+    if is_remote():
+        # Not as text, which the server would be asked for in each step.
+        cases: Any = F
+        for n, end in enumerate(ends):
+            cases = cases.when(F.col("component") < end, n * APART)
+        return cast(Column, cases.otherwise(otherwise))
+    # Each function is a question to the JVM: in columns this takes a third of a second.
+    whens = " ".join(f"WHEN component < {end} THEN {n * APART}" for n, end in enumerate(ends))
+    return F.expr(f"CASE {whens} ELSE {otherwise} END")
