@@ -9,10 +9,9 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Callable, Iterable, Iterator, Mapping, Sequence, cast
+from typing import Callable, Iterable, Mapping, Sequence
 from weakref import proxy
 
-import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.engine.compaction import Compaction
@@ -20,20 +19,16 @@ from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.fusion import Fusion, Job, Turn
 from pyspark_diff.engine.graph import Graph, Part
-from pyspark_diff.engine.growth import Growth, Past
+from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
 from pyspark_diff.kernels.coordinates import pack
-from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.due import Waiting
-from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
-from pyspark_diff.operators.loop import Entering
-from pyspark_diff.operators.node import Arranged, Constant, Keyed, Node, Reader, Shared
+from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner, apart, rows_of
 from pyspark_diff.runners.pieces import Given
@@ -51,10 +46,8 @@ from pyspark_diff.runners.work import (
     write_file,
 )
 from pyspark_diff.spark.bridge import JobLabel
-from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.storage import Storage, StoreFiles
@@ -241,62 +234,6 @@ class StepContext:
             (files,) = self._merged([(node, early, until)], every=True)
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
-
-    def import_(self, node: Imported) -> tuple[Feed, ...]:
-        """What was there before of a collection that something new is made of."""
-        return tuple(
-            replace(feed, chain=(*feed.chain, *past.chain))
-            for past in self.growth.pasts.get(node, ()) for feed in self._before_all(past)
-        )
-
-    def import_at(self, node: Imported) -> Iterator[tuple[Coordinate, Feed]]:
-        """The same where times are structs, and the coordinates at which it was there."""
-        for past in self.growth.pasts.get(node, ()):
-            for feed in self._before_all(past):
-                if not past.fields:
-                    yield (0,) * node.depth, replace(feed, chain=(*feed.chain, *past.chain))
-                    continue
-                if feed.source.passing:
-                    feed = replace(feed, source=self.evaluation.materialised(feed.source))
-                tables = [table.select(past.fields) for table in self.local.tables(feed)]
-                if not sum(table.num_rows for table in tables):
-                    continue
-                numbers = [as_int64(joined([c])).to_numpy() for c in pa.concat_tables(tables)]
-                every, rows = np.unique(np.stack(numbers, 1), axis=0, return_counts=True)
-                for at, count in zip(map(tuple, every.tolist()), rows.tolist()):
-                    # Of all the rows that are read so many are there.
-                    part = replace(feed, source=replace(feed.source, rows=count))
-                    stages = (Entering(*pair) for pair in zip(past.fields, at))
-                    yield at, replace(part, chain=(*feed.chain, *stages, *past.chain))
-
-    def _before_all(self, past: Past) -> list[Feed]:
-        """What was there before, nothing being made of it yet."""
-        if isinstance(past.node, Constant):
-            return [
-                Feed(a.source.as_listed(), until=Antichain([cast(int, a.last) + 1]))
-                for a in self.constants[past.node]
-            ]
-        return [self._held(past.node), *self.state.pending.get(past.node, ())]
-
-    def _held(self, node: Arranged) -> Feed:
-        """The updates that an arrangement held before the step."""
-        wanted = self.graph.wanted[node]
-        trace, names = self.settled[node], node.stored(wanted)
-        schema = node.schema.only(n for n in node.schema.names if n in names)
-        held = Arrangement(
-            trace, schema, node.layout(wanted), names, node.time_type, TIME, DIFF
-        )
-        since = self.growth.since.bound
-        if self.settings.few(trace.rows):
-            source = UpdateRows(schema, table=held.table(since), rows=trace.rows)
-        else:
-            frame = held.updates(self.spark_runner.session, since)
-            source = UpdateRows(schema, frame=frame, rows=trace.rows)
-        until = trace.upper
-        if since is not None and not self.settings.open:
-            # Another input may be further than this one is: its past is brought to a time there.
-            until = until.join(Antichain([since + 1]))
-        return Feed(source, until=until)
 
     def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
         """The feeds that a node takes in now; what lies beyond its frontier waits."""

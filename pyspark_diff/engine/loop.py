@@ -22,6 +22,7 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
 from pyspark_diff.engine.oscillation import added_up
+from pyspark_diff.engine.past import past_in
 from pyspark_diff.engine.stalls import Stalls, inside
 from pyspark_diff.engine.state import IterationReport, Watch
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
@@ -105,7 +106,7 @@ class Iteration:
         """Run the loop to rest."""
         for node in self._subgraph.nodes():
             if isinstance(node, Imported):
-                for at, feed in self.step.import_at(node):
+                for at, feed in past_in(self.step, node):
                     self._later.setdefault((node, at), []).append(feed)
                     self._note(node.loop, at)
         self._loop(self._subgraph, ())

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.loop import Iteration
+from pyspark_diff.engine.past import past_of
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
@@ -254,7 +255,7 @@ class Step:
             self._reader(node, before)
         elif isinstance(node, Imported):
             new = context.graph.feeds(node.inputs[0], context.emitted)
-            context.emitted[node] = (*context.import_(node), *new)
+            context.emitted[node] = (*past_of(context, node), *new)
         elif isinstance(node, Shared):
             context.share(node)
         elif isinstance(node, Inspect):
