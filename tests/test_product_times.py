@@ -1538,87 +1538,19 @@ def test_what_needs_times_one_after_the_other(spark):
         Dataflow(spark, time_type="struct<i: int, j: string>")
 
 
-# Later, field by field.
+def test_fields_of_times_may_have_any_names(spark, tmp_path):
+    """A reader of a store knows them by the name of their type alone."""
+    times = "struct<`a,b:int`: int, `c:d`: smallint, `e>`: bigint>"
 
+    def program(flow):
+        flow.input("words", "w string")[0].keep("words")
 
-EVENTS = f"k int, at {PAIR}"
-small = st.integers(0, 3)
-
-
-def fresh(history, interval, time):
-    """What is there whose time, in its column, is not over in all fields."""
-    return total(
-        (record, diff) for record, at, diff in history
-        if all(a <= b for a, b in zip(at, time))
-        and not all(c + w <= t for c, w, t in zip(record[1], interval, time))
-    )
-
-
-@examples(1)
-@given(
-    data=st.data(), runner=st.sampled_from(["local", "local", "local", "spark"]),
-    history=st.lists(st.tuples(
-        st.tuples(st.integers(0, 1), st.tuples(st.integers(-1, 3), st.integers(-1, 3))),
-        st.tuples(small, small), st.sampled_from([1, 2, -1]),
-    ), max_size=8),
-    interval=st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any), kept=st.booleans(),
-)
-def test_what_leaves_by_its_event_time(spark, data, runner, history, interval, kept):
-    pending, seen, given_ = list(history), [], []
-    with Dataflow(spark, time_type=PAIR, runner=runner, keep_history=kept, buckets=2) as flow:
-        source, session = flow.input("source", EVENTS)
-        left = source.expire_after(interval, "AT")
-        left.select("k", "at.i", "at.j").inspect(shown(seen))
-        counted = left.select("k").count().keep()
-        for _ in range(3):
-            now = [u for u in pending if data.draw(st.booleans())]
-            pending = [u for u in pending if u not in now]
-            now = [u for u in now if session._frontier.less_equal(u[1])]
-            session.update([(*record, time, diff) for record, time, diff in now])
-            given_ += now
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", StaleWarning)
-                flow.advance_to(data.draw(frontiers(session._frontier, 2)))
-            probe = counted.probe()
-            for time in product(range(6), repeat=2):
-                if probe.less_equal(time):
-                    continue
-                wanted = fresh(given_, interval, time)
-                found = [((k, (i, j)), at, diff) for (k, i, j), at, diff in seen]
-                assert accumulated(found, time) == wanted, time
-                try:
-                    there = counted.at(time).collect()
-                except NotReadableError:
-                    continue
-                by_key = total((k, n) for (k, _), n in wanted.items())
-                assert {row.k: row[1] for row in there} == dict(by_key), time
-
-
-@pytest.mark.parametrize("interval, reason", [
-    (3, "an integer for each field, such as .7, 0.; not 3"),
-    ("7 days", "not '7 days'"),
-    ((1,), "has 1"), ((1, 2, 3), "has 3"), ((1, None), "not .1, None"), ((True, 1), "not .True"),
-    ((1, -1), "negative in no field"), ((0, 0), "positive in some field"),
-])
-def test_intervals_of_structs(spark, interval, reason):
-    frame = DiffFrame(spark.sql("SELECT 1 AS k, named_struct('i', 0, 'j', 1) AS time, 1 AS diff"))
-    for made in (frame.delay, frame.expire_after):
-        with pytest.raises(InvalidTimeError, match=reason):
-            made(interval)
-
-
-def test_what_cannot_be_later(spark):
-    last = 2**31 - 1
-    for time, where in [((last, 0), "leave the range of times"), ((0, last), "in the field 'j'")]:
-        frame = DiffFrame(spark.createDataFrame([(1, time, 1)], f"k int, time {PAIR}, diff int"))
-        for made in (frame.delay, frame.expire_after):
-            with pytest.raises(InvalidTimeError, match=where):
-                made((1, 1)).to_df().collect()
-    rows = [(1, (2, None), (0, 0), 1)]
-    frame = DiffFrame(spark.createDataFrame(rows, f"k int, at {PAIR}, time {PAIR}, diff int"))
-    with pytest.raises(InvalidTimeError, match="have no at"):
-        frame.expire_after((1, 1), "at").to_df().collect()
-    with pytest.raises(SchemaError, match="'k' is of type int and the times of type struct"):
-        frame.expire_after((1, 1), "k")
-    with pytest.raises(SchemaError, match="delay cannot be used in"):
-        frame.iterate(lambda known: known.delay((1, 0)))
+    path = str(tmp_path / "store")
+    with Dataflow.open(path, program, spark=spark, time_type=times) as flow:
+        flow.session("words").update([("a", (0, 1, 2), 1)])
+        flow.advance_to((1, 0, 0))
+        wanted = flow["words"].to_df().schema
+    with StateReader(path, spark=spark) as reader:
+        found = reader["words"].to_df()
+        assert found.schema["time"].dataType == wanted["time"].dataType
+        assert [tuple(row.time) for row in found.collect()] == [(0, 1, 2)]

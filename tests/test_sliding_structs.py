@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import total
 from pyspark.sql import functions as F
-from test_product_times import TIMES, examples, frontiers, kind_of
+from test_product_times import PAIR, TIMES, examples, frontiers, kind_of
+from test_sliding import program as forms
 
 from pyspark_diff import (
     Dataflow,
@@ -98,19 +99,10 @@ def answers(history, u, v, t):
 
 
 def program(frame, u, v):
-    """By name a frame of each kind: of what comes, of what is made of that, and one of another."""
-    delayed = frame.delay(u)
-    known = delayed.select("k").threshold(lambda n: int(n > 0))
-    return {
-        "delayed": delayed,
-        "recent": frame.expire_after(u),
-        "fresh": frame.expire_after(u, "at"),
-        "counted": frame.expire_after(v, "AT").select("k").count(),
-        "both": delayed.delay(v).expire_after(v),
-        "late and fresh": delayed.expire_after(v, "at"),
-        "one column": frame.delay(v).select("k"),
-        "joined": frame.select("k").threshold(lambda n: int(n > 0)).join(known, "k"),
-    }
+    """The forms that times of one field have, too, and a join with what is late."""
+    known = frame.delay(u).select("k").threshold(lambda n: int(n > 0))
+    now = frame.select("k").threshold(lambda n: int(n > 0))
+    return {**forms(frame, u, v), "joined": now.join(known, "k")}
 
 
 def normal(record):
@@ -228,16 +220,26 @@ def test_in_a_store_that_is_opened_again(spark, tmp_path):
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    "interval",
-    [1, (1,), (1, 0, 0), (0, 0), (-1, 2), (1.5, 0), (True, 1), None, "7 days", (None, 1)],
-)
-def test_an_interval_is_an_integer_for_each_field(spark, interval):
-    frame = made(spark, [((1, (0, 0)), (0, 0), 1)], 2)
-    ways = frame.delay, frame.expire_after, lambda w: frame.expire_after(w, "at")
-    for way in ways:
-        with pytest.raises(InvalidTimeError, match="interval"):
+@pytest.mark.parametrize("interval, reason", [
+    (3, "an integer for each field, such as .7, 0.; not 3"),
+    ("7 days", "not '7 days'"),
+    ((1,), "has 1"), ((1, 2, 3), "has 3"), ((1, None), "not .1, None"), ((True, 1), "not .True"),
+    ((1, -1), "negative in no field"), ((0, 0), "positive in some field"),
+])
+def test_intervals_of_structs(spark, interval, reason):
+    frame = DiffFrame(spark.sql("SELECT 1 AS k, named_struct('i', 0, 'j', 1) AS time, 1 AS diff"))
+    for way in (frame.delay, frame.expire_after):
+        with pytest.raises(InvalidTimeError, match=reason):
             way(interval)
+
+
+def test_what_cannot_be_later(spark):
+    last = 2**31 - 1
+    for time, where in [((last, 0), "leave the range of times"), ((0, last), "in the field 'j'")]:
+        frame = DiffFrame(spark.createDataFrame([(1, time, 1)], f"k int, time {PAIR}, diff int"))
+        for way in (frame.delay, frame.expire_after):
+            with pytest.raises(InvalidTimeError, match=where):
+                way((1, 1)).to_df().collect()
 
 
 def test_what_is_said_of_a_column(spark):

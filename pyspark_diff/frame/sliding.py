@@ -61,7 +61,9 @@ class SlidingMethods(Frame):
         an interval ago. Where records are removed, name a column with their time.
 
         What has still to leave is kept by the time at which it does, and a step looks at what comes
-        and at what leaves in it. With its input complete, all leave.
+        and at what leaves in it. With its input complete, all leave. With structs as times a record
+        is gone at times that are no earlier in any field than the one at which it leaves, and what
+        takes it away goes on at once, at that time; nothing is looked for then.
 
         Examples
         --------

@@ -246,7 +246,7 @@ def falls_due(kind: str, source: Linear, sign: int) -> Reader:
 
 def later(
     source: Node, interval: Sequence[int], column: str | None, taken: Sequence[str]
-) -> tuple[Linear, list[str]]:
+) -> tuple[Node, list[str]]:
     """The node with each update at a later time in the first field, where times are structs, and
     its columns, if any, with what the others are to be: for `pyspark_diff.operators.loop.moved`.
 
@@ -262,6 +262,8 @@ def later(
         Names that no column may have.
     """
     names: list[str] = []
+    if column is None and not interval[0]:
+        return source, names
     for _ in interval[1:] if column is not None else ():
         names.append(unused("due", [*source.schema.names, *taken, *names]))
     fields = [*source.schema.struct.fields, *(T.StructField(n, T.LongType()) for n in names)]

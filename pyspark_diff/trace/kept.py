@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,13 @@ from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.stored_traces import StoredTraces, understood
 
-
+#: What fields of times may be, by what Spark calls them.
 _INTEGERS = {
     "tinyint": T.ByteType(), "smallint": T.ShortType(), "int": T.IntegerType(),
     "bigint": T.LongType(),
 }
+#: A field in the name of a struct's type: a name may have commas and colons, too.
+_FIELD = re.compile(f"(.+?):({'|'.join(_INTEGERS)})(?:,|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,7 @@ def time_types_of(decoder: StoredTraces) -> tuple[T.StructType | None, TimeType]
             return None, parse_time_type(name)
         times = T.StructType()
         # Without a session, which Spark would ask to parse it.
-        for part in name.removeprefix("struct<").removesuffix(">").split(","):
-            field, _, kind = part.rpartition(":")
+        for field, kind in _FIELD.findall(name.removeprefix("struct<").removesuffix(">")):
             times.add(field, _INTEGERS[kind])
         return times, TimeType(times.fields[0].dataType)
 
