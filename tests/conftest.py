@@ -93,19 +93,20 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_aggregates": 18, "test_asof": 2, "test_assertions": 2, "test_background": 6,
-    "test_bad_input": 8, "test_blueprint": 3, "test_catch_up": 4, "test_cogroup": 3,
-    "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3, "test_commits": 3,
-    "test_computed": 3, "test_constants": 2, "test_data_source": 20, "test_delta": 2,
-    "test_delta_files": 2,
-    "test_discard": 5, "test_doctests": 2, "test_driver_rows": 2, "test_faults": 2,
-    "test_fused": 2, "test_graphs": 8, "test_graphx": 4, "test_growth": 3, "test_handles": 5,
-    "test_indexed_loop": 3, "test_interval_joins": 6, "test_iterate": 6, "test_joins": 14,
-    "test_kernel_cache": 2, "test_many_rows": 3, "test_motifs": 3, "test_nothing": 4,
-    "test_parquet": 5, "test_pieces": 5, "test_plain_columns": 2, "test_product_times": 3,
-    "test_quantiles": 4, "test_ranges": 2, "test_sinks": 3, "test_skew": 5, "test_sliding": 3,
-    "test_sources": 10, "test_step": 4, "test_storage": 3, "test_tables": 8, "test_types": 14,
-    "test_windows": 6,
+    "test_aggregates": 18, "test_arrangements": 2, "test_asof": 2, "test_assertions": 2,
+    "test_background": 6, "test_bad_input": 12, "test_blueprint": 3, "test_catch_up": 4,
+    "test_cogroup": 3, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,
+    "test_commits": 3, "test_computed": 5, "test_constants": 2, "test_damage": 2,
+    "test_data_source": 20, "test_delta": 2, "test_delta_files": 2, "test_discard": 8,
+    "test_docs": 2, "test_doctests": 3, "test_driver_rows": 2, "test_durability": 2,
+    "test_explain": 2, "test_faults": 2, "test_fused": 2, "test_graphs": 12, "test_graphx": 4,
+    "test_growth": 5, "test_handles": 5, "test_indexed_loop": 3, "test_interval_joins": 10,
+    "test_iterate": 8, "test_joins": 20, "test_kernel_cache": 2, "test_many_rows": 3,
+    "test_motifs": 3, "test_nights": 2, "test_nothing": 4, "test_parquet": 5, "test_pieces": 8,
+    "test_plain_columns": 2, "test_product_times": 3, "test_quantiles": 4, "test_ranges": 4,
+    "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
+    "test_sources": 14, "test_step": 6, "test_storage": 3, "test_store_edges": 2,
+    "test_tables": 12, "test_types": 20, "test_windows": 6,
 }
 
 
