@@ -35,9 +35,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_files expression_parts frames jobs jvm mentions "
-        "parquet_plan replaced schema sent session stored_schema tables taken task_jobs values "
-        "version window_calls window_text".split()
+        "bridge calls causes delta delta_files expression_parts fallbacks frames jobs jvm "
+        "mentions parquet_footer parquet_plan replaced schema sent session stored_schema "
+        "tables taken task_jobs values version window_calls window_text".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "

@@ -24,6 +24,7 @@ from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.tree import planned_tree
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field, column_of
 from pyspark_diff.runners.threads import side_by_side
+from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
 from pyspark_diff.spark.parquet_plan import ParquetPlan, ScannedFile, parquet_plan
 from pyspark_diff.spark.schema import arrow_type, without_nullability
 
@@ -40,8 +41,6 @@ _TYPES: tuple[T.DataType, ...] = (
     T.TimestampNTZType(),
 )
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
-#: What Spark says of itself in a file, and of dates in the calendar of before its version 3.
-_VERSION, _LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
 #: Before the first days on which calendars agree, and the first microseconds for which zones do:
 #: the Gregorian calendar, and the year 1900.
 _AGREED: dict[T.DataType, int] = {
@@ -299,11 +298,11 @@ def _told(
         name, kind = field.name, arrow_type(field.dataType)
         if "." in name or name not in leaves or lower.count(name.lower()) > 1:
             return None
-        if not _is_read_as(schema.field(name).type, kind):
+        if not is_read_as(schema.field(name).type, kind):
             return None
     keys = metadata.metadata or {}
     # As Spark compares them.
-    today = keys.get(_VERSION, b"") >= b"3.0.0" and _LEGACY not in keys
+    today = keys.get(VERSION_KEY, b"") >= b"3.0.0" and LEGACY_KEY not in keys
     groups, bounds = [], []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -324,20 +323,6 @@ def _told(
             groups.append(Group(file, number, group.num_rows, size))
             bounds.append(found)
     return _End(tuple(groups), dict(_joined(bounds)))
-
-
-def _is_read_as(there: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of one type has the values of another one, as Spark reads it.
-
-    Timestamps in nanoseconds, such as those of 96 bits, have not.
-    """
-    if pa.types.is_timestamp(there) and pa.types.is_timestamp(wanted):
-        return there.unit == wanted.unit and (there.tz is None) == (wanted.tz is None)
-    if pa.types.is_large_string(there) or pa.types.is_large_binary(there):
-        return pa.types.is_large_string(there) == pa.types.is_string(wanted) and (
-            pa.types.is_string(wanted) or pa.types.is_binary(wanted)
-        )
-    return there == wanted
 
 
 def _may_hold(condition: ArrowExpression | None, bounds: Mapping[str, Bounds]) -> bool:

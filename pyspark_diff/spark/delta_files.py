@@ -22,7 +22,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
+from pyspark_diff.spark.fallbacks import fall_back
 from pyspark_diff.spark.jvm import folder_of
+from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
 
 _Found = TypeVar("_Found")
@@ -43,6 +45,10 @@ _PROPERTIES = frozenset(
 _KEYS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType, T.StringType,
     T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
+)
+#: Types of partition columns whose text in the log has one meaning, in each time zone.
+_PARTITIONS = (
+    T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.StringType, T.DateType,
 )
 _VALUES = (*_KEYS, T.FloatType, T.DoubleType)
 #: Python's own errors that stand for files that are gone or are not what they should be, columns
@@ -67,7 +73,7 @@ class DeltaFiles:
         self.properties: Mapping[str, str] = metadata.configuration
         self.struct = T.StructType.fromJson(json.loads(table.schema().to_json()))
         self._is_plain = self.properties.get("delta.columnMapping.mode", "none") == "none"
-        self._is_whole = not metadata.partition_columns
+        self._partitions = frozenset(metadata.partition_columns)
         self._reader = frozenset(protocol.reader_features or ())
         self._writer = frozenset(protocol.writer_features or ())
         # What these versions stand for shows in properties and columns.
@@ -91,38 +97,64 @@ class DeltaFiles:
             None if Spark has to be asked: there are more rows, the changes of a version are not
             recorded, or something else happened to the table than that rows came and went.
         """
-        if not (self._is_plain and self._reader <= _READ):
-            return None
+        columns = Schema(self.struct).arrow(names)
 
-        def ask() -> pa.Table | None:
-            if not all(map(self._is_told, range(first, self.version + 1))):
-                return None
-            # What is not quoted is taken for SQL.
+        def read() -> pa.Table:
+            self._refuse(self._changes_reason(columns, first))
+            # deltalake reads unquoted names as SQL.
             wanted = [*map(quoted, names), KIND, VERSION]
             reader = pa.RecordBatchReader.from_stream(self._table.load_cdf(
                 starting_version=first, ending_version=self.version, columns=wanted,
             ))
-            found = pa.Table.from_batches(_up_to(most + 1, reader), reader.schema)
-            if found.num_rows > most:
-                return None
-            columns = dict(zip(
-                [*names, KIND, VERSION],
-                [*Schema(self.struct).arrow(names).types, pa.string(), pa.int64()],
-            ))
-            return pa.table({name: found[name].cast(kind) for name, kind in columns.items()})
+            rows = pa.Table.from_batches(_up_to(most + 1, reader), reader.schema)
+            if rows.num_rows > most:
+                self._refuse(f"more than {most} rows changed")
+            kinds = [*columns.types, pa.string(), pa.int64()]
+            return pa.table({
+                name: rows[name].cast(kind) for name, kind in zip([*names, KIND, VERSION], kinds)
+            })
 
-        return _or_none(ask)
+        return self._or_none("delta", read)
 
-    def _is_told(self, version: int) -> bool:
-        """Whether what a version changed is in files of changes, or in whole files of rows."""
-        actions = self._actions(version)
-        if any("metaData" in action or "protocol" in action for action in actions):
-            return False
-        # What rows of a file are gone is told in another way, which is not always understood.
-        return any("cdc" in action for action in actions) or not any(
-            file and file.get("deletionVector") and file.get("dataChange", True)
-            for action in actions for what, file in action.items() if what in ("add", "remove")
+    def _changes_reason(self, columns: pa.Schema, first: int) -> str | None:
+        """Why Spark has to read the changes of the versions since one; None if there is no reason.
+
+        A change feed has files of changes, or whole files of rows.
+        """
+        if not (self._is_plain and self._reader <= _READ):
+            return "the table has column mapping, or a feature that is unknown here"
+        kinds = {field.name: field.dataType for field in self.struct.fields}
+        for name in self._partitions.intersection(columns.names):
+            if not isinstance(kinds[name], _PARTITIONS):
+                return f"the table is partitioned by column {name!r} of type {kinds[name]}"
+        stored = tuple(
+            (field.name, field.type) for field in columns if field.name not in self._partitions
         )
+        for version in range(first, self.version + 1):
+            actions = self._actions(version)
+            if any("metaData" in action or "protocol" in action for action in actions):
+                return f"version {version} changed the schema, the properties or the protocol"
+            files = [action["cdc"] for action in actions if "cdc" in action] or [
+                file for action in actions for name, file in action.items()
+                if name in ("add", "remove") and file.get("dataChange", True)
+            ]
+            # The rows that a deletion vector removes are recorded elsewhere.
+            if any(file.get("deletionVector") for file in files):
+                return f"version {version} has deletion vectors and no files of changes"
+            for file in files:
+                reason = self._file_reason(unquote(file["path"]), file.get("size") or 0, stored)
+                if reason is not None:
+                    return reason
+        return None
+
+    def _file_reason(
+        self, path: str, size: int, columns: tuple[tuple[str, pa.DataType], ...]
+    ) -> str | None:
+        """Why Spark has to read some columns of a file of the table; None if there is no reason."""
+        if "://" in path or path.startswith(("/", "file:")):
+            return "a file is outside the folder of the table"
+        reason = fallback_reason(str(self._folder / path), size, columns)
+        return None if reason is None else f"{reason}, in file {path}"
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
@@ -138,18 +170,52 @@ class DeltaFiles:
         return f"{told[0].get('timestamp')} {told[0].get('txnId')}" if told else None
 
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
-        """Whether `merge` does what a merge by Spark does."""
+        """Whether `merge` does the same as a merge by Spark, also to the rows that it copies."""
+        def check() -> bool:
+            self._refuse(self._merge_reason(key))
+            return True
+
+        return self._or_none("delta_merge", check) or False
+
+    def _merge_reason(self, key: Sequence[str]) -> str | None:
+        """Why Spark has to merge rows by a key; None if there is no reason."""
         kinds = {field.name: field.dataType for field in self.struct.fields}
-        told = {name for name in self.properties if name.startswith("delta.")}
-        return bool(
-            self._is_plain and self._is_whole and self._writes and self._writer <= _WRITTEN
-            and self._reader <= _READ
-            and not any(field.metadata for field in self.struct.fields)
-            and all(isinstance(kind, _VALUES) for kind in kinds.values())
-            and all(isinstance(kinds[name], _KEYS) and not _is_rounded(kinds[name])
-                    for name in key)
-            and told <= _PROPERTIES
+        if not (self._is_plain and self._writes and self._writer <= _WRITTEN
+                and self._reader <= _READ):
+            return "the table has column mapping, or a feature that is unknown here"
+        if self._partitions:
+            return "the table is partitioned"
+        for field in self.struct.fields:
+            if field.metadata:
+                return f"column {field.name!r} has rules of its own: {', '.join(field.metadata)}"
+            if not isinstance(field.dataType, _VALUES):
+                return f"column {field.name!r} is of type {field.dataType.simpleString()}"
+        for name in key:
+            if not isinstance(kinds[name], _KEYS) or _is_rounded(kinds[name]):
+                return f"key column {name!r} is of type {kinds[name].simpleString()}"
+        others = sorted(
+            name for name in self.properties
+            if name.startswith("delta.") and name not in _PROPERTIES
         )
+        if others:
+            return f"the table has properties that are unknown here: {', '.join(others)}"
+        arrow = Schema(self.struct).arrow()
+        columns = tuple(zip(arrow.names, arrow.types))
+        files = pa.table(self._table.get_add_actions(flatten=True)).select(["path", "size_bytes"])
+        for path, size in zip(*(column.to_pylist() for column in files.columns)):
+            reason = self._file_reason(path, size, columns)
+            if reason is not None:
+                return reason
+        return None
+
+    def _refuse(self, reason: str | None) -> None:
+        """End the work of `_or_none` if there is a reason."""
+        if reason is not None:
+            raise _Refused(reason)
+
+    def _or_none(self, operator: str, ask: Callable[[], _Found]) -> _Found | None:
+        """The result of some work; None if Spark has to do it, which is recorded."""
+        return _or_none(operator, str(self._folder), ask)
 
     def last_number(self, owner: str) -> int:
         """The number of the last commit that a writer has made; -1 if there is none."""
@@ -166,7 +232,9 @@ class DeltaFiles:
                 [table[name].cast(kind) for name, kind in zip(key, kinds)], 0, diff
             )
 
-        there = _or_none(lambda: pa.table(self._table.scan(columns=list(key))))
+        there = self._or_none(
+            "delta_merge", lambda: pa.table(self._table.scan(columns=list(key)))
+        )
         if there is None:
             return None
         # More than a table has rows, so that of a sum both parts can be told.
@@ -234,7 +302,7 @@ class DeltaFiles:
             ).execute()
             return True
 
-        return _or_none(ask) or False
+        return self._or_none("delta_merge", ask) or False
 
 
 def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
@@ -255,17 +323,29 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
     folder = unquote(location.path)
     if "\\" in folder or "%2f" in folder.lower():
         return None  # deltalake would look elsewhere
-    return _or_none(lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder)))
+    return _or_none(
+        "delta", folder, lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder))
+    )
 
 
-def _or_none(ask: Callable[[], _Found | None]) -> _Found | None:
-    """What is asked for; None where that fails, so that Spark does it, or tells what is wrong."""
+class _Refused(Exception):
+    """Spark has to do the work, for this reason."""
+
+
+def _or_none(operator: str, path: str, ask: Callable[[], _Found]) -> _Found | None:
+    """The result of some work; None if it fails, so that Spark does it or reports the fault.
+
+    This is the only place where work on the files of a Delta table falls back to Spark.
+    """
     try:
         return ask()
+    except _Refused as refused:
+        fall_back(operator, path, str(refused))
     except BaseException as error:
         if not _is_of_library(error):
             raise
-        return None
+        fall_back(operator, path, f"{type(error).__name__}: {error}")
+    return None
 
 
 def _is_of_library(error: BaseException) -> bool:

@@ -1,0 +1,101 @@
+"""Files of Delta tables that deltalake reads otherwise than Spark: Spark reads and merges them.
+
+    changes by deltalake  =  rows of the files          or the reason of a fallback
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pyspark_diff.spark.delta_files import DeltaFiles
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def files_of(folder):
+    return DeltaFiles(Path(folder), DeltaTable(str(folder)))
+
+
+def rewrite_files(folder, write):
+    """Write each file of a table anew, and its size in the log."""
+    for log in folder.glob("_delta_log/*.json"):
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for add in (action["add"] for action in actions if "add" in action):
+            path = folder / add["path"]
+            write(pq.read_table(path), path)
+            add["size"] = path.stat().st_size
+        log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def write_int96(rows, path):
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+
+
+def write_legacy(rows, path):
+    keys = {"org.apache.spark.version": "4.2.0", "org.apache.spark.legacyDateTime": ""}
+    pq.write_table(rows.replace_schema_metadata(keys), path)
+
+
+def write_other_case(rows, path):
+    pq.write_table(rows.rename_columns([name.upper() for name in rows.column_names]), path)
+
+
+UTC = datetime.timezone.utc
+NEAR = [datetime.datetime(1678, 1, 1, tzinfo=UTC), datetime.datetime(2262, 1, 1, tzinfo=UTC), None]
+FAR = [datetime.datetime(9999, 12, 31, tzinfo=UTC), datetime.datetime(1600, 1, 1, tzinfo=UTC)]
+DAY = [datetime.date(9999, 12, 31), datetime.date(1, 1, 1), None]
+INSTANT, MILLIS = pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
+#: Values of a column, how its file is written, and the reason of the fallback to Spark.
+FILES = {
+    "near INT96": (NEAR, INSTANT, write_int96, None),
+    "first INT96": (FAR[1:], INSTANT, write_int96, "outside the years"),
+    "last INT96": ([*NEAR, FAR[0]], INSTANT, write_int96, "outside the years"),
+    "INT96 without values": ([None], INSTANT, write_int96, None),
+    "microseconds": ([*NEAR, *FAR], INSTANT, pq.write_table, None),
+    "milliseconds": (FAR, INSTANT, lambda rows, path: pq.write_table(
+        rows, path, coerce_timestamps="ms"), r"timestamp\[ms"),
+    "local INT96": ([None], pa.timestamp("us"), write_int96, "96 bits"),
+    "dates": (DAY, pa.date32(), pq.write_table, None),
+    "dates of Spark 2": (DAY, pa.date32(), write_legacy, "calendar"),
+    "numbers of Spark 2": ([1], pa.int64(), write_legacy, None),
+    "another case": (["a"], pa.string(), write_other_case, "case"),
+    "large text": (["a", "", None], pa.string(), lambda rows, path: pq.write_table(
+        rows.set_column(1, "v", rows["v"].cast(pa.large_string())), path), None),
+    "narrow numbers": ([1], pa.int64(), lambda rows, path: pq.write_table(
+        rows.set_column(1, "v", rows["v"].cast(pa.int32())), path), "int32 in the file"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_that_deltalake_reads_otherwise_are_left_to_spark(tmp_path, kind, caplog):
+    values, dtype, write, reason = FILES[kind]
+    caplog.set_level("DEBUG", "pyspark_diff")
+    rows = pa.table({"k": pa.array(range(len(values)), pa.int64()), "v": pa.array(values, dtype)})
+    folder = tmp_path / "t"
+    write_deltalake(folder, rows.slice(0, 0), configuration=FEED)
+    write_deltalake(folder, rows, mode="append")
+    rewrite_files(folder, write)
+    changes = files_of(folder).changes(["k", "v"], 1, 1000)
+    can_be_merged_into = files_of(folder).can_be_merged_into(["k"])
+    assert can_be_merged_into == (changes is not None) == (reason is None), caplog.text
+    if reason is not None:
+        assert {record.args[0] for record in caplog.records} == {"delta", "delta_merge"}
+        for record in caplog.records:
+            assert re.search(reason, record.args[2]), record.args
+        # The other column of the file has the same values in both readers.
+        assert files_of(folder).changes(["k"], 1, 1000) is not None or "case" in reason
+        return
+    assert changes.select(["k", "v"]).sort_by("k").equals(rows)
+    new = pa.table({"k": pa.array([-1], pa.int64()), "v": pa.array([None], dtype),
+                    "kind": ["insert"]})
+    assert files_of(folder).merge(new, ["k"], "kind", "me", 0)
+    merged = pa.table(DeltaTable(str(folder)).scan()).cast(rows.schema).sort_by("k")
+    assert merged.slice(1).equals(rows)
