@@ -25,7 +25,7 @@ from pyspark_diff import Dataflow, SinkError, SourceError
 from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, delta
 from pyspark_diff.spark.delta import delta_table
-from pyspark_diff.spark.delta_files import delta_files
+from pyspark_diff.spark.delta_files import _library_reason, delta_files
 
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
 MODULES = [importlib.import_module(f"pyspark_diff.{room}.delta") for room in ("sources", "sinks")]
@@ -511,7 +511,9 @@ def test_two_who_merge_at_once(spark, tmp_path):
     assert there[1, "b"] == there[20, "n"] == 1 and len(there) == 9
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "deltalake", None)
+        _library_reason.cache_clear()
         assert delta_files(spark, name) is None
+    _library_reason.cache_clear()
     spark.sql(f"CREATE TABLE named USING delta LOCATION '{tmp_path}/a b' AS SELECT 1 AS id")
     assert delta_files(spark, "default.NAMED").id == delta_table(spark, "named").id
     spark.sql("DROP TABLE named")

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import re
+from collections import Counter
 from pathlib import Path
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pyspark_diff.spark import delta_files
 from pyspark_diff.spark.delta_files import DeltaFiles
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -90,7 +94,7 @@ def test_files_that_deltalake_reads_otherwise_are_left_to_spark(tmp_path, kind, 
         assert {record.args[0] for record in caplog.records} == {"delta", "delta_merge"}
         for record in caplog.records:
             assert re.search(reason, record.args[2]), record.args
-        # The other column of the file has the same values in both readers.
+        # Both readers read the same values of the other column.
         assert files_of(folder).changes(["k"], 1, 1000) is not None or "case" in reason
         return
     assert changes.select(["k", "v"]).sort_by("k").equals(rows)
@@ -99,3 +103,43 @@ def test_files_that_deltalake_reads_otherwise_are_left_to_spark(tmp_path, kind, 
     assert files_of(folder).merge(new, ["k"], "kind", "me", 0)
     merged = pa.table(DeltaTable(str(folder)).scan()).cast(rows.schema).sort_by("k")
     assert merged.slice(1).equals(rows)
+
+
+@pytest.mark.parametrize("rows, files, updates", [(8193, 1, 8193), (30_000, 3, 9000)])
+def test_a_merge_of_more_rows_than_a_batch_is_exact(tmp_path, rows, files, updates):
+    """Each key is in the table once; deltalake reads batches of 8,192 rows."""
+    choose, folder = random.Random(rows), tmp_path / "t"
+    keys = choose.sample(range(rows), rows)
+    for first in range(files):
+        part = keys[first::files]
+        write_deltalake(folder, pa.table({"k": part, "v": part}), mode="append")
+    there = {key: key for key in keys}
+    changed, new = choose.sample(keys, updates), range(rows, rows + 10_000)
+    kinds = ["delete" if key % 5 == 0 else "update" for key in changed] + ["insert"] * len(new)
+    for key, kind in zip([*changed, *new], kinds):
+        there[key] = -key
+        if kind == "delete":
+            del there[key]
+    changes = pa.table({
+        "k": [*changed, *new], "v": [-key for key in (*changed, *new)], "kind": kinds})
+    assert files_of(folder).can_be_merged_into(["k"])
+    assert files_of(folder).merge(changes, ["k"], "kind", "me", 0)
+    merged = pa.table(DeltaTable(str(folder)).scan()).to_pydict()
+    assert Counter(zip(merged["k"], merged["v"])) == Counter(there.items())
+
+
+@pytest.mark.parametrize("version, is_used", [
+    ("1.6.6", True), ("1.10.0", True), ("2.0.0rc1", True), ("1.6.5", False), ("0.25.5", False),
+])
+def test_an_old_deltalake_is_not_used_and_a_warning_names_it(
+    monkeypatch, caplog, version, is_used
+):
+    monkeypatch.setattr(deltalake, "__version__", version)
+    delta_files._library_reason.cache_clear()
+    try:
+        for _ in range(2):
+            assert (delta_files._library_reason() is None) == is_used
+    finally:
+        delta_files._library_reason.cache_clear()
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == (not is_used) and all(version in text for text in warned)

@@ -10,8 +10,11 @@ what it is known to do as Spark does; of all else there is None, and Spark is as
 from __future__ import annotations
 
 import json
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse
@@ -29,6 +32,11 @@ from pyspark_diff.spark.schema import Schema, quoted
 
 _Found = TypeVar("_Found")
 
+_logger = logging.getLogger("pyspark_diff")
+
+#: The oldest version of deltalake that is used. Earlier ones of 1.6 refuse the merge of a file with
+#: more than 8,192 rows, as if several updates had the same key.
+_LIBRARY_MIN = 1, 6, 6
 #: How a row was changed, and by which version of the table.
 KIND, VERSION = "_change_type", "_commit_version"
 #: What tables may have: features for readers, and for writers.
@@ -316,16 +324,34 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
     location = urlparse(folder_of(spark, name, "delta") or "")
     if location.scheme != "file" or location.netloc:
         return None
-    try:
-        import deltalake
-    except ImportError:  # it is of an extra
-        return None
     folder = unquote(location.path)
+    reason = _library_reason()
+    if reason is not None:
+        fall_back("delta", folder, reason)
+        return None
+    import deltalake
+
     if "\\" in folder or "%2f" in folder.lower():
         return None  # deltalake would look elsewhere
     return _or_none(
         "delta", folder, lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder))
     )
+
+
+@lru_cache(maxsize=1)
+def _library_reason() -> str | None:
+    """Why the installed deltalake is not used; None if it is used. An old version is a warning."""
+    try:
+        import deltalake
+    except ImportError:  # It is part of an extra.
+        return "deltalake is not installed"
+    version = str(deltalake.__version__)
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) >= _LIBRARY_MIN:
+        return None
+    oldest = ".".join(map(str, _LIBRARY_MIN))
+    reason = f"deltalake {version} is older than {oldest}, whose merges were compared with Spark's"
+    _logger.warning("%s. Spark reads and merges Delta tables. Upgrade deltalake", reason)
+    return reason
 
 
 class _Refused(Exception):
