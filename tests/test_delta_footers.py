@@ -143,3 +143,29 @@ def test_an_old_deltalake_is_not_used_and_a_warning_names_it(
         delta_files._library_reason.cache_clear()
     warned = [record.getMessage() for record in caplog.records]
     assert len(warned) == (not is_used) and all(version in text for text in warned)
+
+
+@pytest.mark.parametrize("sql_type, is_read", [
+    ("char(4)", False), ("array<char(4)>", False), ("varchar(4)", True), ("CHAR", True),
+])
+def test_columns_that_spark_pads_are_left_to_spark(tmp_path, sql_type, is_read):
+    rows = pa.schema([
+        pa.field("v", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": sql_type}),
+        pa.field("k", pa.int64())])
+    write_deltalake(tmp_path / "t", pa.table([["a"], [1]], schema=rows), configuration=FEED)
+    write_deltalake(tmp_path / "t", pa.table([["b"], [2]], schema=rows), mode="append")
+    assert (files_of(tmp_path / "t").changes(["v", "k"], 1, 9) is not None) == is_read
+    assert files_of(tmp_path / "t").changes(["k"], 1, 9).num_rows == 1
+
+
+@pytest.mark.parametrize("kind, is_read", [
+    (pa.int64(), True), (pa.string(), True), (pa.date32(), True), (pa.float64(), False),
+    (pa.timestamp("us", "UTC"), False), (pa.timestamp("us"), False), (pa.decimal128(9, 2), False),
+])
+def test_partitions_whose_text_is_ambiguous_are_left_to_spark(tmp_path, kind, is_read):
+    rows = pa.table({"v": pa.array([None], kind), "k": [1]})
+    for _ in range(2):
+        write_deltalake(tmp_path / "t", rows, partition_by=["v"], mode="append",
+                        configuration=FEED)
+    assert (files_of(tmp_path / "t").changes(["v", "k"], 1, 9) is not None) == is_read
+    assert files_of(tmp_path / "t").changes(["k"], 1, 9).num_rows == 1

@@ -59,6 +59,8 @@ _PARTITIONS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.StringType, T.DateType,
 )
 _VALUES = (*_KEYS, T.FloatType, T.DoubleType)
+#: The metadata of a column whose values Spark pads, by its type in SQL.
+_CHAR, _FIXED_WIDTH = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"\bchar\(")
 #: Python's own errors that stand for files that are gone or are not what they should be, columns
 #: that are not there, and what the library does not know yet.
 _FAILURES = (OSError, ValueError, KeyError, RuntimeError)
@@ -131,10 +133,12 @@ class DeltaFiles:
         """
         if not (self._is_plain and self._reader <= _READ):
             return "the table has column mapping, or a feature that is unknown here"
-        kinds = {field.name: field.dataType for field in self.struct.fields}
-        for name in self._partitions.intersection(columns.names):
-            if not isinstance(kinds[name], _PARTITIONS):
-                return f"the table is partitioned by column {name!r} of type {kinds[name]}"
+        for field in map(self.struct.__getitem__, columns.names):
+            if _FIXED_WIDTH.search(field.metadata.get(_CHAR, "")):
+                return f"Spark pads the values of column {field.name!r}, which has type CHAR"
+            kind = field.dataType
+            if field.name in self._partitions and not isinstance(kind, _PARTITIONS):
+                return f"partition column {field.name!r} is of type {kind.simpleString()}"
         stored = tuple(
             (field.name, field.type) for field in columns if field.name not in self._partitions
         )
