@@ -134,6 +134,92 @@ def test_what_is_done_is_what_pyspark_does(table, ours, done):
     assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
 
 
+#: Kinds of joins, by all names that PySpark has for them.
+KINDS = {
+    "inner": ["inner"],
+    "full": ["outer", "full", "fullouter", "full_outer"],
+    "left": ["left", "leftouter", "left_outer", "Left_Outer"],
+    "right": ["right", "rightouter", "right_outer"],
+    "semi": ["semi", "leftsemi", "left_semi"],
+    "anti": ["anti", "leftanti", "left_anti"],
+}
+
+#: Joins of the tables `LEFT`, `RIGHT` and `WIDE` by whatever may be written.
+JOINS = {
+    "a name": lambda a, b, c, how: a.join(b, "k", how),
+    "a list": lambda a, b, c, how: a.join(b, ["K"], how),
+    "names in another order": lambda a, b, c, how: a.join(b, ["S", "k"], how),
+    "the sides swapped": lambda a, b, c, how: b.join(a, ["s", "K"], how),
+    "another type": lambda a, b, c, how: a.join(c, ["k"], how),
+    "two other types": lambda a, b, c, how: a.join(c, ["v", "k"], how),
+    "with itself": lambda a, b, c, how: a.join(a, ["K", "v"], how),
+    "a condition": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how),
+    "conditions": lambda a, b, c, how: a.join(b, [a["k"] == b["k"], a.s == b.s], how),
+    "more than equality": lambda a, b, c, how: a.join(b, (a["k"] == b["k"]) & (a.v < b.w), how),
+    "expressions": lambda a, b, c, how: a.join(b, a["k"] + 1 == b["k"] * 1, how),
+    "null-safe": lambda a, b, c, how: a.join(b, a["k"].eqNullSafe(b["k"]), how),
+    "aliases": lambda a, b, c, how: a.alias("l").join(
+        b.alias("r"), F.col("l.k") == F.col("r.k"), how
+    ),
+    "aliases, a name": lambda a, b, c, how: a.alias("l").join(b.alias("r"), ["k"], how).select(
+        "r.k" if "right" in how.lower() else "k", "l.v"
+    ),
+    "an alias, its key": lambda a, b, c, how: a.alias("l").join(b.alias("r"), ["s", "k"], how)
+    .select("r.k" if "right" in how.lower() else "s" if "full" in how or how == "outer" else "l.k"),
+    "a column dropped": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).drop(a["k"]),
+    "a name dropped": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).drop("k", "S"),
+    "filtered": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).where(a["v"] > 1),
+}
+LEFT = "v int, K int, s string", [(1, 2, "x"), (2, 3, "y"), (3, None, "z"), (3, 2, None)] * 2
+RIGHT = "k int, w long, s string", [(2, 7, "x"), (2, 8, "q"), (5, 9, "y"), (None, 1, "z")]
+WIDE = "k long, v double", [(2, 1.0), (9, 2.0)]
+
+
+@pytest.fixture(scope="module")
+def joined_tables(spark):
+    plain = [local_frame(spark, rows, schema) for schema, rows in (LEFT, RIGHT, WIDE)]
+    return plain, [
+        DiffFrame(one.withColumns({"time": F.lit(0), "diff": F.lit(1)})) for one in plain
+    ]
+
+
+def shape(frame):
+    """Names, types and nullability of the columns, in their order."""
+    return [(field.name, field.dataType.simpleString(), field.nullable) for field in frame.schema]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_joins_have_the_columns_of_pyspark(joined_tables, kind):
+    plain, ours = joined_tables
+    for join in JOINS.values():
+        how = KINDS[kind][0]
+        assert shape(join(*ours, how)) == shape(join(*plain, how))
+    for how in KINDS[kind]:
+        expected = plain[0].join(plain[1], ["s", "k"], how)
+        assert shape(ours[0].join(ours[1], ["s", "k"], how)) == shape(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_joins_have_the_rows_of_pyspark(joined_tables, kind, join):
+    (expected, found) = (JOINS[join](*tables, KINDS[kind][0]) for tables in joined_tables)
+    at = found.at(0)
+    assert at.columns == expected.columns
+    assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
+
+
+def test_a_semijoin_leaves_the_columns_in_their_order(joined_tables):
+    _, (a, b, _) = joined_tables
+    assert a.semijoin(b, "k").columns == a.antijoin(b, ["s", "k"]).columns == ["v", "K", "s"]
+
+
+def test_a_key_is_named_once(joined_tables):
+    _, (a, b, _) = joined_tables
+    with pytest.raises(SchemaError, match="a column twice in `on`: k, K; name each once"):
+        a.join(b, ["k", "K"])
+
+
 def test_names_where_case_matters(another, table):
     another.conf.set("spark.sql.caseSensitive", "true")
     frame = another.createDataFrame([(1, 2, 0, 1)], "k int, v int, time int, diff int")

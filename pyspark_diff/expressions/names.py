@@ -154,14 +154,30 @@ class Resolver:
         return Resolver(tuple(entries))
 
     def beside(
-        self, other: "Resolver", using: Sequence[str] = (), keys: Sequence[str] = ()
+        self, other: "Resolver", using: Sequence[str] = (), keys: Sequence[str] = (),
+        named_by: int | None = 0,
     ) -> "Resolver":
         """The columns of a join: all of this side, then of the other without its ``keys``.
 
         The columns ``using`` come first, once. A handle of one side's own stands for that side,
         also where the other comes from the same collection.
+
+        Parameters
+        ----------
+        other : Resolver
+        using, keys : sequence of str
+            The key's columns on this side and on the other.
+        named_by : {0, 1, None}
+            The side (this is 0) whose names and alias the key's columns keep. With None they have
+            the names of this side and no alias.
         """
         ours = [e for n in using for e in self.entries if e.internal == n]
+        if named_by != 0:
+            twins = [e for n in keys for e in other.entries if e.internal == n]
+            ours = [
+                e._replace(alias=twin.alias, visible=twin.visible) if named_by == 1
+                else e._replace(alias=None) for e, twin in zip(ours, twins)
+            ]
         ours += [e for e in self.entries if e.internal not in using]
         theirs = [e for e in other.entries if e.internal not in keys]
         own = [{e.lineage.handle for e in s.entries if e.lineage} for s in (self, other)]
@@ -175,9 +191,8 @@ class Resolver:
             if both[entry.visible.lower()] > 1:
                 taken += reserved  # nobody finds it by its name alone
             internal = unused(entry.visible, taken)
-            alias = None if side == 0 and entry.internal in using else entry.alias
             lineage = entry.lineage and entry.lineage.without(gone[side])
-            entries.append(Entry(alias, entry.visible, internal, lineage))
+            entries.append(entry._replace(internal=internal, lineage=lineage))
             sources.append(Origin(side, entry.internal, internal))
         made = {(origin.side, origin.source): origin.internal for origin in sources}
         bound = [

@@ -286,6 +286,10 @@ class JoinPlan:
             [left.column_name(name, "on the left side") for name in names],
             [right.column_name(name, "on the right side") for name in names],
         )
+        if len(set(self.using[0])) < len(names):
+            raise SchemaError(
+                f"join was given a column twice in `on`: {', '.join(names)}; name each once"
+            )
         self.nodes = (left.node, right.node)
         ours, theirs = (
             [without_nullability(node.schema.struct[name].dataType) for name in key]
@@ -403,13 +407,25 @@ class JoinPlan:
             self.ways.append((theirs, ours) if at else (ours, theirs))
         self.nodes = self.ways[0]
 
-    def joined(self) -> Collection:
-        """The collection of the join."""
+    def joined(self, *, in_place: bool = False) -> Collection:
+        """The collection of the join.
+
+        Parameters
+        ----------
+        in_place : bool
+            Whether a semi or anti join by names leaves the columns in their order. PySpark's puts
+            the columns of the key first.
+        """
         left, right = self.sides
         if self.kind in ("semi", "anti"):
-            return left.derived(
-                self._matched(0, anti=self.kind == "anti"), resolver=left.resolver
-            )
+            node = self._matched(0, anti=self.kind == "anti")
+            entries = left.resolver.entries
+            first = [] if in_place else self.using[0]
+            ordered = [e for name in first for e in entries if e.internal == name]
+            ordered += [e for e in entries if e.internal not in first]
+            if ordered != list(entries):
+                node = pick("select", node, [(e.internal, e.internal) for e in ordered])
+            return left.derived(node, resolver=left.resolver.restricted(ordered))
         resolver = self._resolver()
         parts: list[Node] = [self._inner(resolver)]
         parts += [self._padded(resolver, 0)] if self.kind in ("left", "full") else []
@@ -419,7 +435,9 @@ class JoinPlan:
     def _resolver(self) -> Resolver:
         """The columns of the join, of which a key that is there once is that of either side."""
         left, right = self.sides
-        found = left.resolver.beside(right.resolver, *self.using)
+        # As in PySpark the key has the name that it has on the side which all its rows come from.
+        named_by = {"right": 1, "full": None}.get(self.kind, 0)
+        found = left.resolver.beside(right.resolver, *self.using, named_by=named_by)
         entries = list(found.entries)
         for number, (ours, theirs) in enumerate(zip(*self.using)):
             lineages = [left.resolver.lineage(ours), right.resolver.lineage(theirs)]

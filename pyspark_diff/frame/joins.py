@@ -16,6 +16,8 @@ from pyspark_diff.frame.join_plan import Bound, JoinPlan, Near, cross_joined, ho
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from pyspark_diff.frame.collection import Collection
+
 _HOW = {
     "inner": "inner", "cross": "cross",
     "outer": "full", "full": "full", "fullouter": "full",
@@ -110,11 +112,16 @@ class JoinMethods(Frame):
             if on is not None:
                 raise SchemaError("a cross join has no condition; leave out `on`")
             if kind not in ("cross", "inner"):
-                raise SchemaError(f"a {how} join needs `on`: column names or a condition")
+                raise SchemaError(f"a join of kind {how!r} needs `on`: column names or a condition")
             return self.crossJoin(other)
+        return self._joined(theirs, on, kind)
+
+    def _joined(
+        self, theirs: Collection, on: Any, kind: str, *, in_place: bool = False
+    ) -> Self:
         ours, theirs, on = seeing_both(self._collection, theirs, on)
         with suggesting([*ours.columns, *theirs.columns]):
-            return self._wrap(JoinPlan(ours, theirs, on, kind).joined())
+            return self._wrap(JoinPlan(ours, theirs, on, kind).joined(in_place=in_place))
 
     def join_interval(
         self,
@@ -201,7 +208,10 @@ class JoinMethods(Frame):
         return self._wrap(cross_joined(self._collection, self._peer(other)))
 
     def semijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
-        """The records whose key is in another collection: ``join(other, on, "left_semi")``.
+        """The records whose key is in another collection, with the columns in their order.
+
+        ``join(other, on, "left_semi")`` returns the same records; as in PySpark, its columns of
+        the key come first.
 
         Parameters
         ----------
@@ -218,15 +228,17 @@ class JoinMethods(Frame):
         ([Row(k=1)], [Row(k=2)])
         """
         other = self._lifted(other)
-        return self.join(other, other.columns if on is None else on, "left_semi")
+        names = other.columns if on is None else on
+        return self._joined(self._peer(other), names, "semi", in_place=True)
 
     def antijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
-        """The records whose key is not in another collection: ``join(other, on, "left_anti")``.
+        """The records whose key is not in another collection, with the columns in their order.
 
         Right whatever the multiplicities of the other side, which need not be distinct.
         """
         other = self._lifted(other)
-        return self.join(other, other.columns if on is None else on, "left_anti")
+        names = other.columns if on is None else on
+        return self._joined(self._peer(other), names, "anti", in_place=True)
 
     def alias(self, alias: str) -> Self:
         """The same collection under a name that conditions and `select` can tell it by.
