@@ -36,7 +36,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_files expression_parts fallbacks frames jobs jvm "
-        "mentions parquet_footer parquet_plan replaced schema sent session stored_schema "
+        "mentions parquet_footer parquet_plan replaced schema sent session stars stored_schema "
         "tables taken task_jobs values version window_calls window_text".split()
     ),
     "expressions": frozenset(

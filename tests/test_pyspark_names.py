@@ -11,7 +11,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from plain import local_frame
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError
@@ -72,6 +72,9 @@ DONE = {
     "withColumns in another case": lambda df: df.withColumns({"NAME": F.lit("x")}),
     "withColumn in another case": lambda df: df.withColumn("ID", F.col("iD") + 1),
     "withColumnsRenamed": lambda df: df.withColumnsRenamed({"id": "k", "none": "m", "a b": "c"}),
+    "withColumnsRenamed one after the other": lambda df: df.withColumnsRenamed(
+        {"name": "k", "k": "m", "ID": "name"}
+    ),
     "withColumnRenamed in another case": lambda df: df.withColumnRenamed("NAME", "label"),
     "drop in another case": lambda df: df.drop("ID", "nosuch"),
     "select in another case": lambda df: df.select("ID", "NAME"),
@@ -124,6 +127,47 @@ DONE = {
 }
 
 
+#: Stars, which stand for the data columns and never for time and diff.
+STARS = {
+    "a function": lambda df: df.select(F.xxhash64("*"), "*"),
+    "a struct": lambda df: df.withColumn("all", F.struct("*")),
+    "JSON": lambda df: df.select(F.to_json(F.struct(F.col("*"))).alias("text")),
+    "SQL text": lambda df: df.selectExpr("concat_ws(',', *) AS `all`", "Id * 2"),
+    "except": lambda df: df.selectExpr("* EXCEPT (name)", "hash(* EXCEPT (Id)) AS h"),
+    "a condition": lambda df: df.where(F.hash("*") % 2 == 0),
+    "a condition in brackets": lambda df: df[F.hash("*") % 2 == 0],
+    "a condition of text": lambda df: df.where("pmod(hash(*), 2) = 0"),
+    "an alias": lambda df: df.alias("l").withColumn("more", F.lit(1)).select("L.*", "more"),
+    "an alias, text": lambda df: df.alias("l").selectExpr("l.*", "struct(l.*) AS `all`"),
+    "rows counted": lambda df: df.select(
+        F.count("*").over(Window.partitionBy("name")).alias("n"), F.expr("1 * 2")
+    ),
+    "a struct of one side": lambda df: df.alias("l").join(
+        df.alias("r"), F.col("l.Id") == F.col("r.Id")
+    ).select(F.struct("l.*").alias("left"), "r.*"),
+    "all of a join": lambda df: df.alias("l").join(
+        df.alias("r"), F.col("l.Id") == F.col("r.Id")
+    ).select("*"),
+}
+
+
+@pytest.mark.parametrize("star", STARS)
+def test_a_star_is_the_columns_of_the_data(table, ours, star):
+    expected, found = STARS[star](table), STARS[star](ours)
+    assert (found.columns, found.dtypes) == (expected.columns, expected.dtypes)
+    assert Counter(map(repr, found.at(0).collect())) == Counter(map(repr, expected.collect()))
+
+
+def test_stars_that_would_take_other_columns_are_refused(ours):
+    with pytest.raises(SchemaError, match="a star in an expression and a window are in one call"):
+        ours.select(F.hash("*"), F.row_number().over(Window.orderBy("Id")))
+    joined = ours.alias("l").join(ours.alias("r"), "Id")
+    with pytest.raises(SchemaError, match="r.* would have the key Id, and a join by names keeps"):
+        joined.where("Id > 1").select("r.*")
+    with pytest.raises(SchemaError, match="a star in an expression: more than one column"):
+        joined.select(F.hash("*"))
+
+
 @pytest.mark.parametrize("done", DONE)
 def test_what_is_done_is_what_pyspark_does(table, ours, done):
     expected, found = DONE[done](table), DONE[done](ours)
@@ -168,6 +212,9 @@ JOINS = {
     .select("r.k" if "right" in how.lower() else "s" if "full" in how or how == "outer" else "l.k"),
     "a column dropped": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).drop(a["k"]),
     "a name dropped": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).drop("k", "S"),
+    "a star of one side": lambda a, b, c, how: a.alias("l").join(
+        a.alias("r"), F.col("l.k") == F.col("r.v"), how
+    ).select("l.*"),
     "filtered": lambda a, b, c, how: a.join(b, a["k"] == b["k"], how).where(a["v"] > 1),
 }
 LEFT = "v int, K int, s string", [(1, 2, "x"), (2, 3, "y"), (3, None, "z"), (3, 2, None)] * 2

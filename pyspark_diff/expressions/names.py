@@ -14,18 +14,28 @@ from typing import Iterable, Mapping, NamedTuple, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import STAR, Handle, Lineage, Owner, as_named
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import DIFF, TIME
+
+#: The alias of all data columns in a frame that has none of the user's.
+COLUMNS = "__columns"
 
 
 class Entry(NamedTuple):
     """One column: where the user finds it, the column of the node that it is, and the handles that
-    stand for it."""
+    stand for it.
+
+    A key of a join by names is under the alias of one side only. The other side's alias is in
+    ``merged``.
+    """
 
     alias: str | None
     visible: str
     internal: str
     lineage: Lineage | None = None
+    merged: tuple[str, ...] = ()
 
 
 class Origin(NamedTuple):
@@ -65,12 +75,15 @@ class Resolver:
         Handles in an expression that is to be evaluated, and the columns that they stand for.
     star : Handle, optional
         What stands for all columns.
+    spread : bool
+        Whether an expression that is to be evaluated has a star, which takes the data columns only.
     """
 
     entries: tuple[Entry, ...]
     sources: tuple[Origin, ...] = ()
     bound: tuple[tuple[str, str], ...] = ()
     star: Handle | None = None
+    spread: bool = False
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> "Resolver":
@@ -147,7 +160,7 @@ class Resolver:
 
     def named(self, alias: str) -> "Resolver":
         """The same columns, all found under one alias."""
-        return Resolver(tuple(entry._replace(alias=alias) for entry in self.entries))
+        return Resolver(tuple(e._replace(alias=alias, merged=()) for e in self.entries))
 
     def restricted(self, entries: Iterable[Entry]) -> "Resolver":
         """Only some of the columns."""
@@ -172,12 +185,13 @@ class Resolver:
             the names of this side and no alias.
         """
         ours = [e for n in using for e in self.entries if e.internal == n]
-        if named_by != 0:
-            twins = [e for n in keys for e in other.entries if e.internal == n]
-            ours = [
-                e._replace(alias=twin.alias, visible=twin.visible) if named_by == 1
-                else e._replace(alias=None) for e, twin in zip(ours, twins)
-            ]
+        twins = [e for n in keys for e in other.entries if e.internal == n]
+        for number, pair in enumerate(zip(ours, twins)):
+            kept = None if named_by is None else pair[named_by].alias
+            aliases = {alias for e in pair for alias in (e.alias, *e.merged)} - {None, kept}
+            ours[number] = ours[number]._replace(
+                alias=kept, visible=pair[named_by or 0].visible, merged=tuple(sorted(aliases))
+            )
         ours += [e for e in self.entries if e.internal not in using]
         theirs = [e for e in other.entries if e.internal not in keys]
         own = [{e.lineage.handle for e in s.entries if e.lineage} for s in (self, other)]
@@ -205,25 +219,38 @@ class Resolver:
     def template(self, frame: DataFrame) -> DataFrame:
         """A Spark frame of the node's columns in which expressions find them by alias too, and by
         handle."""
-        aliases = self._aliases()
-        handles = {text: column(internal) for text, internal in self.bound}
-        if not aliases:
-            return frame.withColumns(handles) if handles else frame
-        if len(aliases) == 1 and all(e.alias and e.visible == e.internal for e in self.entries):
-            frame = frame.alias(aliases[0])
-            return frame.withColumns(handles) if handles else frame
-        # A field of a struct is named as a column of an aliased frame would be.
-        parts = {
-            alias: F.struct(*[
-                column(e.internal).alias(e.visible) for e in self.entries if e.alias == alias
-            ])
-            for alias in aliases
-        }
-        return frame.withColumns({**parts, **handles})
+        more = {text: column(internal) for text, internal in self.bound}
+        whole = self.alias_of_all
+        if whole != COLUMNS:
+            frame = frame.alias(whole)
+        else:
+            # A field of a struct is named as a column of an aliased frame would be.
+            parts = {
+                alias: F.struct(*[
+                    column(e.internal).alias(e.visible) for e in self.entries if e.alias == alias
+                ])
+                for alias in self.aliases()
+            }
+            more = {**parts, **more}
+            if self.spread:
+                frame = frame.alias(whole)
+        if self.spread:
+            # What is computed is not under the alias, so that a star does not take it.
+            more |= {name: column(name) for name in (TIME, DIFF) if name in frame.columns}
+        return frame.withColumns(more) if more else frame
+
+    @property
+    def alias_of_all(self) -> str:
+        """The alias of all data columns in the frame of `template`."""
+        aliases = self.aliases()
+        whole = len(aliases) == 1 and all(
+            e.alias and e.visible == e.internal for e in self.entries
+        )
+        return aliases[0] if whole else COLUMNS
 
     def strip(self, frame: DataFrame) -> DataFrame:
         """Undo `template` on a frame that has some more columns."""
-        made = [*self._aliases(), *(text for text, _ in self.bound)]
+        made = [*self.aliases(), *(text for text, _ in self.bound)]
         return frame.drop(*[name for name in made if name in frame.columns])
 
     def with_column(self, name: str, replaced: Sequence[str] = ()) -> "Resolver":
@@ -240,5 +267,23 @@ class Resolver:
             for entry in self.entries
         ))
 
-    def _aliases(self) -> list[str]:
-        return list(dict.fromkeys(e.alias for e in self.entries if e.alias is not None))
+    def under(self, alias: str) -> list[Entry]:
+        """The columns that are found under an alias.
+
+        Raises
+        ------
+        SchemaError
+            If a join by names has merged some with those of the other side.
+        """
+        merged = [entry.visible for entry in self.entries if alias in entry.merged]
+        if merged:
+            raise SchemaError(
+                f"{alias}.* would have the key {', '.join(merged)}, and a join by names keeps only "
+                f"the other side's. Name the columns, as in select({merged[0]!r}, ...)"
+            )
+        return [entry for entry in self.entries if entry.alias == alias]
+
+    def aliases(self, *, merged: bool = False) -> list[str]:
+        """The aliases that some columns are found under, perhaps those of merged keys too."""
+        found = [a for e in self.entries for a in (e.alias, *(e.merged if merged else ()))]
+        return list(dict.fromkeys(alias for alias in found if alias is not None))

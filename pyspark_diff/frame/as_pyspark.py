@@ -25,7 +25,7 @@ from pyspark_diff.frame.row_wise import filtered, row_wise
 from pyspark_diff.frame.windows import with_columns
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm import JVM_FRAME
-from pyspark_diff.spark.schema import DIFF, TIME, check_names
+from pyspark_diff.spark.schema import DIFF, TIME, check_names, meant_by
 from pyspark_diff.spark.taken import same_columns
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class PySparkMethods(Frame):
         [Row(dst=3)]
         """
         if isinstance(item, Column):
-            return self._wrap(filtered(*self._collection.seeing(item)))
+            return self._wrap(filtered(*self._collection.spreading(item)))
         if isinstance(item, (list, tuple)):
             selected: Any = self
             return selected.select(*item)
@@ -227,8 +227,9 @@ class PySparkMethods(Frame):
         return self._wrap(with_columns(self._collection, "withColumns", dict(colsMap)))
 
     def withColumnsRenamed(self, colsMap: Mapping[str, str]) -> Self:  # noqa: N802, N803
-        """Other names for several columns, as PySpark's `withColumnsRenamed`; absent ones are let
-        be.
+        """Other names for several columns, as PySpark's `withColumnsRenamed`, one after the other.
+
+        An absent name changes nothing.
 
         Examples
         --------
@@ -237,10 +238,12 @@ class PySparkMethods(Frame):
         ['m']
         """
         source = self._collection
-        renamed = {old: new for name, new in colsMap.items() for old in source.named(name)}
-        check_names(list(renamed.values()))
-        pairs = [(name, renamed.get(name, name)) for name in self.columns]
-        return self._wrap(source.picked("withColumnsRenamed", pairs))
+        names = self.columns
+        for old, new in colsMap.items():
+            meant = meant_by(old, names, source.spark)
+            names = [new if name in meant else name for name in names]
+        check_names([new for name, new in zip(self.columns, names) if new != name])
+        return self._wrap(source.picked("withColumnsRenamed", list(zip(self.columns, names))))
 
     def dropna(
         self, how: str = "any", thresh: int | None = None,

@@ -32,6 +32,7 @@ from pyspark_diff.spark.schema import (
     meant_by,
     without_nullability,
 )
+from pyspark_diff.spark.stars import spread
 from pyspark_diff.spark.taken import TakenColumn, with_taken_replaced
 
 #: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
@@ -157,6 +158,33 @@ class Collection:
             return self, given
         found = {handle: self.standing_for(handle) for handle in handles}
         return replace(self, resolver=self.resolver.binding(found)), given
+
+    def spreading(self, given: Given) -> tuple[Collection, Given]:
+        """As `seeing`; stars inside of the expressions take the data columns only.
+
+        Raises
+        ------
+        SchemaError
+            As `seeing`, and if a star would take columns that are called the same.
+        """
+        source, given = self.seeing(given)
+        alias, stars = source.resolver.alias_of_all, set()
+
+        def spread_in(thing: Any) -> Any:
+            if isinstance(thing, Column):
+                thing, more = spread(thing, alias)
+                stars.update(more)
+                return thing
+            if isinstance(thing, (list, tuple)):
+                return type(thing)(map(spread_in, thing))
+            return {k: spread_in(v) for k, v in thing.items()} if type(thing) is dict else thing
+
+        made = spread_in(given)
+        if not stars:
+            return source, given
+        if False in stars:
+            self.check_unambiguous("a star in an expression")
+        return replace(source, resolver=replace(source.resolver, spread=True)), made
 
     def standing_for(self, handle: Handle) -> Entry:
         """The column that a handle stands for."""

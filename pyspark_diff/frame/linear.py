@@ -24,8 +24,9 @@ from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, parse_schema
-from pyspark_diff.spark.taken import is_star, star_taken
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, meant_by, parse_schema
+from pyspark_diff.spark.stars import star_of
+from pyspark_diff.spark.taken import star_taken
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +59,7 @@ class LinearMethods(Frame):
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
         given = [one for c in cols for one in self._without_star(c)]
-        source, given = with_windows(*source.seeing(given))
+        source, given = with_windows(*source.spreading(given))
         selected: list[str | Column] = []
         unchanged: list[str | None] = []
         for c in given:
@@ -80,9 +81,20 @@ class LinearMethods(Frame):
             raise SchemaError(
                 f"select takes names and columns, not a {type(given).__name__}: {given!r}"
             )
-        if given == "*" if isinstance(given, str) else is_star(given):
-            self._collection.check_unambiguous("select")
+        source = self._collection
+        if isinstance(given, str):
+            target = given[:-1].rstrip(".").strip("`") if given.endswith("*") else None
+        else:
+            target = star_of(given)
+        if target == "" and not source.resolver.ambiguous:
             return list(self.columns)
+        if target is not None:
+            aliases = meant_by(target, source.resolver.aliases(merged=True), source.spark)
+            entries = source.resolver.entries if not target else [
+                entry for alias in aliases for entry in source.resolver.under(alias)
+            ]
+            if entries:
+                return [entry.lineage.handle.column() for entry in entries if entry.lineage]
         if isinstance(given, str):
             return [given]
         taken = star_taken(given)
@@ -137,7 +149,10 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        return self._wrap(filtered(*self._collection.seeing(condition)))
+        # A text can have a star too, as in hash(*).
+        starred = isinstance(condition, str) and "*" in condition
+        wanted = F.expr(str(condition)) if starred else condition
+        return self._wrap(filtered(*self._collection.spreading(wanted)))
 
     filter = where
 

@@ -89,6 +89,11 @@ def with_windows(
     over, replaced = _replaced(source, given, names)
     if over is source:
         return source, list(given)
+    if source.resolver.spread:
+        raise SchemaError(
+            "a star in an expression and a window are in one call, and the star would take the "
+            "window's result; add the windows with withColumn in a call of their own"
+        )
     with suggesting(source.columns):
         rows = source.template()
         shown = [
@@ -156,7 +161,7 @@ def with_columns(given: Collection, kind: str, made: dict[str, Column]) -> Colle
     made : dict of str to Column
     """
     check_names(list(made))
-    source, made = given.seeing(made)
+    source, made = given.spreading(made)
     resolver = source.resolver
     for name in made:
         replaced = source.named(name)

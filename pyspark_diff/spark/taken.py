@@ -134,23 +134,6 @@ def with_taken_replaced(
     return replaced(column, classic, connect)
 
 
-def is_star(column: Column) -> bool:
-    """Whether it is ``F.col("*")``, of whatever it stands over.
-
-    Examples
-    --------
-    >>> is_star(F.col("*")), is_star(F.col("n")), is_star(spark.range(1)["*"])
-    (True, False, False)
-    """
-    if is_classic(column):
-        return str(column) == "Column<'*'>"
-    star: Any = column._expr
-    return (
-        type(star).__name__ == "UnresolvedStar"
-        and star._unparsed_target is None and star._plan_id is None
-    )
-
-
 def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
     """Of ``df["*"]``, which columns of another frame it is; None if it is no such star."""
     make: Any = type(column)
