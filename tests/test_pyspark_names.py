@@ -178,6 +178,58 @@ def test_what_is_done_is_what_pyspark_does(table, ours, done):
     assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
 
 
+def _joined(df):
+    return df.alias("l").join(df.alias("r"), F.col("l.Id") == F.col("r.Id"))
+
+
+#: Groups, and names that PySpark makes of expressions.
+GROUPS = {
+    "no names": lambda df: df.groupBy("Id").sum(),
+    "no names, maxima": lambda df: df.groupBy("name").max(),
+    "no groups": lambda df: df.groupBy().avg(),
+    "a number": lambda df: df.groupBy(2).agg(F.sum("Id")),
+    "a name and a number": lambda df: df.groupBy("Id", 2).count(),
+    "a constant": lambda df: df.groupBy(F.lit(1)).count(),
+    "numbers rolled up": lambda df: df.rollup(1, "name").sum(),
+    "a cube of a number": lambda df: df.cube(2).count(),
+    "a pivot": lambda df: df.groupBy("Id").pivot("name", ["a", "c"]).sum(),
+    "a dict": lambda df: df.groupBy("NAME").agg({"*": "count", "ID": "Max"}),
+    "aliases": lambda df: _joined(df).groupBy("l.Id").agg(
+        F.sum("r.Id"), F.max("l.name").alias("l.name"), F.sum("l.Id") / F.count("r.Id")
+    ),
+    "aliases, a dict": lambda df: _joined(df).groupBy(F.upper("l.name")).agg({"r.Id": "sum"}),
+    "aliases, names of expressions": lambda df: _joined(df).select(
+        F.upper("l.name"), F.col("r.Id") + 1, F.col("l.Id").alias("r.Id"),
+        F.sum("r.Id").over(Window.partitionBy("l.Id")),
+    ),
+    "fields that are never null": lambda df: df.select(
+        F.when(F.col("Id") > 1, F.struct(F.lit(1).alias("z"))).alias("s")
+    ),
+    "a field more": lambda df: df.select(
+        F.when(F.col("Id") > 1, F.struct("name")).alias("s")
+    ).withColumn("s", F.col("s").withField("z", F.lit(1))).groupBy("s").count(),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_groups_are_those_of_pyspark(table, ours, group):
+    expected, found = GROUPS[group](table), GROUPS[group](ours)
+    assert (found.columns, found.dtypes) == (expected.columns, expected.dtypes)
+    assert Counter(map(repr, found.at(0).collect())) == Counter(map(repr, expected.collect()))
+
+
+@pytest.mark.parametrize("key", [0, 4, True, None, 1.5])
+def test_keys_of_a_group_that_are_none_are_refused(ours, key):
+    for grouped in (ours.groupBy, ours.rollup, ours.cube):
+        with pytest.raises(SchemaError, match="^groups are by .*" + str(key)):
+            grouped(key)
+
+
+def test_replace_takes_names_in_their_own_case(ours):
+    with pytest.raises(SchemaError, match="write 'Id', not 'ID'"):
+        ours.replace(1, 2, subset=["ID"])
+
+
 #: Kinds of joins, by all names that PySpark has for them.
 KINDS = {
     "inner": ["inner"],

@@ -7,11 +7,12 @@ from, as in PySpark.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pyspark_diff.errors import SchemaError
@@ -157,6 +158,22 @@ class Resolver:
     def as_named(self, name: str) -> str:
         """The name of a result without the handles that it is made of."""
         return as_named(name, [text for text, _ in self.bound])
+
+    def as_shown(self, name: str, given: str | Column) -> str:
+        """The same of an expression, also without the aliases of its columns.
+
+        A name that the user gave to it stays.
+        """
+        name = self.as_named(name)
+        aliases = [a for a in self.aliases() if f"{a}." in name] if "." in name else []
+        if not aliases or self.alias_of_all != COLUMNS:
+            return name
+        if isinstance(given, Column) and str(given).endswith((f"AS {name}'>", f"AS `{name}`'>")):
+            return name
+        for alias in aliases:
+            name = re.sub(rf"(?<![\w.`'\"]){re.escape(alias)}\.(?=[\w`])", "", name)
+        # A field of a struct has its name twice, as in sum(x AS x).
+        return re.sub(r"\b(\w+) AS \1\b", r"\1", name)
 
     def named(self, alias: str) -> "Resolver":
         """The same columns, all found under one alias."""

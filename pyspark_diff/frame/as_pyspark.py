@@ -288,6 +288,13 @@ class PySparkMethods(Frame):
         ([Row(n=2)], [Row(n=3)])
         """
         names = self._subset(subset, "replace")
+        given = [subset] if isinstance(subset, str) else list(subset or ())
+        for name, meant in zip(given, names):
+            if name != meant:
+                raise SchemaError(
+                    f"replace, as PySpark's, takes names in their own case only: write {meant!r}, "
+                    f"not {name!r}"
+                )
         if value is _NO_VALUE:
             return self._spark("replace", lambda frame: frame.replace(to_replace, subset=names))
         return self._spark("replace", lambda frame: frame.replace(to_replace, value, names))

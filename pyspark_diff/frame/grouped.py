@@ -166,7 +166,7 @@ class GroupedDiff(Generic[FrameT]):
         outputs, combined : optional
             What is computed from aggregates, and these, if that is known already.
         """
-        rows, named = source.template(), source.resolver.as_named
+        rows, shown = source.template(), source.resolver.as_shown
         names = self._names(source, cols)
         given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
         if combined is None and not isinstance(given, dict) and all(
@@ -175,12 +175,13 @@ class GroupedDiff(Generic[FrameT]):
             known_as = [*cols, *_by_handle(source, cols)]
             fields = fields_of(rows.groupBy(*known_as), given, len(known_as))
             combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
-            outputs = [(named(f.name), combined.over(e)) for f, e in zip(fields, given)]
+            outputs = [(shown(f.name, e), combined.over(e)) for f, e in zip(fields, given)]
         if combined is None:
             found = parse_aggregates(rows, cols, given)
         else:
             found = combined.aggregates()
-        found = [replace(one, name=named(one.name)) for one in found]
+        several = [""] * len(found) if combined is not None or isinstance(given, dict) else given
+        found = [replace(one, name=shown(one.name, e)) for one, e in zip(found, several)]
         results = [one.name for one in found] if combined is None else [n for n, _ in outputs]
         check_names([*names, *results])
         node, arguments = self._evaluated(source, cols, names, found)
@@ -200,8 +201,8 @@ class GroupedDiff(Generic[FrameT]):
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
         """Names of the columns of the group."""
-        frame = source.template().groupBy(*cols).agg(F.count("*"))
-        return [source.resolver.as_named(name) for name in frame.columns[:-1]]
+        frame = source.template().groupBy(*cols).agg(F.count(F.lit(1)))
+        return [source.resolver.as_shown(n, c) for n, c in zip(frame.columns, cols)]
 
     def _several(
         self, source: Collection, keys: Sequence[str | Column], sets: Sequence[Sequence[int]],
@@ -212,10 +213,10 @@ class GroupedDiff(Generic[FrameT]):
         columns = [one for one in given if isinstance(one, Column)]
         names = self._names(source, keys)
         rows = source.template()
-        kinds = rows.groupBy(*keys).agg(F.count("*")).schema.fields
+        kinds = rows.groupBy(*keys).agg(F.count(F.lit(1))).schema.fields
         known_as = [*keys, *_by_handle(source, keys)]
         fields = fields_of(rows.rollup(*known_as), columns, len(known_as)) if columns else []
-        shown = [source.resolver.as_named(field.name) for field in fields]
+        shown = [source.resolver.as_shown(f.name, c) for f, c in zip(fields, columns)]
         nodes: list[Node] = []
         for chosen in sets:
             cols = [keys[number] for number in chosen]
@@ -250,7 +251,7 @@ class GroupedDiff(Generic[FrameT]):
             given = [F.call_function(f, F.col(name)) for name, f in given[0].items()]
         if not given or not all(isinstance(one, Column) for one in given):
             raise SchemaError("agg takes columns such as F.sum('x') after pivot, or one dict")
-        rows, named = source.template(), source.resolver.as_named
+        rows, shown = source.template(), source.resolver.as_shown
         names = self._names(source, keys)
         asked = rows.groupBy(*keys).pivot(pivot.column, list(pivot.values))
         fields = fields_of(asked, given, len(names))
@@ -271,7 +272,8 @@ class GroupedDiff(Generic[FrameT]):
                 found = combined.over(expression, within)
                 if by_group:
                     found = F.when(count != 0, found)
-                outputs.append((named(fields[number * len(given) + place].name), found))
+                name = fields[number * len(given) + place].name
+                outputs.append((shown(name, expression), found))
         return self._one(source, keys, (), False, exact, outputs, combined)
 
     def _evaluated(
@@ -444,13 +446,10 @@ class GroupedDiff(Generic[FrameT]):
         return names
 
     def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:
-        named = [c for c in self._cols if isinstance(c, str)]
         if not cols:
+            # PySpark takes the columns of the group too.
             fields = self._frame.schema.fields
-            cols = [
-                f.name for f in fields
-                if isinstance(f.dataType, _NUMBERS) and f.name not in named
-            ]
+            cols = [f.name for f in fields if isinstance(f.dataType, _NUMBERS)]
         return self.agg(*[function(column(name)) for name in cols])
 
 

@@ -38,9 +38,29 @@ class KeyedMethods(Frame):
         >>> totals.at(0).collect(), totals.at(2).collect()
         ([Row(shop='a', total=6, max(price)=5)], [Row(shop='a', total=1, max(price)=1)])
         """
-        return GroupedDiff(self, _listed(cols))
+        return GroupedDiff(self, self._keys(cols))
 
     groupby = groupBy
+
+    def _keys(self, cols: tuple[Any, ...]) -> tuple[str | Column, ...]:
+        """Columns of a group, of which PySpark's methods also take numbers, counted from 1."""
+        keys: list[str | Column] = []
+        for key in _listed(cols):
+            if isinstance(key, int) and not isinstance(key, bool):
+                if not 1 <= key <= len(self.columns):
+                    raise SchemaError(
+                        f"groups are by a column's number from 1 to {len(self.columns)}, and this "
+                        f"is {key}; the columns are {', '.join(self.columns)}"
+                    )
+                entry = self._collection.resolver.entries[key - 1]
+                key = entry.visible if entry.lineage is None else entry.lineage.handle.column()
+            if not isinstance(key, (str, Column)):
+                raise SchemaError(
+                    f"groups are by names, numbers and columns, not by a {type(key).__name__}: "
+                    f"{key!r}. Write F.lit(...) for a constant"
+                )
+            keys.append(key)
+        return tuple(keys)
 
     def rollup(self, *cols: str | Column) -> GroupedDiff[Self]:
         """Groups by all columns, by all but the last, and so on to none, as PySpark's `rollup`.
@@ -57,13 +77,13 @@ class KeyedMethods(Frame):
         a None 3
         None None 3
         """
-        cols = _listed(cols)
+        cols = self._keys(cols)
         sets = [tuple(range(n)) for n in range(len(cols), -1, -1)]
         return GroupedDiff(self, cols, sets)
 
     def cube(self, *cols: str | Column) -> GroupedDiff[Self]:
         """Groups by each choice of columns, as PySpark's `cube`."""
-        cols = _listed(cols)
+        cols = self._keys(cols)
         sets = [
             chosen for n in range(len(cols), -1, -1) for chosen in combinations(range(len(cols)), n)
         ]
@@ -73,7 +93,7 @@ class KeyedMethods(Frame):
         self, groupingSets: Sequence[Sequence[str | Column]], *cols: str | Column  # noqa: N803
     ) -> GroupedDiff[Self]:
         """Groups by each of some choices of columns, as PySpark's `groupingSets`."""
-        cols = _listed(cols)
+        cols = self._keys(cols)
         shown = [str(F.col(c) if isinstance(c, str) else c) for c in cols]
         sets: list[tuple[int, ...]] = []
         for chosen in groupingSets:

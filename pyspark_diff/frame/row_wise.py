@@ -93,7 +93,10 @@ def row_wise(
     if names is None:
         # As in PySpark, what is selected may have a name twice, and is named as for plain columns.
         given = [name for name in result.columns if name not in (TIME, DIFF)]
-        names = Resolver.of([ours.as_named(name) for name in given])
+        shown = [ours.as_named(name) for name in given]
+        if isinstance(outputs, Sequence) and len(outputs) == len(given):
+            shown = [ours.as_shown(name, made) for name, made in zip(given, outputs)]
+        names = Resolver.of(shown)
         internal = [entry.internal for entry in names.entries]
         if internal != given:
             renamed = internal

@@ -97,7 +97,7 @@ def with_windows(
     with suggesting(source.columns):
         rows = source.template()
         shown = [
-            new.alias(source.resolver.as_named(rows.select(old).columns[0]))
+            new.alias(source.resolver.as_shown(rows.select(old).columns[0], old))
             if isinstance(new, Column) and new is not old else new
             for old, new in zip(given, replaced)
         ]

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import errors_to_text
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted, without_nullability
 
 #: So many rows are taken to the driver to be read once.
 FEW_ROWS = 200_000
@@ -54,7 +54,12 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
     3
     """
     if table.num_columns:
-        return spark.createDataFrame(table, struct)
+        # Arrow refuses nulls in the fields of a null struct if these are declared as never null.
+        fields = [
+            T.StructField(f.name, without_nullability(f.dataType), f.nullable)
+            for f in struct.fields
+        ]
+        return spark.createDataFrame(table, T.StructType(fields))
     return spark.range(table.num_rows).select()
 
 
