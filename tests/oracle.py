@@ -243,9 +243,9 @@ def _shared(op: Op) -> tuple[str, ...]:
 def _joined_columns(op: Op, left: Columns, right: Columns) -> Columns:
     """Those of the right side get another name where the left side has it."""
     using = op.args[0] if op.name == "join" else ()
-    if op.name != "crossJoin" and op.args[-1] in HALVES:
-        return left
     found = [(n, dict(left)[n]) for n in using] + [(n, k) for n, k in left if n not in using]
+    if op.name != "crossJoin" and op.args[-1] in HALVES:
+        return left if op.args[-1] in ("semijoin", "antijoin") else tuple(found)
     for n, kind in right:
         if n not in using:
             found.append((free(n, [m for m, _ in (*found, *left)]), kind))
@@ -616,7 +616,14 @@ def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection
             matches[1][right] += n
     if how in HALVES:
         anti = how in ("left_anti", "antijoin")
-        return Counter({r: n for r, n in of[0].items() if (matches[0][r] > 0) != anti})
+        order = range(len(ours))
+        if op.name == "join" and how in ("left_semi", "left_anti"):
+            # As PySpark's, with the key's columns first.
+            order = [ours.index(n) for n in (*using, *(n for n in ours if n not in using))]
+        return Counter({
+            tuple(r[i] for i in order): n for r, n in of[0].items()
+            if (matches[0][r] > 0) != anti
+        })
     if how in ("left", "full"):
         inner.update({put_together(r, None): n for r, n in of[0].items() if matches[0][r] <= 0})
     if how in ("right", "full"):

@@ -164,9 +164,34 @@ def test_a_changed_program_is_refused_in_words(spark, store):
         before = flow.history().count()
     with pytest.raises(ProgramChangedError, match="Nothing has been done") as told:
         opened(store, changed, spark)
-    assert "kept collection 'revenue' is no longer" in str(told.value)
+    message = str(told.value)
+    assert "kept collection 'revenue' is made anew" in message
+    # It cannot be filled, so that only the remedy that works is named.
+    assert "on_change='rebuild'" in message and "on_change='extend'" not in message
+    assert message.endswith("given again from the beginning: 'orders'")
     with opened(store, orders, spark) as flow:
         assert flow.history().count() == before + 1
+
+
+def test_a_changed_condition_is_named_with_its_collection(spark, store):
+    def program(flow, least=1):
+        rows, _ = flow.input("orders", ORDERS)
+        kept = rows.keep("rows")
+        kept.where(F.col("amount") > least).keep("large")
+
+    with opened(store, program, spark) as flow:
+        fed(flow, 1, (1, "north", 10), (2, "south", 5))
+    with pytest.raises(ProgramChangedError) as told:
+        opened(store, lambda flow: program(flow, 7), spark)
+    for part in (
+        "changed: its condition differs; kept collection 'large' is made anew",
+        "on_change='extend'", "reads at most 2 rows",
+    ):
+        assert part in str(told.value)
+    assert "no longer" not in str(told.value)
+    with opened(store, lambda flow: program(flow, 7), spark, on_change="extend") as flow:
+        fed(flow, 2, (3, "south", 9))
+        assert sorted(row.amount for row in flow["large"].at().collect()) == [9, 10]
 
 
 def test_what_is_new_is_filled_from_what_is_kept(spark, store):

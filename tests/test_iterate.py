@@ -56,7 +56,7 @@ def bodies(draw: st.DrawFn, inputs, most: int, loops: int) -> Program:
     shared = tuple(n for n in dict(columns[last]) if n in dict(inputs[0])
                    and dict(columns[last])[n] == dict(inputs[0])[n])
     if shared and (result != last or draw(st.booleans())):
-        how = draw(st.sampled_from(["left_semi", "left_anti"]))
+        how = draw(st.sampled_from(["semijoin", "antijoin"]))
         ops.append(Op("pick", (last,), shared[:1]))
         ops.append(Op("join", (result, len(inputs) + len(ops) - 1), (shared[:1], how)))
         result = len(inputs) + len(ops) - 1

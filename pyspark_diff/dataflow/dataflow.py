@@ -15,6 +15,7 @@ from pyspark_diff.dataflow import staleness
 from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.dataflow.feeding import FeedingMethods
 from pyspark_diff.dataflow.hold import Hold
+from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.probe import Probe
 from pyspark_diff.dataflow.telling import TellingMethods
 from pyspark_diff.dataflow.times import frontier_of
@@ -142,6 +143,18 @@ class BaseDataflow(FeedingMethods, TellingMethods):
             return "It was added since the last step(): the next one fills it from what is kept"
         found = staleness.behind(self._inputs.upstream(node, self._state.graph), self._state)
         return f"But {found}" if found else "Advance its inputs, and step"
+
+    def _remedy_of_negatives(self, node: Node) -> str:
+        """How to make up for records of a collection that were removed too often, in words."""
+        sessions = self._inputs.upstream(node, self._state.graph)
+        names = [repr(s.name) for s in sessions if not isinstance(s, KeyedSession)]
+        if not names:
+            return "Correct the input"
+        return (
+            f"The removals came by input {', '.join(names)}; made with check=True, it refuses them "
+            f"in their step. Insert the missing records, flow.session({names[0]}).insert(rows), "
+            "and advance"
+        )
 
     def _hold(self, node: Node, time: Any) -> Hold:
         start, at = Antichain([self.time_type.start]), None

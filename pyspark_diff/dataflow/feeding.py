@@ -102,7 +102,7 @@ class FeedingMethods(SteppingMethods):
         return self._step(on_iteration, token=token) or done
 
     def _add_source(
-        self, name: str, source: Source, start: Any, late: str
+        self, name: str, source: Source, start: Any, late: str, check: bool
     ) -> Reader | Node:
         """An input that a source fills."""
         if not isinstance(source, Source):
@@ -124,7 +124,7 @@ class FeedingMethods(SteppingMethods):
                 keyed, keyed_session = self._add_keyed_input(name, columns, start, source.key)
                 self._sources.add(name, source, keyed_session)
                 return keyed
-            node, session = self._add_input(name, columns, start, False)
+            node, session = self._add_input(name, columns, start, check)
             aside, before = None, None
             if late == "aside":
                 aside = self._add_input(

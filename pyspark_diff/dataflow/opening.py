@@ -184,7 +184,7 @@ def _restored(
         return flow._state, {}
     program = written(flow._wanted())
     prints = fingerprints(program, rows=True)
-    found = rebuilt(told, program, prints)
+    found = rebuilt(told, program, prints, flow._outputs.called())
     changes = _changes(found, set(kept), set(flow._outputs.names()))
     changes += [f"sink {name!r} is gone" for name in sinks if name not in here["sinks"]]
     changes += [
@@ -195,16 +195,9 @@ def _restored(
         f"sink {name!r} is of another collection, and given all of that" for name in sinks
         if name in here["sinks"] and name in given_to and given_to[name] not in found.nodes
     ]
-    if changes and on_change == "refuse":
-        raise ProgramChangedError(
-            f"the program is not the one that the store at {objects.root} was written by: "
-            f"{'; '.join(changes)}. All else would be kept. Nothing has been done: open it with "
-            "on_change='extend' to fill what is new from what is kept and to drop what is gone, or "
-            "with on_change='rebuild' to begin anew with what cannot be filled"
-        )
     state = decoder.state(found.nodes, found.graph)
-    for change in changes:
-        _logger.info("store at %s: %s", objects.root, change)
+    begin = f"the program is not the one that the store at {objects.root} was written by"
+    missing: NotReadableError | None = None
     try:
         for name, columns in here["inputs"].items():
             if inputs.get(name, columns) != columns:
@@ -215,13 +208,25 @@ def _restored(
                 )
         grown(flow._wanted(), state.graph, state)
     except NotReadableError as error:
-        if on_change != "rebuild":
-            raise ProgramChangedError(
-                f"the program is not the one that the store at {objects.root} was written by: "
-                f"{'; '.join(changes)}. What is new cannot be filled: {error}. Nothing has been "
-                "done: open it with on_change='rebuild' to begin anew with all that is made of "
-                "the same inputs, which have to be given again"
-            ) from error
+        missing = error
+    if missing is not None and on_change != "rebuild":
+        again = [repr(flow._inputs.names()[node]) for node in _fed_again(flow, found)]
+        raise ProgramChangedError(
+            f"{begin}: {'; '.join(changes)}. What is new cannot be filled: {missing}. Nothing has "
+            "been done: open it with on_change='rebuild' to begin anew with all that is made of "
+            "the same inputs, which have to be given again from the beginning"
+            + (f": {', '.join(again)}" if again else "")
+        ) from missing
+    if changes and on_change == "refuse":
+        rows = sum(trace.rows for trace in state.traces.values())
+        raise ProgramChangedError(
+            f"{begin}: {'; '.join(changes)}. All else would be kept. Nothing has been done: open "
+            "it with on_change='extend' to fill what is new from what is kept, which reads at most "
+            f"{rows} rows, and to drop what is gone"
+        )
+    for change in changes:
+        _logger.info("store at %s: %s", objects.root, change)
+    if missing is not None:
         state = _anew(flow, told, decoder, found, prints)
     return state, prints
 
@@ -235,8 +240,8 @@ def _anew(
     parts = _parts(written(every).nodes)
     fresh = {parts[node] for node in found.added}
     kept = [sink for sink in every if parts[sink] not in fresh]
+    inputs = _fed_again(flow, found)
     found = rebuilt(told, written(kept), prints)
-    inputs = [n for n in flow._inputs.nodes() if parts[n] in fresh]
     flow._inputs.begin_anew(inputs)
     names = [flow._inputs.names()[node] for node in inputs]
     staleness.warn(
@@ -247,6 +252,13 @@ def _anew(
     state = decoder.state(found.nodes, found.graph)
     offsets = {name: at for name, at in state.offsets.items() if name not in names}
     return replace(state, offsets=offsets)
+
+
+def _fed_again(flow: BaseDataflow, found: Rebuilt) -> list[Node]:
+    """The inputs of all that has to do with something new."""
+    parts = _parts(written(flow._wanted()).nodes)
+    fresh = {parts[node] for node in found.added}
+    return [node for node in flow._inputs.nodes() if parts[node] in fresh]
 
 
 def _parts(nodes: Sequence[Node]) -> dict[Node, int]:

@@ -7,6 +7,7 @@ Nothing is stale in silence::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -43,7 +44,13 @@ def behind(sessions: Collection[BaseSession], state: State) -> str:
     new = [s for s in sessions if s._is_ahead(state.taken.get(s._node, 0))]
     if new:
         names = ", ".join(repr(session.name) for session in new)
-        return f"input {names} was given updates, or advanced, since the last step: call step()"
+        shown = f"input {names} was given updates, or advanced, since the last step"
+        # A step completes the times that all inputs were advanced beyond, and no other one.
+        if all(_reaches(session, state) for session in sessions):
+            return f"{shown}: call step()"
+        still = [session for session in sessions if not _reaches(session, state)]
+        was = "was" if len(still) == 1 else "were"
+        return f"{shown}, and {_told(still, state)} {was} not advanced: {_advance(still)}"
     waiting = []
     for session in sessions:
         at = state.frontiers[session._node].elements
@@ -70,6 +77,12 @@ def held_back(sessions: Collection[BaseSession], state: State) -> str:
     return f"{_told(late, state)} {holds} it back, others are further ({further}): {_advance(late)}"
 
 
+def _reaches(session: BaseSession, state: State) -> bool:
+    """Whether a step completes more of an input than is complete."""
+    at = state.frontiers[session._node]
+    return at.is_empty or session._content.capability != at
+
+
 def _reached(session: BaseSession, state: State) -> Antichain:
     """Up to where an input is processed, but for others of which it waits where times are structs.
     """
@@ -94,12 +107,17 @@ def _told(sessions: Collection[BaseSession], state: State) -> str:
 
 def _advance(sessions: Collection[BaseSession]) -> str:
     which = "it" if len(sessions) == 1 else "them"
-    return f"advance {which}, with advance_to of the dataflow or of the input"
+    return (
+        f"advance {which}, with flow.advance_to(time), which steps too, or with advance_to of the "
+        "input and step()"
+    )
 
 
 def warn(message: str) -> None:
     """Warn whoever called the library, and not a line of it."""
-    package, frame, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+    # Not of `contextlib` either, whose decorators are around the methods.
+    ours = (os.path.dirname(os.path.dirname(__file__)) + os.sep, contextlib.__file__)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, StaleWarning, stacklevel=level - 1)
+    warnings.warn(message, StaleWarning, stacklevel=level)

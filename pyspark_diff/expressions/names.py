@@ -205,7 +205,7 @@ class Resolver:
         twins = [e for n in keys for e in other.entries if e.internal == n]
         for number, pair in enumerate(zip(ours, twins)):
             kept = None if named_by is None else pair[named_by].alias
-            aliases = {alias for e in pair for alias in (e.alias, *e.merged)} - {None, kept}
+            aliases = {a for e in pair for a in (e.alias, *e.merged) if a is not None and a != kept}
             ours[number] = ours[number]._replace(
                 alias=kept, visible=pair[named_by or 0].visible, merged=tuple(sorted(aliases))
             )

@@ -329,7 +329,7 @@ class Dataflow(BaseDataflow):
 
     def source(
         self, name: str, source: Source, *, start: Any = None,
-        late: Literal["refuse", "aside"] = "refuse",
+        late: Literal["refuse", "aside"] = "refuse", check: bool = False,
     ) -> DiffFrame:
         """A new input that `catch_up` fills from a source.
 
@@ -344,6 +344,8 @@ class Dataflow(BaseDataflow):
         late : {"refuse", "aside"}
             What becomes of rows that bring a time that is complete already: an error names them,
             and nothing is read; or they are kept aside, in the collection that `late` gives.
+        check : bool
+            As of `input`, for a source without a key.
 
         Returns
         -------
@@ -368,7 +370,7 @@ class Dataflow(BaseDataflow):
             "what it reads has one time, or none of its own. Read it yourself, and give an input "
             "rows with their times: flow.session(name).update(rows)"
         )
-        node = self._add_source(name, source, start, late)
+        node = self._add_source(name, source, start, late, check)
         return self._frame_of(node, node.key if isinstance(node, Reader) else None)
 
     def late(self, name: str) -> DiffFrame:

@@ -326,12 +326,27 @@ class JoinPlan:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
                 "right side, and no comparison or band of numbers, texts, dates or timestamps of "
-                "both, so there is nothing to find matches by; for all pairs with a small "
-                "collection use "
-                'crossJoin(other.hint("broadcast")) and where(condition)'
+                "both, so there is nothing to find matches by. " + self._without_matches()
             )
         self.null_safe = any(condition.null_safe)
         self.residual = condition.residual
+
+    def _without_matches(self) -> str:
+        """The way to this kind of join by a condition that no matches are found by."""
+        pairs = 'pairs = a.crossJoin(b.hint("broadcast")).where(condition)'
+        if self.kind == "inner":
+            return f"For all pairs with a small collection use {pairs}"
+        found = (
+            f"Take {pairs}.select(*[a[n] for n in a.columns]).distinct(), b being small, and then "
+            "a.join(pairs, [a[n].eqNullSafe(pairs[n]) for n in a.columns], "
+        )
+        if self.kind in ("semi", "anti"):
+            not_in = "; for NOT IN see the notes of join" if self.kind == "anti" else ""
+            return f'{found}"left_{self.kind}"){not_in}'
+        return (
+            f'{found}"left_anti") has the records without a match; add them to all pairs with '
+            "unionByName(..., allowMissingColumns=True)"
+        )
 
     def _parse(self, left: Collection, right: Collection, on: list[Column]) -> Condition:
         """The condition of a join, with the nodes and the keys that it asks for."""

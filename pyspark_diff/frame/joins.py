@@ -78,6 +78,16 @@ class JoinMethods(Frame):
         key) is shared. A null key matches nothing. ``left_semi`` and ``left_anti`` ask whether the
         other side has a match, however many.
 
+        SQL's ``a.x NOT IN (SELECT y FROM b)`` is no single anti join, as a null is neither equal
+        nor unequal: with a null in ``b`` it keeps no record, and with an empty ``b`` all. It is ::
+
+            one = F.lit(1).alias("one")
+            empty = a.withColumn("one", F.lit(1)).join(b.select(one), "one", "left_anti")
+            rest = a.where("x IS NOT NULL").join(b, a["x"] == b["y"], "left_anti")
+            nulls = b.where("y IS NULL").select(one)
+            rest = rest.withColumn("one", F.lit(1)).join(nulls, "one", "left_anti")
+            not_in = rest.drop("one").union(empty.where("x IS NULL").drop("one"))
+
         What a condition finds pairs by: its equalities; and with them, or without, a value of one
         side that lies between two expressions of the other which differ by constants, also told as
         a band, ``F.abs(F.col("x") - F.col("y")) <= 5``. Then the pairs that are looked at are about

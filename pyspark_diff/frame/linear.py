@@ -24,7 +24,15 @@ from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, meant_by, parse_schema
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    Schema,
+    TimeType,
+    check_names,
+    meant_by,
+    parse_schema,
+)
 from pyspark_diff.spark.stars import star_of
 from pyspark_diff.spark.taken import star_taken
 

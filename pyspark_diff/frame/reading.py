@@ -320,7 +320,10 @@ class ReadMethods(Frame):
             if time is None:
                 flow._check_fresh(self._node)
             at = arrangement.readable(time, lambda: flow._next_to_do(self._node))
-            found = arrangement.snapshot(self._collection.spark, at, allow_negative=allow_negative)
+            found = arrangement.snapshot(
+                self._collection.spark, at, allow_negative=allow_negative,
+                remedy=lambda: flow._remedy_of_negatives(self._node),
+            )
         return self._with_user_names(found)
 
     def changes(self, since: Any, until: Any = None) -> DataFrame:

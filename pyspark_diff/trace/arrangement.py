@@ -225,8 +225,19 @@ class Arrangement:
         yield pa.Table.from_arrays(columns, names=[*self.schema.names, self.time, self.diff])
 
     @interruptible()
-    def snapshot(self, spark: SparkSession, time: int, *, allow_negative: bool) -> DataFrame:
+    def snapshot(
+        self, spark: SparkSession, time: int, *, allow_negative: bool,
+        remedy: Callable[[], str] = lambda: "Correct the input",
+    ) -> DataFrame:
         """The collection at a time, each record as often as its multiplicity.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        time : int
+        allow_negative : bool
+        remedy : callable
+            Says how to make up for records that were removed too often.
 
         Raises
         ------
@@ -267,7 +278,7 @@ class Arrangement:
                 when = "in the end" if last else f"at time {self.time_type.decode(time)!r}"
                 raise NegativeMultiplicityError(
                     f"{when} these records stand with a negative multiplicity: {shown}; more was "
-                    "removed than was inserted. Correct the input, or pass allow_negative=True to "
+                    f"removed than was inserted. {remedy()}, or pass allow_negative=True to "
                     "leave such records out"
                 )
         if not self.reads_later:
