@@ -240,7 +240,7 @@ KINDS = {
     "anti": ["anti", "leftanti", "left_anti"],
 }
 
-#: Joins of the tables `LEFT`, `RIGHT` and `WIDE` by whatever may be written.
+#: Joins of the tables `LEFT`, `RIGHT` and `WIDE`, by names and by conditions.
 JOINS = {
     "a name": lambda a, b, c, how: a.join(b, "k", how),
     "a list": lambda a, b, c, how: a.join(b, ["K"], how),

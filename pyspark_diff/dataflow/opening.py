@@ -212,17 +212,17 @@ def _restored(
     if missing is not None and on_change != "rebuild":
         again = [repr(flow._inputs.names()[node]) for node in _fed_again(flow, found)]
         raise ProgramChangedError(
-            f"{begin}: {'; '.join(changes)}. What is new cannot be filled: {missing}. Nothing has "
-            "been done: open it with on_change='rebuild' to begin anew with all that is made of "
-            "the same inputs, which have to be given again from the beginning"
+            f"{begin}: {'; '.join(changes)}. No kept collection can fill the new one: {missing}. "
+            "Nothing has been done: open it with on_change='rebuild' to begin anew with all that "
+            "is made of the same inputs, which have to be given again from the beginning"
             + (f": {', '.join(again)}" if again else "")
         ) from missing
     if changes and on_change == "refuse":
         rows = sum(trace.rows for trace in state.traces.values())
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. All else would be kept. Nothing has been done: open "
-            "it with on_change='extend' to fill what is new from what is kept, which reads at most "
-            f"{rows} rows, and to drop what is gone"
+            "it with on_change='extend' to fill new collections from kept ones, which reads at "
+            f"most {rows} rows, and to drop the others"
         )
     for change in changes:
         _logger.info("store at %s: %s", objects.root, change)
@@ -255,7 +255,7 @@ def _anew(
 
 
 def _fed_again(flow: BaseDataflow, found: Rebuilt) -> list[Node]:
-    """The inputs of all that has to do with something new."""
+    """The inputs in the same parts of the program as new collections."""
     parts = _parts(written(flow._wanted()).nodes)
     fresh = {parts[node] for node in found.added}
     return [node for node in flow._inputs.nodes() if parts[node] in fresh]

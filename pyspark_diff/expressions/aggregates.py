@@ -119,6 +119,11 @@ def parse_aggregates(
     grouped = template.groupBy(*keys)
     given = [exprs] if isinstance(exprs, Mapping) else list(exprs)
     if len(given) == 1 and isinstance(given[0], Mapping):
+        odd = [f for f in given[0].values() if not isinstance(f, str)]
+        if odd:
+            raise SchemaError(
+                f"a dict for agg has names of functions, such as {{'x': 'sum'}}, and not {odd[0]!r}"
+            )
         # A server does not know the synonyms that a dict may have.
         entries = {
             name: _DICT_SYNONYMS.get(function.lower(), function)

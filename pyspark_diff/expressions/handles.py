@@ -31,6 +31,8 @@ from pyspark_diff.spark.mentions import references
 
 #: The name of a handle that stands for all columns.
 STAR = "*"
+#: The kind of the owner that is a plain Spark frame next to a collection.
+PLAIN = "DataFrame"
 
 _numbers = itertools.count(1)
 #: Those that somebody has a column of.
@@ -55,6 +57,11 @@ class Owner:
     kind: str
     columns: tuple[str, ...]
     frame: DataFrame | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a plain frame, and no frame of updates that is wrapped."""
+        return self.kind == PLAIN and self.frame is not None
 
     def __str__(self) -> str:
         return f"{self.kind}[{', '.join(self.columns)}]"

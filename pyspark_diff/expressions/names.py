@@ -28,8 +28,8 @@ class Entry(NamedTuple):
     """One column: where the user finds it, the column of the node that it is, and the handles that
     stand for it.
 
-    A key of a join by names is under the alias of one side only. The other side's alias is in
-    ``merged``.
+    A key of a join by names is under the alias of one side only; ``merged`` has the alias of the
+    other side.
     """
 
     alias: str | None
@@ -252,7 +252,7 @@ class Resolver:
             if self.spread:
                 frame = frame.alias(whole)
         if self.spread:
-            # What is computed is not under the alias, so that a star does not take it.
+            # A computed column is not under the alias, so that a star does not take it.
             more |= {name: column(name) for name in (TIME, DIFF) if name in frame.columns}
         return frame.withColumns(more) if more else frame
 

@@ -296,7 +296,7 @@ def _called(node: Node) -> str:
 def two_of(handle: Handle) -> SchemaError:
     """The error of a handle that stands for more than one column."""
     name, owner = handle.name, handle.owner
-    if owner.frame is not None:
+    if owner.is_plain:
         return SchemaError(
             f"the column {name!r} of {owner} is there more than once, as the frame came in more "
             "than once; give it another name each time, as in a.join(df.alias('d'), a['x'] == "

@@ -22,6 +22,7 @@ from pyspark_diff.dataflow.coercion import ArrowStream, Data, arrow_table, coerc
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.expressions.handles import PLAIN
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.operators.loop import Enter, time_scope
@@ -92,7 +93,7 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
     node = Constant(parsed, setting.time_type, rows=found, origin=origin)
     resolver = Resolver.plain(parsed.names)
     if isinstance(data, DataFrame) and schema is None:
-        resolver = resolver.owned("DataFrame", data)
+        resolver = resolver.owned(PLAIN, data)
     if alias is not None:
         resolver = resolver.named(alias)
     return Collection(

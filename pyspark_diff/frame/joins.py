@@ -244,7 +244,7 @@ class JoinMethods(Frame):
     def antijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
         """The records whose key is not in another collection, with the columns in their order.
 
-        Right whatever the multiplicities of the other side, which need not be distinct.
+        The records of the other side need not be distinct.
         """
         other = self._lifted(other)
         names = other.columns if on is None else on

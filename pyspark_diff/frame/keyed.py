@@ -43,7 +43,7 @@ class KeyedMethods(Frame):
     groupby = groupBy
 
     def _keys(self, cols: tuple[Any, ...]) -> tuple[str | Column, ...]:
-        """Columns of a group, of which PySpark's methods also take numbers, counted from 1."""
+        """The columns of a group: names, columns, or as in PySpark numbers that count from 1."""
         keys: list[str | Column] = []
         for key in _listed(cols):
             if isinstance(key, int) and not isinstance(key, bool):

@@ -229,6 +229,7 @@ class LinearMethods(Frame):
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802
         """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
+        check_names([new])
         meant = self._collection.named(existing)
         pairs = [(name, new if name in meant else name) for name in self.columns]
         return self._wrap(self._collection.picked("withColumnRenamed", pairs))
@@ -245,6 +246,12 @@ class LinearMethods(Frame):
         >>> e.join(f, e["k"] == f["k"]).drop(f["k"], f["v"]).columns
         ['k', 'v', 'w']
         """
+        odd = [c for c in cols if not isinstance(c, (str, Column))]
+        if odd:
+            raise SchemaError(
+                f"drop takes names and columns, not a {type(odd[0]).__name__}: {odd[0]!r}. Write "
+                "drop(*names) for a list of names"
+            )
         source, cols = self._collection.seeing(cols)
         gone: set[str | None] = set()
         for given in cols:

@@ -74,7 +74,7 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         plain = [_moment(v, kind) for v in values] if pa.types.is_timestamp(kind) else list(values)
     try:
         return pa.array(plain, type=kind)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise TypeError(str(error)) from error
 
 
@@ -155,6 +155,10 @@ def _refuse(value: Any) -> None:
 def _moment(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
+    if hasattr(value, "to_pydatetime"):  # of pandas
+        if value != value or value.nanosecond:
+            _refuse(value)
+        value = value.to_pydatetime()
     if kind.tz is not None:
         # A naive datetime is local time, as everywhere in PySpark; Arrow would take it for UTC.
         return value.astimezone(datetime.timezone.utc)

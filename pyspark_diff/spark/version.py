@@ -15,6 +15,8 @@ from weakref import WeakSet
 import pyspark
 from pyspark.sql import SparkSession
 
+from pyspark_diff.errors import SchemaError
+
 #: Spark 4.1 has `DataFrame.repartitionById`.
 OLDEST = (4, 1)
 BEYOND = (4, 4)
@@ -41,7 +43,14 @@ def check_session(spark: SparkSession) -> None:
     ------
     RuntimeError
         If it is too old.
+    SchemaError
+        If it is no session.
     """
+    if not hasattr(spark, "createDataFrame"):
+        raise SchemaError(
+            f"a Spark session is wanted, and this is a {type(spark).__name__}: make one with "
+            "pyspark_diff.session()"
+        )
     if spark not in _checked:
         check_installed()
         check(spark.version)
