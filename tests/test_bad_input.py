@@ -571,12 +571,11 @@ def test_names_are_taken_literally(spark, runner):
 @pytest.mark.parametrize(
     ("expression", "parts"),
     [
-        ("map('a', 1)", ("map<string,int>", "no equality", "map_entries")),
-        ("array(map('a', 1))", ("array<map<string,int>>", "no equality")),
-        ("named_struct('m', map('a', 1))", ("struct<m:map<string,int>>", "no equality")),
+        ("map('a', parse_json('1'))", ("map<string,variant>", "no equality")),
+        ("named_struct('m', map('a' collate UTF8_LCASE, 1))", ("UTF8_LCASE", "byte by byte")),
         ("'a' collate UTF8_LCASE", ("UTF8_LCASE", "byte by byte")),
         ("array('a' collate UNICODE_CI)", ("UNICODE_CI", "byte by byte")),
-        ("parse_json('{}')", ("variant", "no order")),
+        ("parse_json('{}')", ("variant", "no equality")),
         ("make_ym_interval(1)", ("interval year to month", "no order")),
     ],
 )
@@ -586,11 +585,18 @@ def test_types_without_exact_equality_are_no_keys(spark, expression, parts):
     for use in (
         whole.count,
         whole.distinct,
-        whole.consolidate,
+        whole.dropDuplicates,
+        lambda: whole.dropDuplicates(["v"]),
+        lambda: whole.subtract(whole),
         lambda: whole.threshold(lambda n: n),
-        whole.to_df,
-        whole.at,
         lambda: whole.withColumn("w", F.lit(1)).count(),
+        lambda: whole.groupBy("v").agg(F.sum("n")),
+        lambda: whole.join(whole.select("v"), "v"),
+        lambda: whole.join(whole.select("v"), "v", "left_semi"),
+        lambda: whole.top_k(1, "v"),
+        lambda: whole.top_k(1, "n", per="v"),
+        lambda: whole.arrange_by_key("v"),
+        lambda: whole.reduce(lambda key, values: [], "n int", key="v"),
     ):
         with refused(UnsupportedTypeError, "'v'", "drop it", *parts):
             use()

@@ -146,7 +146,7 @@ with Dataflow(spark, runner="local", buckets=2) as flow:
     refused(lambda: left.union(right))
     refused(lambda: left.select(df["z"]))
     refused(lambda: left.groupBy("k").agg(F.sum("x") + F.rand()))
-    refused(lambda: flow.input("maps", "m map<int, int>")[0].distinct())
+    refused(lambda: flow.input("variants", "v variant")[0].distinct())
     refused(lambda: left.withColumn("__x", F.lit(1)))
     refused(lambda: left.orderBy("k") if hasattr(left, "orderBy") else left["none"])
     some.count().keep()

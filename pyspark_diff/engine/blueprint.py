@@ -44,7 +44,7 @@ from pyspark_diff.engine.plan import (
 )
 from pyspark_diff.engine.program import Program
 from pyspark_diff.errors import DiffError, StorageError
-from pyspark_diff.operators.arrange import arrange_by_key
+from pyspark_diff.operators.arrange import kept_by
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
@@ -475,7 +475,7 @@ class _Builder:
             return Imported(source)
         if record.key is None or not set(record.key) <= set(source.schema.names):
             damaged(f"node {number} has no key")
-        return arrange_by_key(source, record.key)
+        return kept_by(source, record.key)
 
     def _from_written(
         self, number: int, form: str, origin: Node, inputs: list[Node]

@@ -32,7 +32,7 @@ from typing import Callable, Hashable, Mapping, Sequence
 from pyspark_diff.engine.demand import worth_sharing
 from pyspark_diff.engine.program import Program, program_of
 from pyspark_diff.errors import NotReadableError
-from pyspark_diff.operators.arrange import Output, arrange_by_key
+from pyspark_diff.operators.arrange import Output, kept_by
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.inspect import Inspect
@@ -199,7 +199,7 @@ def arranged(program: Program, standing: Standing = Standing()) -> Lowered:
             if source.key == key:
                 return source
         if (source, key) not in known:
-            known[source, key] = written or arrange_by_key(source, key)
+            known[source, key] = written or kept_by(source, key)
         return known[source, key]
 
     def read(node: Node, inputs: Sequence[Node]) -> Node:

@@ -198,6 +198,7 @@ def _joined(
     if how == "inner":
         condition = condition & reduce(or_, (way.near for way in ways))
     kept = filtered(whole, condition)
+    made: Node
     if len(ways) == 1 and (tolerance is None or how == "inner"):
         pairs = [(n, n) for _, n in mine] + [(ways[0].found[n], n) for _, n in yours]
         made = pick("join_asof", kept.node, pairs)

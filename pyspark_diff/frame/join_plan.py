@@ -279,6 +279,8 @@ class JoinPlan:
             self._by_names(listed)
         else:
             self._by_condition(listed)
+        for node, key in zip(self.nodes, self.keys):
+            node.schema.check_compared(key, "join")
 
     def _by_names(self, names: list[str]) -> None:
         left, right = self.sides
@@ -581,7 +583,8 @@ class JoinPlan:
             # Without the columns that were made to find matches by.
             return pick("select", found, [(name, name) for name in whole.node.schema.names])
         # With more to a match than the key, whole records are looked up among those that matched.
-        once = replace(whole, node=threshold(whole.node, _present), small=False, key=None)
+        records = threshold(whole.node, _present, by_bytes=True)
+        once = replace(whole, node=records, small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
         resolver = left.resolver.beside(right.resolver)
         pairs = JoinPlan(left, right, self.on, "inner", self.near)._inner(resolver)

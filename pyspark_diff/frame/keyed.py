@@ -267,7 +267,7 @@ class KeyedMethods(Frame):
             return self._derived(threshold(source.node, None), same=True)
         by = ordering(source, order if order is not None else rest, names)
         source.check_unambiguous(kind)
-        arranged = arrange_in_order(source.node, names, by)
+        arranged = arrange_in_order(source.node, names, by, any_order=order is None)
         return self._derived(top_k(arranged, 1, len(by)), same=True)
 
     drop_duplicates = dropDuplicates

@@ -20,7 +20,13 @@ from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
 from pyspark_diff.frame.windows import with_columns, with_windows
-from pyspark_diff.operators.linear import FlatMap, MapInArrow, MapInPandas, pick
+from pyspark_diff.operators.linear import (
+    FlatMap,
+    MapInArrow,
+    MapInPandas,
+    pick,
+    with_sorted_maps,
+)
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
 from pyspark_diff.spark.frames import column, update_struct
@@ -346,7 +352,7 @@ class LinearMethods(Frame):
         types = _update_types(parsed, source.node.time_type)
         function = Twice(func, "flat_map") if check else func
         stage = FlatMap(function, source.node.schema.arrow(), *types)
-        return self._derived(Linear("flat_map", source.node, parsed, stage))
+        return self._derived(with_sorted_maps(Linear("flat_map", source.node, parsed, stage)))
 
     def mapInPandas(  # noqa: N802
         self,
@@ -382,7 +388,7 @@ class LinearMethods(Frame):
         stage = MapInArrow(
             func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
-        return self._derived(Linear("mapInArrow", source.node, parsed, stage))
+        return self._derived(with_sorted_maps(Linear("mapInArrow", source.node, parsed, stage)))
 
     def map_in_pandas(
         self,
@@ -423,7 +429,7 @@ class LinearMethods(Frame):
         stage = MapInPandas(
             function, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
-        return self._derived(Linear("map_in_pandas", source.node, parsed, stage))
+        return self._derived(with_sorted_maps(Linear("map_in_pandas", source.node, parsed, stage)))
 
 
 def _update_types(schema: Schema, time_type: TimeType) -> tuple[T.StructType, pa.Schema]:

@@ -28,7 +28,7 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.comparisons import compared, may_be_compared
 from pyspark_diff.frame.places import may_have_places, with_first_places
 from pyspark_diff.kernels.arrow_expression import Field
-from pyspark_diff.operators.linear import Expression
+from pyspark_diff.operators.linear import Expression, with_sorted_maps
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
@@ -169,7 +169,7 @@ def computed(
     columns: Sequence[tuple[str, Column]],
     *,
     outputs: Outputs | None = None,
-) -> Linear:
+) -> Node:
     """The node of columns that are given by name and expression, checked as in `row_wise`.
 
     Parameters
@@ -224,7 +224,7 @@ def _linear(
     outputs: Outputs | None = None,
     condition: str | Column | None = None,
     keeps_time_and_diff: bool = True,
-) -> Linear:
+) -> Node:
     """The node of an operator that Spark has analysed: one without Spark where that can be."""
     node = None
     same: list[tuple[str, str]] = []
@@ -249,7 +249,8 @@ def _linear(
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
     stage = Expression(apply, takes, keeps_time_and_diff, tuple(same))
-    return Linear(kind, source.node, schema, stage)
+    found = Linear(kind, source.node, schema, stage)
+    return found if condition is not None else with_sorted_maps(found)
 
 
 def _formulas(

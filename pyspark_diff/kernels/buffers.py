@@ -43,8 +43,11 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is a list whose elements lie in one range of a child column."""
-    is_variable = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    """Whether the type is a list whose elements lie in one range of a child column.
+
+    A map is a list of its entries, which are structs of a key and a value.
+    """
+    is_variable = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
     return bool(is_variable or pa.types.is_fixed_size_list(kind))
 
 
@@ -63,7 +66,7 @@ def check_type(kind: pa.DataType) -> None:
         for i in range(kind.num_fields):
             check_type(kind.field(i).type)
     elif is_list(kind):
-        check_type(kind.value_type)
+        check_type(kind.field(0).type)
     elif not (
         kind in FIXED
         or is_timestamp(kind)

@@ -1,6 +1,7 @@
-"""Equality of rows as Spark groups them, and the one form of a float that stands for its equals.
+"""Equality of rows as Spark groups them, and the normal form of floats and maps.
 
     null = null      NaN = NaN      -0.0 = 0.0      arrays and structs: part by part, likewise
+    maps: entry by entry, once their entries are in the order of their keys (`normalise`)
     rows_equal(columns, i, i)          is true of every row i
     rows_equal(columns, i, j)  ⟹  spark_hash(row i) == spark_hash(row j)
     rows_equal([c], i, j) == rows_equal([normalise(c)], i, j)
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_diff.kernels import buffers
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.kernels import buffers, ranking
 from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.jit import kernel
 
@@ -45,8 +47,8 @@ def rows_equal(
     Raises
     ------
     UnsupportedTypeError
-        A `TypeError`: a column is, or contains, a map or a type that Spark's Arrow conversion does
-        not produce.
+        A `TypeError`: a column is, or contains, a type that Spark's Arrow conversion does not
+        produce.
 
     Examples
     --------
@@ -64,30 +66,40 @@ def rows_equal(
 
 
 def normalise(column: pa.Array) -> pa.Array:
-    """The column with `0.0` for `-0.0` and one NaN for all of them, also inside structs and lists.
+    """The column with `0.0` for `-0.0`, one NaN for all of them, and the entries of each map in the
+    order of their keys, also inside structs, lists and maps.
 
     Afterwards values that group together have the same bits, so they can be compared, sorted and
-    merged as bytes; which zero or NaN it was is lost, as it is when Spark groups.
+    merged as bytes. The sign of a zero, the bits of a NaN and the order of the entries of a map are
+    lost, as they are when Spark groups.
 
     Parameters
     ----------
     column : pyarrow.Array
-        Of any type; only the types of `rows_equal` may have floats inside.
+        Of any type; only the types of `rows_equal` may have floats or maps inside.
 
     Returns
     -------
     pyarrow.Array
-        The same object if there is no float inside, else a new column of the same type.
+        The same object if there is no float and no map inside, else a column of the same type.
+
+    Raises
+    ------
+    SchemaError
+        If a map has a key twice.
 
     Examples
     --------
     >>> normalise(pa.array([-0.0, 1.5, None])).to_pylist()
     [0.0, 1.5, None]
+    >>> kind = pa.map_(pa.string(), pa.float64())
+    >>> normalise(pa.array([[("b", 1.0), ("a", -0.0)], None, []], kind)).to_pylist()
+    [[('a', 0.0), ('b', 1.0)], None, []]
     >>> words = pa.array(["a"])
     >>> normalise(words) is words
     True
     """
-    if not _has_floats(column.type):
+    if not has_forms(column.type):
         return column
     buffers.check_type(column.type)
     return _normalised(column)
@@ -168,15 +180,24 @@ def _equal_lists(column: pa.Array, left: Array, right: Array) -> Array:
     return result
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def has_forms(kind: pa.DataType) -> bool:
+    """Whether equal values of a type may differ in bits: there is a float or a map inside.
+
+    Examples
+    --------
+    >>> has_forms(pa.list_(pa.float32())), has_forms(pa.struct([("n", pa.int32())]))
+    (True, False)
+    """
     if pa.types.is_nested(kind):
-        return any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
-    return pa.types.is_floating(kind)
+        return pa.types.is_map(kind) or any(
+            has_forms(kind.field(i).type) for i in range(kind.num_fields)
+        )
+    return bool(pa.types.is_floating(kind))
 
 
 def _normalised(column: pa.Array) -> pa.Array:
     kind, rows = column.type, len(column)
-    if not _has_floats(kind):
+    if not has_forms(kind):
         return column
     valid = buffers.validity(column)
     nulls = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid.size else None
@@ -189,8 +210,29 @@ def _normalised(column: pa.Array) -> pa.Array:
         if not pa.types.is_fixed_size_list(kind):
             width = np.int64 if pa.types.is_large_list(kind) else np.int32
             layout.append(pa.py_buffer(offsets.astype(width)))
-        return pa.Array.from_buffers(kind, rows, layout, children=[_normalised(elements)])
+        elements = _normalised(elements)
+        if pa.types.is_map(kind):
+            elements = _by_key(elements, offsets)
+        return pa.Array.from_buffers(kind, rows, layout, children=[elements])
     values = buffers.fixed(column)
     values = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan
     return pa.Array.from_buffers(kind, rows, [nulls, pa.py_buffer(values)])
+
+
+def _by_key(entries: pa.Array, offsets: Array) -> pa.Array:
+    """The entries of maps, those of each map in the order of their keys."""
+    code = ranking.codes([buffers.fields(entries)[0]], ((False, False),))
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    if ((owner[1:] > owner[:-1]) | (code[1:] > code[:-1])).all():
+        return entries
+    order = np.lexsort((code, owner))
+    code, owner = code[order], owner[order]
+    twice = np.flatnonzero((owner[1:] == owner[:-1]) & (code[1:] == code[:-1]))
+    if twice.size:
+        key = buffers.fields(entries)[0][int(order[twice[0]])].as_py()
+        raise SchemaError(
+            f"a map has the key {key!r} twice; a map of Spark has each key once. Leave one of the "
+            "two entries out"
+        )
+    return entries.take(pa.array(order))

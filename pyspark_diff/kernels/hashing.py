@@ -53,8 +53,8 @@ def spark_hash(
     Raises
     ------
     UnsupportedTypeError
-        A `TypeError`: a column is, or contains, a map or a type that Spark's Arrow conversion does
-        not produce.
+        A `TypeError`: a column is, or contains, a type that Spark's Arrow conversion does not
+        produce.
 
     Examples
     --------

@@ -64,8 +64,8 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
     Raises
     ------
     UnsupportedTypeError
-        A `TypeError`: a column is, or contains, a map or a type that Spark's Arrow conversion does
-        not produce.
+        A `TypeError`: a column is, or contains, a type that Spark's Arrow conversion does not
+        produce.
 
     Examples
     --------

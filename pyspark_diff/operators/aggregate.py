@@ -112,6 +112,7 @@ def arrange_sums(
     source: Node, key: Sequence[str], columns: Sequence[str], accumulators: Sequence[Accumulator]
 ) -> Arranged:
     """The node that keeps, for each key of ``source``, a vector of sums over some columns."""
+    source.schema.check_compared(key)
     diff_columns = DiffColumns(tuple(columns), tuple(accumulators))
     schema = source.schema.only(key)
     return Keyed("arrange", source, schema, None, key, diff_columns=diff_columns)

@@ -16,12 +16,24 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
     """The node that keeps ``source``, indexed by some of its columns.
 
     Source: differential-dataflow ``operators/arrange``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If columns of the key cannot be compared.
     """
+    source.schema.check_compared(key)
+    return kept_by(source, key)
+
+
+def kept_by(source: Node, key: Sequence[str]) -> Arranged:
+    """`arrange_by_key` for whoever compares no keys, but only bytes of whole records."""
     return Keyed("arrange_by_key", source, source.schema, None, key)
 
 
 def arrange_in_order(
-    source: Node, key: Sequence[str], ordering: Sequence[tuple[str, bool, bool]]
+    source: Node, key: Sequence[str], ordering: Sequence[tuple[str, bool, bool]], *,
+    any_order: bool = False,
 ) -> Keyed:
     """The node that keeps ``source`` by a key, and the records of a key in an order.
 
@@ -31,13 +43,23 @@ def arrange_in_order(
     key : sequence of str
     ordering : sequence of (str, bool, bool)
         Columns of the order: name, whether descending, whether nulls come last.
+    any_order : bool
+        Whether any order will do that is the same in each step: one that Spark has is not needed.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If columns of the key cannot be compared, or there is no order of those of the order.
     """
+    source.schema.check_compared(key)
+    if not any_order:
+        source.schema.check_compared([name for name, _, _ in ordering], "order")
     return Keyed("arrange_in_order", source, source.schema, None, key, ordering=ordering)
 
 
 def arrange_by_self(source: Node) -> Arranged:
     """The node that keeps ``source``, indexed by the whole record."""
-    return arrange_by_key(source, source.schema.names)
+    return kept_by(source, source.schema.names)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -42,6 +42,7 @@ def count(source: Node, name: str) -> Keyed:
 
     Source: differential-dataflow ``operators/count.rs``.
     """
+    source.schema.check_compared()
     field = T.StructField(name, T.LongType(), False)
     schema = Schema(T.StructType([*source.schema.struct.fields, field]))
     return Keyed("count", source, schema, CountKernel())

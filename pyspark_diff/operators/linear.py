@@ -21,12 +21,14 @@ from pyspark_diff.errors import (
     errors_to_text,
     to_text,
 )
+from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
-from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.spark.values import to_array
+from pyspark_diff.spark.maps import sorted_maps
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, has_maps
+from pyspark_diff.spark.values import python_values, to_array
 
 _NOT_WEIGHED = "a diff multiplied by its weight leaves the range of 64-bit integers"
 _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
@@ -104,6 +106,50 @@ def drop_null(source: Node, columns: Sequence[str]) -> Linear:
     stage = DropNull(tuple(columns))
     need = frozenset(columns)
     return Linear("dropna", source, source.schema, stage, lambda wanted: wanted | need)
+
+
+@dataclass(frozen=True)
+class SortMaps(Stage):
+    """The same records, in which each map has its entries in the order of their keys.
+
+    Parameters
+    ----------
+    columns : tuple of (str, DataType)
+        Columns with maps, and their types.
+    """
+
+    columns: tuple[tuple[str, T.DataType], ...]
+    keeps_time_and_diff = True
+
+    def on_frame(self, frame: DataFrame) -> DataFrame:
+        there = frozenset(frame.columns)
+        return frame.withColumns({
+            name: sorted_maps(column(name), kind) for name, kind in self.columns if name in there
+        })
+
+    def on_table(self, table: pa.Table) -> pa.Table:
+        for name, _ in self.columns:
+            place = table.schema.get_field_index(name)
+            if place >= 0:
+                chunks = [normalise(chunk) for chunk in table.column(place).chunks]
+                found = pa.chunked_array(chunks, table.schema.field(place).type)
+                table = table.set_column(place, table.schema.field(place), found)
+        return table
+
+
+def with_sorted_maps(source: Node) -> Node:
+    """The node with the maps of its records in one form; itself if they have none.
+
+    Maps come from users, and from expressions, with their entries in any order. Equal maps must be
+    alike before an expression looks at their entries.
+    """
+    columns = tuple(
+        (field.name, field.dataType) for field in source.schema.struct.fields
+        if has_maps(field.dataType)
+    )
+    if not columns:
+        return source
+    return Linear("sort_maps", source, source.schema, SortMaps(columns), lambda wanted: wanted)
 
 
 @dataclass(frozen=True)
@@ -233,7 +279,7 @@ class FlatMap(Stage):
                 )
         make = T.Row(*self.inputs.names)
         # The user's own function is called for each record; that is what flat_map is.
-        values = [table.column(f.name).cast(f.type).to_pylist() for f in self.inputs]
+        values = [python_values(table.column(f.name).cast(f.type)) for f in self.inputs]
         records = zip(*values) if values else iter([()] * table.num_rows)
         origin: list[int] = []
         rows: list[tuple[Any, ...]] = []

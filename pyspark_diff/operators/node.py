@@ -334,7 +334,7 @@ class Keyed(Arranged):
     _whole: Layout | None = field(init=False)
 
     def __post_init__(self, source: Node, by: Sequence[str] | None) -> None:
-        # Refuses records that cannot be compared here, where the operator is written down.
+        # Refuses records that cannot be kept here, where the operator is written down.
         key = source.schema.names if by is None else tuple(by)
         whole = source.schema.layout()
         if self.kernel is not None and len(key) < len(source.schema.names):

@@ -36,7 +36,7 @@ from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.reasons import GROUP_FUNCTION, Reason
 from pyspark_diff.spark.schema import Schema, TimeType
-from pyspark_diff.spark.values import to_array
+from pyspark_diff.spark.values import python_values, to_array
 
 #: The forms in which values are handed to a function.
 FORMS = ("rows", "pandas", "arrow")
@@ -187,10 +187,10 @@ class _Replay:
             [column.take(pa.array(first)) for column in columns], names=list(kernel.values)
         )
         # The function is given Python's own values, each of which is made once.
-        plain = [column.to_pylist() for column in self._values.columns]
+        plain = [python_values(column) for column in self._values.columns]
         self._tuples = list(zip(*plain)) if plain else [()] * first.size
         self._old_diff = [] if old is None else old.diffs().tolist()
-        keys = [column.to_pylist() for column in side.layout.decode_key(distinct_keys(side.new))]
+        keys = [python_values(column) for column in side.layout.decode_key(distinct_keys(side.new))]
         lengths = key_lengths(side.new)
         self._keys = list(zip(*keys)) if keys else [()] * lengths.size
         self._group = np.repeat(np.arange(lengths.size), lengths)

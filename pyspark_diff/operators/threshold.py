@@ -73,7 +73,8 @@ class ThresholdKernel(RecordKernel):
 
 
 def threshold(
-    source: Node, function: Callable[[int], int] | None, by: Sequence[str] | None = None
+    source: Node, function: Callable[[int], int] | None, by: Sequence[str] | None = None, *,
+    by_bytes: bool = False,
 ) -> Keyed:
     """The node that gives each record the multiplicity ``function(multiplicity)``.
 
@@ -85,6 +86,8 @@ def threshold(
     by : sequence of str, optional
         The first columns, where records are to be found by these: of an arrangement by them that
         somebody else wants, this is another reader.
+    by_bytes : bool
+        Whether records of types that Spark cannot compare may be compared as bytes.
 
     Source: differential-dataflow ``operators/threshold.rs``.
     """
@@ -95,5 +98,7 @@ def threshold(
                 f"threshold's function returned {zero} for the multiplicity 0; it must return 0 "
                 "there, since absent records are without number"
             )
+    if not by_bytes:
+        source.schema.check_compared()
     kind = "distinct" if function is None else "threshold"
     return Keyed(kind, source, source.schema, ThresholdKernel(function), by)

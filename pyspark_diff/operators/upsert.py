@@ -66,6 +66,7 @@ def changes_input(
     record: Schema, key: Sequence[str], time_type: TimeType, name: str, change: str, number: str
 ) -> ChangesInput:
     """The node where changes of such records enter: see `ChangesInput`."""
+    record.check_compared(key)
     fields = [
         *record.struct.fields,
         T.StructField(change, T.ByteType()),

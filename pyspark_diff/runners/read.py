@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
+from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, rows_of, within
 from pyspark_diff.kernels.replay import compact
@@ -526,6 +527,8 @@ def _replay(
     changes, rows = kernel(visited, own, wanted if own is None else read.stored)
     files: list[BatchFile] = []
     if own is not None:
+        # A retraction has the form that is recorded; so has an insertion.
+        changes = list(map(normalise, changes[0])), *changes[1:]
         files, changes = _kept(read, name, own, changes, given, in_memory)
         columns, time, diff = changes
         changes = [columns[read.stored.index(i)] for i in wanted], time, diff

@@ -244,7 +244,7 @@ class _Merge(_Target):
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         super().check(schema, spark)
-        Schema(schema).layout(self._columns_of(schema, spark)[0])
+        Schema(schema).check_compared(self._columns_of(schema, spark)[0], "join")
 
     def _columns_of(
         self, schema: T.StructType, spark: SparkSession

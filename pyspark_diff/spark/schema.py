@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
-from typing import Any, Iterable, Sequence, overload
+from typing import Any, Iterable, Literal, Sequence, overload
 
 import pyarrow as pa
 from pyspark.errors import PySparkException, PySparkTypeError
@@ -126,22 +126,22 @@ class Schema:
         return tuple(found)
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
-        """How kernels hold records of these columns.
+        """How kernels hold records of these columns: two are equal if their bytes are, in the
+        normal form of `pyspark_diff.kernels.equality`.
 
         Raises
         ------
         UnsupportedTypeError
-            If a column cannot be compared for equality.
+            If a type has no form in Arrow.
         """
         wanted = self.names if names is None else tuple(names)
         for name in wanted:
             kind = self.field(name).dataType
-            reason = _not_comparable(kind)
-            if reason:
+            if _contains(kind, T.UserDefinedType):
                 raise UnsupportedTypeError(
-                    f"column {name!r} of type {kind.simpleString()} cannot be part of a key: "
-                    f"{reason}; drop it, or turn it into columns that can be compared (for a map: "
-                    "array_sort(map_entries(...)))"
+                    f"column {name!r} of type {kind.simpleString()} cannot be kept: a user-defined "
+                    "type has no equality in this library; drop it, or take the parts that you "
+                    "need as columns of Spark's own types"
                 )
         return Layout(tuple(self.arrow(wanted).types))
 
@@ -152,6 +152,32 @@ class Schema:
         if len(key) == len(self.names):
             return layout
         return replace(layout, value=self.layout(stored[len(key):]))
+
+    def check_compared(
+        self, names: Iterable[str] | None = None, use: Literal["key", "order", "join"] = "key"
+    ) -> None:
+        """Refuse columns that an operator cannot compare as Spark does.
+
+        Parameters
+        ----------
+        names : iterable of str, optional
+            The columns that it compares; all of them if not given.
+        use : {"key", "order", "join"}
+            Spark groups maps. It does not sort by them and does not join by them.
+
+        Raises
+        ------
+        UnsupportedTypeError
+        """
+        for name in self.names if names is None else names:
+            kind = self.field(name).dataType
+            reason = _not_comparable(kind, use != "key")
+            if reason:
+                raise UnsupportedTypeError(
+                    f"column {name!r} of type {kind.simpleString()} cannot be "
+                    f"{_USES[use]}: {reason}; drop it, or turn it into columns that can be "
+                    "compared (for a map: array_sort(map_entries(...)))"
+                )
 
     def describe(self) -> str:
         """Names and types in one line, for messages."""
@@ -375,24 +401,58 @@ def without_nullability(kind: T.DataType) -> T.DataType:
     return kind
 
 
-def _not_comparable(kind: T.DataType) -> str | None:
-    if isinstance(kind, T.MapType):
-        return "Spark maps have no equality"
-    if isinstance(kind, T.ArrayType):
-        return _not_comparable(kind.elementType)
-    if isinstance(kind, T.StructType):
-        return next(filter(None, (_not_comparable(f.dataType) for f in kind.fields)), None)
+#: What a column is for, in messages.
+_USES = {"key": "part of a key", "order": "part of an order", "join": "joined by"}
+
+#: Types whose values are equal in Spark if, and only if, they are so in kernels.
+_COMPARABLE = (
+    T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType,
+    T.DecimalType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
+    T.DayTimeIntervalType, T.TimeType, T.NullType,
+)
+
+
+def _not_comparable(kind: T.DataType, ordered: bool) -> str | None:
+    """The reason why values of a type cannot be compared; None if they can."""
+    if isinstance(kind, T.MapType) and ordered:
+        return "Spark groups by maps, and neither sorts by them nor joins by them"
+    parts = _parts(kind)
+    if parts:
+        return next(filter(None, (_not_comparable(part, ordered) for part in parts)), None)
     if isinstance(kind, T.StringType):
         collation = getattr(kind, "collation", "UTF8_BINARY")
         if collation != "UTF8_BINARY":
             return f"strings with collation {collation} are not equal byte by byte"
         return None
-    comparable = (
-        T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType,
-        T.DoubleType, T.DecimalType, T.BinaryType, T.DateType, T.TimestampType,
-        T.TimestampNTZType, T.DayTimeIntervalType,
-    )
-    return None if isinstance(kind, comparable) else "the type has no order in this library"
+    if isinstance(kind, T.VariantType):
+        return "variants have no equality, as in Spark"
+    whole = isinstance(kind, (*_COMPARABLE, T.StructType))
+    return None if whole else "the type has no order in this library"
+
+
+def _parts(kind: T.DataType) -> list[T.DataType]:
+    """The types that a nested type is made of."""
+    if isinstance(kind, T.ArrayType):
+        return [kind.elementType]
+    if isinstance(kind, T.MapType):
+        return [kind.keyType, kind.valueType]
+    return [field.dataType for field in kind.fields] if isinstance(kind, T.StructType) else []
+
+
+def _contains(kind: T.DataType, wanted: type[T.DataType]) -> bool:
+    """Whether a type is, or has inside, one of a class."""
+    return isinstance(kind, wanted) or any(_contains(part, wanted) for part in _parts(kind))
+
+
+def has_maps(kind: T.DataType) -> bool:
+    """Whether there is a map in a type.
+
+    Examples
+    --------
+    >>> has_maps(T.ArrayType(T.MapType(T.LongType(), T.LongType()))), has_maps(T.LongType())
+    (True, False)
+    """
+    return _contains(kind, T.MapType)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,43 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         raise TypeError(str(error)) from error
 
 
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column as functions of users take them: Arrow's, with a dict for a map.
+
+    A map by keys that are themselves nested, which no dict can have, is a list of pairs.
+
+    Examples
+    --------
+    >>> python_values(pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())))
+    [{'a': 1}, None]
+    """
+    values: list[Any] = column.to_pylist()
+    convert = _with_dicts(column.type)
+    return values if convert is None else list(map(convert, values))
+
+
+def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """The function that replaces the pairs in a value of Arrow by dicts; None if it has none."""
+    if not pa.types.is_nested(kind):
+        return None
+    if pa.types.is_map(kind):
+        make = list if pa.types.is_nested(kind.key_type) else dict
+        key, item = (_with_dicts(one) or _same for one in (kind.key_type, kind.item_type))
+        return lambda value: None if value is None else make(
+            (key(k), item(v)) for k, v in value
+        )
+    parts = {kind.field(i).name: _with_dicts(kind.field(i).type) for i in _range(kind)}
+    if not any(parts.values()):
+        return None
+    if pa.types.is_struct(kind):
+        each = {name: convert or _same for name, convert in parts.items()}
+        return lambda value: None if value is None else {
+            name: each[name](part) for name, part in value.items()
+        }
+    (element,) = parts.values()
+    return lambda value: None if value is None else list(map(element or _same, value))
+
+
 def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:
     """The rows of a table as ``collect`` gives those of a frame.
 
@@ -174,9 +211,9 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return tuple(map(_plain, _parts(value, kind), [kind.field(i).type for i in _range(kind)]))
     if pa.types.is_map(kind):
-        if not isinstance(value, dict):
-            _refuse(value)
-        return [(_plain(k, kind.key_type), _plain(v, kind.item_type)) for k, v in value.items()]
+        return [
+            (_plain(k, kind.key_type), _plain(v, kind.item_type)) for k, v in _entries(value, kind)
+        ]
     if pa.types.is_nested(kind):
         if not isinstance(value, (list, tuple, array, np.ndarray)):
             _refuse(value)
@@ -184,6 +221,16 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if not _is_taken(type(value), _taken(kind)):
         _refuse(value)
     return _moment(value, kind) if pa.types.is_timestamp(kind) else value
+
+
+def _entries(value: Any, kind: pa.DataType) -> Sequence[tuple[Any, Any]]:
+    """The entries of a map: those of a dict, or pairs if its keys are nested."""
+    if isinstance(value, dict):
+        return list(value.items())
+    pairs = pa.types.is_nested(kind.key_type) and isinstance(value, (list, tuple))
+    if not pairs or not all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        _refuse(value)
+    return list(value)
 
 
 def _parts(value: Any, kind: pa.DataType) -> Sequence[Any]:
