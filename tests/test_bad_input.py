@@ -628,6 +628,47 @@ def test_unusual_types_pass_through_linear_operators(spark, runner):
         assert [row.n for row in kept.at(0).collect()] == [5, 5]
 
 
+#: Programs that make a struct with two fields of one name.
+TWICE = [
+    lambda rows: rows.select(F.struct("s", "s").alias("v")),
+    lambda rows: rows.withColumn("v", F.array(F.struct("s", "s"))),
+    lambda rows: rows.groupBy("k").agg(F.max(F.struct("s", "s"))),
+    lambda rows: rows.groupBy("k").agg(F.size(F.collect_list(F.struct("s", "s")))),
+    lambda rows: rows.groupBy(F.struct("s", "s").alias("v")).count(),
+    lambda rows: rows.withColumn("v", F.row_number().over(
+        Window.partitionBy("k").orderBy(F.struct("s", "s")))),
+    lambda rows: rows.alias("a").join(
+        rows.alias("b"), F.struct("a.s", "a.s") == F.struct("b.s", "b.s")),
+    lambda rows: rows.join(rows._collection.spark.sql(
+        "SELECT 1L AS k, named_struct('s', 1, 's', 2) AS v"), "k"),
+    lambda rows: rows.flat_map(lambda row: [], "v struct<s:int,s:int>"),
+    lambda rows: rows.reduce(lambda key, values: [], "v map<int,struct<s:int,s:int>>", key="k"),
+    lambda rows: rows.transform(lambda df: df.withColumn("v", F.struct("s", "s"))),
+    lambda rows: DiffFrame(rows._collection.spark.sql(
+        "SELECT named_struct('s', 1, 's', 2) AS v, 0 AS time, 1 AS diff")),
+]
+
+
+def test_structs_with_a_name_twice_are_refused(spark):
+    frame = spark.createDataFrame([(1, "a", 0, 1)], "k long, s string, time int, diff int")
+    for make in TWICE:
+        with refused(SchemaError, "two fields called 's'", "name of its own"):
+            make(DiffFrame(frame))
+    # In another case it is another field, and within an expression there may be any.
+    rows = DiffFrame(frame).where(F.struct("s", "s") == F.struct("s", "s"))
+    rows = rows.select(F.struct("s", F.upper("s").alias("S")).alias("v"))
+    assert rows.at(0).collect() == [Row(v=Row(s="a", S="A"))]
+
+
+def test_inputs_with_a_field_twice_are_refused(spark):
+    with Dataflow(spark) as flow:
+        for key in (None, "k"):
+            with refused(SchemaError, "two fields called 'a'"):
+                flow.input("rows", "k int, v array<struct<a:int,a:int>>", key=key)
+        with refused(SchemaError, "two fields called 'a'"):
+            flow.constant([], "v struct<b:struct<a:int,a:int>>")
+
+
 # Diffs.
 
 BIG = 2**62

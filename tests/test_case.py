@@ -234,3 +234,56 @@ def test_time_and_diff_of_a_whole_history(spark, another):
     another.conf.set("spark.sql.caseSensitive", "true")
     with pytest.raises(SchemaError, match="no time column 'time'"):
         DiffFrame(another.createDataFrame(rows, "n int, Time int, DIFF int"))
+
+
+def test_names_in_another_case_are_kept_apart_or_refused(another):
+    """With spark.sql.caseSensitive, as Spark tells them apart."""
+    another.conf.set("spark.sql.caseSensitive", "true")
+    with Dataflow(another, runner="local") as flow:
+        left, left_in = flow.input("left", "k int, a int")
+        right, right_in = flow.input("right", "k int, A int")
+        both = left.join(right, "k")
+        three = left.select("k", "a", (F.col("a") + 1).alias("A"))
+        kept = [
+            both, three, both.drop("a"), both.toDF("k", "x", "y"),
+            left.alias("l").join(right.alias("r"), "k").select("l.a", "r.A"),
+        ]
+        for frame in kept:
+            frame.keep()
+        for use in (
+            lambda: flow.input("rows", "a int, A int"),
+            lambda: flow.input("rows", "a int, A int", key="a"),
+            lambda: flow.constant([(1, 2)], "a int, A int"),
+            lambda: left.withColumn("A", F.lit(1)),
+            lambda: left.withColumnRenamed("k", "A"),
+            lambda: left.toDF("a", "A"),
+            lambda: left.groupBy("a").agg(F.sum("k").alias("A")),
+            lambda: left.groupBy("k").agg(F.sum("a").alias("s"), F.max("a").alias("S")),
+            lambda: left.flat_map(lambda row: [], "a int, A int"),
+            lambda: left.reduce(lambda key, values: [], "K int", key="k"),
+            lambda: left.unionByName(right, allowMissingColumns=True),
+            lambda: DiffFrame(another.createDataFrame([], "a int, A int, time int, diff int")),
+            lambda: both.select("A"),
+            lambda: both.where("A > a"),
+            lambda: both.where(F.col("a") > 1),
+            lambda: three.groupBy("A").count(),
+            lambda: three.groupBy("k").agg(F.sum("A")),
+            lambda: three.distinct(),
+            lambda: three.top_k(1, "A"),
+            lambda: three.join(right, "A"),
+            lambda: left.join(right, (left["k"] == right["k"]) & (F.col("a") < F.col("A"))),
+        ):
+            with pytest.raises(SchemaError, match="appear more than once|more than one column"):
+                use()
+        with pytest.raises(SchemaError, match="no column 'k'.*K, x"):
+            flow.input("rows", "K int, x int", key="k")
+        with pytest.raises(SchemaError, match="missing a; unknown A"):
+            left_in.insert([{"k": 1, "A": 2}])
+        left_in.insert([(1, 2)])
+        right_in.insert([(1, 4)])
+        flow.advance_to(1)
+        assert [frame.at().collect() for frame in kept] == [
+            [Row(k=1, a=2, A=4)], [Row(k=1, a=2, A=3)], [Row(k=1, A=4)], [Row(k=1, x=2, y=4)],
+            [Row(a=2, A=4)],
+        ]
+        assert both.to_df().columns == ["k", "a", "A", "time", "diff"]

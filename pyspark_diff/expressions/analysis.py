@@ -18,6 +18,8 @@ from typing import Callable, Iterable
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
+from pyspark_diff.errors import SchemaError
+
 #: Where PySpark logs errors of the analysis: of a column, and of SQL text.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
@@ -38,7 +40,13 @@ def unlogged() -> Iterator[None]:
 
 @contextmanager
 def suggesting(columns: Iterable[str]) -> Iterator[None]:
-    """Errors of the analysis suggest these columns and no others, and show no plan."""
+    """Errors of the analysis suggest these columns and no others, and show no plan.
+
+    Raises
+    ------
+    SchemaError
+        If a name is that of several columns, be it in another case.
+    """
     listed = list(columns)
 
     def told(record: logging.LogRecord) -> bool:
@@ -50,6 +58,15 @@ def suggesting(columns: Iterable[str]) -> Iterator[None]:
         with _filtered(told):
             yield
     except AnalysisException as error:
+        name = (error.getMessageParameters() or {}).get("objectName", "")
+        name = name.rpartition("`.`")[2].strip("`").replace("``", "`")
+        alike = [one for one in listed if one.lower() == name.lower()]
+        if len(alike) > 1:
+            raise SchemaError(
+                f"{name!r} names more than one column: {', '.join(alike)} (names are compared "
+                "without case). Rename one with toDF(...) or withColumnRenamed(...), or tell them "
+                "apart by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...).select(\"l.x\")"
+            ) from error
         # What the exception shows: on classic, and on Connect.
         for where in ("_desc", "_message"):
             text = getattr(error, where, None)

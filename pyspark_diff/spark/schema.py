@@ -52,7 +52,7 @@ class Schema:
     ReservedNameError
         If a name starts with two underscores.
     SchemaError
-        If two names are the same up to case.
+        If two names are the same up to case, or two fields of a struct have one name.
 
     Examples
     --------
@@ -65,6 +65,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         check_names(self.names)
+        for field in self.struct.fields:
+            _check_fields(field.name, field.dataType)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -328,6 +330,20 @@ def check_names(names: Sequence[str]) -> None:
             f"columns appear more than once (names are compared without case): {', '.join(twice)}; "
             f"the columns are {', '.join(names)}: rename or drop some"
         )
+
+
+def _check_fields(name: str, kind: T.DataType) -> None:
+    """Refuse a struct with two fields of one name: Arrow and Python find fields by their names."""
+    if isinstance(kind, T.StructType):
+        twice = [one for one, n in Counter(kind.names).items() if n > 1]
+        if twice:
+            raise SchemaError(
+                f"column {name!r} of type {kind.simpleString()} has a struct with two fields "
+                f"called {twice[0]!r}. Give each field a name of its own, as in "
+                "struct(x.alias('a'), x.alias('b')) or named_struct('a', x, 'b', x)"
+            )
+    for part in _parts(kind):
+        _check_fields(name, part)
 
 
 def check_data_names(names: Sequence[str], time: str, diff: str, what: str) -> None:
