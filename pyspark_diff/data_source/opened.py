@@ -21,8 +21,9 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import Updates, joined
 from pyspark_diff.spark.schema import arrow_schema
+from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commit, Commits
@@ -264,6 +265,9 @@ class Rows:
         schema = arrow_schema(self.struct)
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(beside)
+        if arrays:
+            table = filled(pa.table(arrays, names=self.struct.names), self.struct)
+            arrays = [joined([column]) for column in table.columns]
         fitted = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(arrays, schema)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.frames import arrow_table as read_frame
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
 from pyspark_diff.spark.values import to_array
@@ -64,7 +65,7 @@ def coerce(
         # Without columns Arrow would not tell how many rows there are, but a count does.
         if not struct.names:
             return _of([], pa.schema([]), frame.count())
-        return _cast(frame.toArrow(), struct, name)
+        return _cast(read_frame(frame), struct, name)
     if isinstance(data, pd.DataFrame):
         found = _matched(list(map(str, data.columns)), struct, name, spark)
         if not struct.names:

@@ -27,7 +27,7 @@ from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.spark import SparkRunner
-from pyspark_diff.spark.frames import column, update_struct
+from pyspark_diff.spark.frames import column, frame_of_table, update_struct
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.schema import DIFF, TIME, without_nullability
 from pyspark_diff.trace import storage
@@ -107,8 +107,8 @@ def _split(
             before += table.num_rows
             rows = np.arange(table.num_rows)
             struct = without_nullability(update_struct(source.schema, time_type))
-            frame = spark.createDataFrame(
-                table.append_column(WHOLE, pa.array(rows)), struct.add(WHOLE, "long")
+            frame = frame_of_table(
+                spark, table.append_column(WHOLE, pa.array(rows)), struct.add(WHOLE, "long")
             )
             job = named(frame).where(holds).select(WHOLE).toArrow
             chosen = np.isin(rows, run_job(spark, job)[WHOLE].to_numpy())

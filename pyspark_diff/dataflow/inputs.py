@@ -112,6 +112,7 @@ class Inputs:
         assert times is not None
         self._check_new(name)
         parsed = parse_schema(schema)
+        parsed.arrow_types()  # refuses what no row can bring, where the input is made
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._begin() if start is None else frontier_of(start, times)
         self._check_together(name, start, begin, _processed(state))
@@ -155,6 +156,7 @@ class Inputs:
         """Columns of a new input, and where it starts."""
         self._check_new(name)
         parsed = parse_schema(schema)
+        parsed.arrow_types()  # refuses what no row can bring, where the input is made
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._time_type.start if start is None else self._time_type.encode(start)
         if start is None and state.graph is not None and self._sessions:

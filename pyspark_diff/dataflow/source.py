@@ -25,7 +25,7 @@ from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, SourceError
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.causes import in_words
-from pyspark_diff.spark.frames import column, few
+from pyspark_diff.spark.frames import column, few, frame_of_table
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
 
@@ -334,7 +334,7 @@ class Sources:
                 return
             rows = coerce(change.rows, session.schema, session.name, self._spark)
             if not isinstance(rows, DataFrame):
-                rows = self._spark.createDataFrame(rows, before.schema)
+                rows = frame_of_table(self._spark, rows, before.schema)
             self._update(session, difference(before, rows, self._diff))
         elif isinstance(change, Inserts):
             session.insert(_few(change.rows))

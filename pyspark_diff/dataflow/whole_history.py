@@ -19,7 +19,7 @@ from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.runners.parquet import parquet_scan
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import arrow_table, column
 from pyspark_diff.spark.schema import TIME, TimeType
 from pyspark_diff.times import Antichain
 
@@ -52,7 +52,7 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
         rows = UpdateRows(node.schema)
         if node.frame is not None and node.local:
             # Rows that are on the driver already need no job to get there.
-            table = node.frame.toArrow()
+            table = arrow_table(node.frame)
             rows = UpdateRows(node.schema, table=table, rows=table.num_rows)
         elif node.frame is not None:
             scan = parquet_scan(node.frame)

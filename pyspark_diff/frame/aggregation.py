@@ -186,6 +186,8 @@ class Aggregation:
         """The part with the first of each group, and its column."""
         first = function.order[0][0]
         values, made = self._values(arguments, [first])
+        # Of values that tie any will do, also where they have no order.
+        values.schema.check_compared([made[first]], "order")
         order = [(made[number], down, False) for number, down in function.order]
         back = function.from_back
         like: tuple[Hashable, ...] = (*arguments, *order)
@@ -193,7 +195,7 @@ class Aggregation:
             # All records are one group: each of many parts of it has a first, and one is the first
             # of these, so that no task has to hold all.
             salted = unused("salt", values.schema.names)
-            parts = arrange_in_order(salt(values, salted), [salted], order)
+            parts = arrange_in_order(salt(values, salted), [salted], order, any_order=True)
             some = top_k(parts, 1, len(order), from_back=back)
             values = pick("select", some, [(n, n) for n in values.schema.names])
             like = (*like, back)
@@ -211,7 +213,7 @@ class Aggregation:
         if self._key and len(order) == len(others) == 1 and not order[0][1]:
             if values.schema.layout(others).exact:
                 return arrange_by_key(values, self._key)
-        return arrange_in_order(values, self._key, order)
+        return arrange_in_order(values, self._key, order, any_order=True)
 
     def _placed(
         self, function: CollectedFunction, found: Aggregate, arguments: Sequence[str]

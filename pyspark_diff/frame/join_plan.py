@@ -596,5 +596,5 @@ class JoinPlan:
 def _distinct(source: Node, key: Sequence[str]) -> Arranged:
     """The distinct keys of a collection, arranged."""
     keys = pick("select", source, [(name, name) for name in key])
-    node = threshold(keys, None)
+    node = threshold(keys, None, by_bytes=True)  # what is joined by was checked
     return over_arrangement(node, arrange_by_self(keys), arranged=True)

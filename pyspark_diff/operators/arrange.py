@@ -70,4 +70,5 @@ class Output(Passing):
     source: InitVar[Node]
 
     def __post_init__(self, source: Node) -> None:
+        source.schema.layout()  # refuses what cannot be kept, where it is written down
         self._settle((source,), schema=source.schema)

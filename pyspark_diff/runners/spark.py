@@ -27,7 +27,13 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Merge, Split, Work
-from pyspark_diff.spark.frames import column, map_in_arrow, update_struct
+from pyspark_diff.spark.frames import (
+    arrow_table,
+    column,
+    frame_of_table,
+    map_in_arrow,
+    update_struct,
+)
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import needs_job, planned_by_bucket, reads_buckets
 from pyspark_diff.spark.schema import (
@@ -40,6 +46,7 @@ from pyspark_diff.spark.schema import (
 )
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.spark.task_jobs import has_tasks, run_moved, run_tasks
+from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
@@ -241,7 +248,7 @@ class SparkRunner:
     def fetch(self, source: UpdateRows) -> pa.Table:
         """The rows of a user's frame that Spark has to read, on the driver."""
         with errors_from_text():
-            return self._run(self.frame(source).toArrow)
+            return self._run(lambda: arrow_table(self.frame(source)))
 
     def evaluate(self, table: pa.Table, chain: Sequence[Stage]) -> pa.Table:
         """Evaluate column expressions on a few rows: over a local relation, most without a job."""
@@ -250,12 +257,12 @@ class SparkRunner:
             raise ValueError("only stages that are not portable are evaluated by Spark")
         # With Spark's types: those that Arrow gives back have lost collations and the like. And no
         # rows as such: a table of none may have no chunks either, which the conversion fails at.
-        rows_in = table.select(struct.names) if table.num_rows else []
+        rows_in = filled(table.select(struct.names), struct) if table.num_rows else []
         frame = self.session.createDataFrame(rows_in, struct)
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
-            return self._run(frame.toArrow)
+            return self._run(lambda: arrow_table(frame))
         # A function of the user is called by a job, also for few rows.
         rows = self._run(frame.collect) if needs_job(frame) else frame.collect()
         if not rows:  # the conversion knows no empty table
@@ -273,7 +280,7 @@ class SparkRunner:
             if source.table is not None:
                 # A null time or diff is found, and told, by the task that reads it.
                 struct = without_nullability(update_struct(source.schema, self._time_type))
-                return self.session.createDataFrame(source.table.select(struct.names), struct)
+                return frame_of_table(self.session, source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
                 tasks.read_parts(source.paths), update_struct(source.schema, self._time_type)
             )

@@ -29,7 +29,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
-from pyspark_diff.spark.frames import column, few
+from pyspark_diff.spark.frames import column, few, frame_of_table
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
@@ -288,7 +288,7 @@ class _Merge(_Target):
                       for i, name in enumerate((*key, *values))]
             fields.append(T.StructField("__kind", T.StringType()))
             rows = rows.rename_columns([field.name for field in fields])
-            net = spark.createDataFrame(rows, T.StructType(fields))
+            net = frame_of_table(spark, rows, T.StructType(fields))
         with _own_session(spark, owner, epoch.number) as session, _seen(net) as view:
             session.sql(self._statement(view, key, values))
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import few
+from pyspark_diff.spark.frames import few, frame_of_table
 from pyspark_diff.spark.schema import meant_by
 
 #: What gives a table: its name, a frame that reads it anew each time, or what makes such a frame.
@@ -54,4 +54,4 @@ def named(
 def at_hand(frame: DataFrame) -> DataFrame:
     """The same rows; few of them are read now, and no second time."""
     table = few(frame)
-    return frame if table is None else frame.sparkSession.createDataFrame(table, frame.schema)
+    return frame if table is None else frame_of_table(frame.sparkSession, table, frame.schema)

@@ -11,11 +11,21 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.conversion import LocalDataToArrowConversion
 
 from pyspark_diff.errors import errors_to_text
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted, without_nullability
+from pyspark_diff.spark.schema import (
+    DIFF,
+    TIME,
+    Schema,
+    TimeType,
+    contains,
+    quoted,
+    without_nullability,
+)
+from pyspark_diff.spark.values import OPAQUE, filled
 
 #: So many rows are taken to the driver to be read once.
 FEW_ROWS = 200_000
@@ -45,7 +55,7 @@ def map_in_arrow(
 
 def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -> DataFrame:
     """PySpark's `createDataFrame` of a table, also of one without columns, of which a client of
-    Connect loses the rows.
+    Connect loses the rows, or with null variants.
 
     Examples
     --------
@@ -59,8 +69,21 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
             T.StructField(f.name, without_nullability(f.dataType), f.nullable)
             for f in struct.fields
         ]
-        return spark.createDataFrame(table, T.StructType(fields))
+        return spark.createDataFrame(filled(table, struct), T.StructType(fields))
     return spark.range(table.num_rows).select()
+
+
+def arrow_table(frame: DataFrame) -> pa.Table:
+    """PySpark's `toArrow`, also of null variants and geometries, which it fails at.
+
+    Examples
+    --------
+    >>> arrow_table(spark.sql("SELECT CAST(NULL AS variant) AS v"))["v"].null_count
+    1
+    """
+    if not any(contains(field.dataType, OPAQUE) for field in frame.schema.fields):
+        return frame.toArrow()
+    return LocalDataToArrowConversion.convert(frame.collect(), frame.schema, False)
 
 
 def map_tables(
@@ -121,5 +144,5 @@ def few(frame: DataFrame) -> pa.Table | None:
 
     What is done with them after that needs no job that reads them again.
     """
-    table = run_job(frame.sparkSession, frame.limit(FEW_ROWS + 1).toArrow)
+    table = run_job(frame.sparkSession, lambda: arrow_table(frame.limit(FEW_ROWS + 1)))
     return table if table.num_rows <= FEW_ROWS else None

@@ -40,9 +40,13 @@ def sorted_maps(value: Column, kind: T.DataType) -> Column:
     inner = kind.valueType
     if has_maps(inner):
         value = F.transform_values(value, lambda _, one: sorted_maps(one, inner))
-    return F.map_from_entries(F.array_sort(F.map_entries(value), _by_key))
+    text = isinstance(kind.keyType, T.StringType)
 
+    def by_key(one: Column, other: Column) -> Column:
+        keys = [entry["key"] for entry in (one, other)]
+        if text:  # by its bytes, whatever its collation
+            keys = [key.cast("binary") for key in keys]
+        # No two keys are equal.
+        return F.when(keys[0] < keys[1], F.lit(-1)).otherwise(F.lit(1))
 
-def _by_key(one: Column, other: Column) -> Column:
-    """The comparison of two entries of a map by their keys, of which no two are equal."""
-    return F.when(one["key"] < other["key"], F.lit(-1)).otherwise(F.lit(1))
+    return F.map_from_entries(F.array_sort(F.map_entries(value), by_key))

@@ -89,7 +89,7 @@ class Schema:
 
     def arrow_types(self) -> tuple[pa.DataType, ...]:
         """Arrow types in order, as Spark hands columns to Python."""
-        return tuple(arrow_type(kind) for kind in self.types)
+        return tuple(_arrow_type_of(field) for field in self.struct.fields)
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
         """Arrow schema of these columns, or of some of them in this order."""
@@ -139,7 +139,7 @@ class Schema:
         wanted = self.names if names is None else tuple(names)
         for name in wanted:
             kind = self.field(name).dataType
-            if _contains(kind, T.UserDefinedType):
+            if contains(kind, T.UserDefinedType):
                 raise UnsupportedTypeError(
                     f"column {name!r} of type {kind.simpleString()} cannot be kept: a user-defined "
                     "type has no equality in this library; drop it, or take the parts that you "
@@ -379,12 +379,24 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
     if isinstance(kind, T.StructType):
         return pa.struct([(f.name, arrow_type(f.dataType)) for f in kind])
     try:
-        return to_arrow_type(kind)
+        found = to_arrow_type(kind)
+        if pa.types.is_struct(found):  # as of a variant; the parts of a null are null
+            return pa.struct([found.field(i).with_nullable(True) for i in range(found.num_fields)])
+        return found
     except PySparkTypeError as error:
         raise UnsupportedTypeError(
             f"columns of type {kind.simpleString()} cannot be handed from Spark to Python; cast "
-            "them to a type that can, or drop them"
+            "them to a type that can (an interval to a number, char and varchar to string), or "
+            "drop them"
         ) from error
+
+
+def _arrow_type_of(field: T.StructField) -> pa.DataType:
+    """The Arrow type of a column, which a refusal names."""
+    try:
+        return arrow_type(field.dataType)
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"column {field.name!r}: {error}") from error
 
 
 def arrow_schema(struct: T.StructType) -> pa.Schema:
@@ -455,9 +467,17 @@ def _parts(kind: T.DataType) -> list[T.DataType]:
     return [field.dataType for field in kind.fields] if isinstance(kind, T.StructType) else []
 
 
-def _contains(kind: T.DataType, wanted: type[T.DataType]) -> bool:
-    """Whether a type is, or has inside, one of a class."""
-    return isinstance(kind, wanted) or any(_contains(part, wanted) for part in _parts(kind))
+def contains(
+    kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], ...]
+) -> bool:
+    """Whether a type is, or has inside, one of a class.
+
+    Examples
+    --------
+    >>> contains(T.ArrayType(T.VariantType()), T.VariantType)
+    True
+    """
+    return isinstance(kind, wanted) or any(contains(part, wanted) for part in _parts(kind))
 
 
 def has_maps(kind: T.DataType) -> bool:
@@ -468,7 +488,7 @@ def has_maps(kind: T.DataType) -> bool:
     >>> has_maps(T.ArrayType(T.MapType(T.LongType(), T.LongType()))), has_maps(T.LongType())
     (True, False)
     """
-    return _contains(kind, T.MapType)
+    return contains(kind, T.MapType)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,16 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from pyspark_diff.kernels import buffers
+from pyspark_diff.spark.schema import contains
+
+#: Types that Arrow has as structs of parts, none of which is null.
+OPAQUE = tuple(
+    getattr(T, name) for name in ("VariantType", "GeometryType", "GeographyType")
+    if hasattr(T, name)
+)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -113,6 +123,64 @@ def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any] | None:
         }
     (element,) = parts.values()
     return lambda value: None if value is None else list(map(element or _same, value))
+
+
+def filled(table: pa.Table, struct: T.StructType) -> pa.Table:
+    """A table as `createDataFrame` takes it, in which the parts of a null variant are not null.
+
+    Arrow has a variant, and a geometry, as a struct with parts that cannot be null. Spark leaves
+    them null in the place of a null, and PySpark refuses to take that back.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Columns in the order of ``struct``.
+    struct : StructType
+
+    Examples
+    --------
+    >>> struct = T.StructType([T.StructField("v", T.VariantType())])
+    >>> kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    >>> filled(pa.table({"v": pa.array([None], kind)}), struct)["v"].type.field(0).nullable
+    False
+    """
+    for place, field in enumerate(struct.fields):
+        if contains(field.dataType, OPAQUE):
+            chunks = [_filled(chunk, field.dataType) for chunk in table.column(place).chunks]
+            if chunks:
+                table = table.set_column(place, field.name, pa.chunked_array(chunks))
+    return table
+
+
+def _filled(array: pa.Array, kind: T.DataType) -> pa.Array:
+    if not contains(kind, OPAQUE):
+        return array
+    if isinstance(kind, OPAQUE):
+        fields = list(to_arrow_type(kind))
+        parts = [
+            array.field(i).fill_null(0 if pa.types.is_integer(field.type) else b"")
+            for i, field in enumerate(fields)
+        ]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+    if isinstance(kind, T.StructType):
+        parts = [_filled(array.field(i), f.dataType) for i, f in enumerate(kind.fields)]
+        fields = [pa.field(f.name, part.type) for f, part in zip(kind.fields, parts)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+    elements, offsets = buffers.elements(array)
+    if isinstance(kind, T.MapType):
+        inside = (kind.keyType, kind.valueType)
+        parts = [_filled(elements.field(i), one) for i, one in enumerate(inside)]
+        names = [pa.field("key", parts[0].type, nullable=False), pa.field("value", parts[1].type)]
+        elements = pa.StructArray.from_arrays(parts, fields=names)
+        made = pa.map_(*names)
+    else:
+        assert isinstance(kind, T.ArrayType)
+        elements = _filled(elements, kind.elementType)
+        made = pa.list_(pa.field("element", elements.type))
+    valid = buffers.validity(array)
+    nulls = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid.size else None
+    layout = [nulls, pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(made, len(array), layout, children=[elements])
 
 
 def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:

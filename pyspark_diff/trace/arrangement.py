@@ -302,7 +302,7 @@ class Arrangement:
         """Some rows of a table that has usually none: Spark is asked only for what it holds."""
         if not self.reads_later:
             table = _together(make(self._all()))
-            return spark.createDataFrame(table, struct).take(5) if table.num_rows else []
+            return frame_of_table(spark, table, struct).take(5) if table.num_rows else []
         return self._frame(spark, struct, make).take(5)
 
     def _frame(
@@ -378,7 +378,8 @@ def _repeated_in_spark(
     often[last[parts > 0]] = (times - (parts - 1) * share)[parts > 0]
     some = table.take(pa.array(rows)) if table.num_columns else table
     field = T.StructField("__diff", T.LongType(), False)
-    told = spark.createDataFrame(
+    told = frame_of_table(
+        spark,
         some.append_column(field.name, pa.array(often)) if some.num_columns
         else pa.table({field.name: often}),
         T.StructType([*struct.fields, field]),
