@@ -35,6 +35,8 @@ from pyspark_diff.trace import storage
 TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
 #: So many updates are named.
 NAMED = 3
+#: A message shows so many characters of a record.
+SHOWN_CHARACTERS = 1000
 
 #: What Spark says where a task's process ended: a trial on the driver might end this one.
 ENDED = ("exited unexpectedly", "ExecutorLostFailure", "executor loss", "OutOfMemoryError")
@@ -267,12 +269,12 @@ class Suspects:
             kind = KINDS[row[node.change]]
             names = node.key if kind == "delete" else () if kind == "clear" else node.record.names
             told = tuple(row[name] for name in names)
-            return f"input {name!r} at time {when!r}: {kind} {told!r}"
+            return f"input {name!r} at time {when!r}: {kind} {_short(told)}"
         values = tuple(row.values())
         if isinstance(arrival.last, tuple):  # the last columns are the other fields of its time
             count = len(values) + 1 - len(arrival.last)
             values, when = values[:count], (when, *values[count:])
-        return f"input {name!r} at time {when!r}: {values!r} with diff {diff}"
+        return f"input {name!r} at time {when!r}: {_short(values)} with diff {diff}"
 
     def _range(self, some: Sequence[int] | npt.NDArray[np.int64]) -> str:
         told = []
@@ -294,3 +296,9 @@ def _at_hand(arrival: Arrival) -> Arrival:
         return arrival
     table = pa.concat_tables(map(storage.read_table, source.paths))
     return replace(arrival, source=UpdateRows(source.schema, table=table, rows=table.num_rows))
+
+
+def _short(record: tuple[object, ...]) -> str:
+    """A record as a message shows it, without the end of one that is long."""
+    text = repr(record)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -181,9 +181,8 @@ def consolidate(updates: Updates) -> Grouped:
     rows = rows_of(updates, key, time, diffs, key_first)
     val64, values = value, None
     if value_first is not None and updates.values is not None:
-        index = pa.array(value_first[value])
         val64 = updates.val64[value_first[value]]
-        values = tuple(column.take(index) for column in updates.values)
+        values = taken(updates.values, value_first[value])
     rows = Updates(
         rows.key64, rows.columns, time, diffs, val64, values, updates.ordering, updates.coordinate
     )
@@ -338,9 +337,7 @@ def rows_of(
     if first is None or updates.columns is None:
         return Updates(code, None, time, diff)
     rows = first[code]
-    index = pa.array(rows)
-    columns = tuple(column.take(index) for column in updates.columns)
-    return Updates(updates.key64[rows], columns, time, diff)
+    return Updates(updates.key64[rows], taken(updates.columns, rows), time, diff)
 
 
 def span_of(code: Int64) -> tuple[Int64, int, int]:

@@ -21,7 +21,7 @@ from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.ranking import float_codes, from_float_codes
-from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined
+from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined, taken
 
 _NARROW = (pa.types.is_boolean, pa.types.is_int8, pa.types.is_int16, pa.types.is_int32,
            pa.types.is_date32)
@@ -137,7 +137,7 @@ class Layout:
             return pa.array([], self.types[position])
         found = updates.columns[position]
         if rows is not None:
-            found = found.take(pa.array(rows))
+            (found,) = taken((found,), rows) or ()
         return from_int64(found, self.types[0]) if self.exact else found
 
     def decode_value(self, updates: Updates) -> list[pa.Array]:

@@ -16,6 +16,7 @@ from typing import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors
 
 Int64 = np.ndarray
@@ -26,6 +27,10 @@ Ordering = tuple[tuple[bool, bool], ...]
 _NUMBER = pa.int64()
 #: Of so few values numpy's calls cost more than what they do.
 _LISTED = 32
+
+
+class OffsetOverflow(TooManyRowsError):
+    """A column of one piece has more bytes than Arrow's offsets reach."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,10 @@ def taken(
         # Of few rows most of what Arrow needs is for the call.
         return tuple(pa.array(column.to_numpy()[rows]) for column in columns)
     index = pa.array(rows)
-    return tuple(column.take(index) for column in columns)
+    try:
+        return tuple(column.take(index) for column in columns)
+    except pa.ArrowInvalid as error:
+        raise overflow_or(error) from error
 
 
 def empty() -> Updates:
@@ -372,7 +380,21 @@ def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
         return chunks[0]
     if not chunks:
         return pa.array([], type=pieces[0].type)
-    return pa.concat_arrays(chunks)
+    try:
+        return pa.concat_arrays(chunks)
+    except pa.ArrowInvalid as error:
+        raise overflow_or(error) from error
+
+
+def overflow_or(error: pa.ArrowInvalid) -> Exception:
+    """The library's error of a column that is too large for Arrow's offsets; any other as it is."""
+    if "overflow" not in str(error):
+        return error
+    return OffsetOverflow(
+        "a column has more than 2 GiB of text or binary in one piece, and the offsets of Arrow "
+        "have 31 bits. All records of one key are one piece: make the key finer, or keep large "
+        "values in files and their paths or hashes in the collection"
+    )
 
 
 def _gathered(parts: Sequence[Updates], values: Sequence[PerRow]) -> PerRow:

@@ -22,7 +22,7 @@ from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
 from pyspark_diff.kernels.machine_memory import free_memory
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, OffsetOverflow, Updates, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.trace import storage
 
@@ -221,6 +221,8 @@ def explained(name: str, sides: Sequence[Side]) -> Iterator[None]:
     """
     try:
         yield
+    except OffsetOverflow as error:
+        raise too_many(name, str(error), sides) from error
     except MemoryError as error:
         if isinstance(error, TooManyRowsError):
             raise

@@ -24,7 +24,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, within
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.standing import each_as_often
@@ -77,7 +77,7 @@ class Arrangement:
     @property
     def reads_later(self) -> bool:
         """Whether its frames read the files when they are evaluated, and not when they are made."""
-        return self.trace.rows > DRIVER_ROWS
+        return self.trace.rows > DRIVER_ROWS or self.trace.size > MOST_BYTES
 
     def _decode(self, updates: Updates) -> list[pa.Array]:
         """The columns, in the schema's order."""
