@@ -319,8 +319,7 @@ def test_no_rows(name):
 @pytest.mark.parametrize(
     "kind",
     [
-        pa.map_(pa.string(), pa.int32()),
-        pa.list_(pa.map_(pa.string(), pa.int32())),
+        pa.list_(pa.dictionary(pa.int32(), pa.string())),
         pa.uint8(),
         pa.timestamp("ns"),
         pa.time32("ms"),

@@ -485,9 +485,12 @@ def test_check_refuses_a_negative_multiplicity(flow):
 
 def test_an_input_that_was_refused_is_not_there(flow):
     """Else it would hold all others back, as nobody can advance it."""
-    for more in ({"check": True}, {"key": "n"}, {"key": "m"}):
+    for more, kind in (
+        ({}, "interval month"), ({"check": True}, "interval month"),
+        ({"key": "n"}, "interval month"), ({"key": "m"}, "variant"),
+    ):
         with pytest.raises(UnsupportedTypeError, match="'m'"):
-            flow.input("words", "n int, m map<string,int>", **more)
+            flow.input("words", f"n int, m {kind}", **more)
     frame, session = flow.input("words", "n int")
     kept = frame.keep()
     session.insert([(1,)])
