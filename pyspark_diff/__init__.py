@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         TimeRegressionError,
         TooManyRowsError,
         UnknownOutcomeError,
+        UnsupportedQueryError,
         UnsupportedTypeError,
     )
     from pyspark_diff.frame.dataflow import Dataflow
@@ -113,6 +114,7 @@ _HOMES = {
     "TimeRegressionError": "errors",
     "TooManyRowsError": "errors",
     "UnknownOutcomeError": "errors",
+    "UnsupportedQueryError": "errors",
     "UnsupportedTypeError": "errors",
     "configure": "spark.session",
     "graphs": "graphs",
@@ -167,6 +169,7 @@ __all__ = [
     "TimeRegressionError",
     "TooManyRowsError",
     "UnknownOutcomeError",
+    "UnsupportedQueryError",
     "UnsupportedTypeError",
     "configure",
     "graphs",

@@ -245,6 +245,14 @@ class FullScanError(DiffError, ValueError):
     """
 
 
+class UnsupportedQueryError(DiffError, ValueError):
+    """A query has parts that cannot be kept up to date.
+
+    Lists all of them, each with a code, its place in the text and a remedy. The dataflow is
+    unchanged.
+    """
+
+
 _BY_NAME: dict[str, type[DiffError]] = {
     error.__name__: error
     for error in (
@@ -277,6 +285,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         SinkError,
         TooManyRowsError,
         FullScanError,
+        UnsupportedQueryError,
     )
 }
 

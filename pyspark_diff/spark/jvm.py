@@ -492,3 +492,36 @@ def kind_of(node: Any) -> str:
 def items_of(sequence: Any) -> list[Any]:
     """A Scala sequence as a list."""
     return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def analysed_of(frame: DataFrame) -> Any:
+    """The logical plan of a classic frame, after Spark has resolved its names and types."""
+    return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+
+
+def frame_of_plan(plan: Any, spark: SparkSession) -> DataFrame:
+    """The classic frame of a logical plan."""
+    rows = sql_class("classic.Dataset").ofRows(spark._jsparkSession, plan)  # type: ignore[attr-defined]
+    return DataFrame(rows, spark)
+
+
+def copied_session(spark: SparkSession) -> SparkSession:
+    """A classic session with the settings, functions and temporary views that another one has now.
+
+    Later changes of one are not seen by the other.
+    """
+    session = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]
+    return SparkSession(spark.sparkContext, session)
+
+
+def loaded_class(name: str) -> Any:
+    """The `java.lang.Class` of a name, for `isInstance`."""
+    context: Any = get_active_spark_context()
+    loader = context._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return loader.loadClass(name)
+
+
+def scala_sequence(values: Iterable[Any]) -> Any:
+    """Objects of the JVM as a Scala sequence."""
+    converters = class_called("scala.jdk.javaapi.CollectionConverters")
+    return converters.asScala(list(values)).toSeq()

@@ -1,0 +1,240 @@
+"""Dataflows that take queries: `Dataflow` with SQL text and plain frames over its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
+from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.query.plan_reader import TABLE, Read, read_plan
+from pyspark_diff.query.translation import translated
+from pyspark_diff.spark.jvm import (
+    analysed_of,
+    copied_session,
+    frame_of_no_rows,
+    is_classic_frame,
+)
+
+
+class Dataflow(FrameDataflow):
+    __doc__ = FrameDataflow.__doc__
+
+    def sql(
+        self, query: str, args: dict[str, Any] | list[Any] | None = None, **kwargs: Any
+    ) -> DiffFrame:
+        """The collection that a SQL query defines, kept up to date.
+
+        Parameters
+        ----------
+        query : str
+            A SELECT in the SQL of Spark. A name of a table is an input or a kept collection of the
+            dataflow, or else a temporary view of the session.
+        args : dict or list, optional
+            Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
+        **kwargs
+            Collections, frames and values of ``{name}`` in the text, as of ``spark.sql``.
+
+        Returns
+        -------
+        DiffFrame
+            Keep it, or go on with its methods.
+
+        Raises
+        ------
+        SchemaError
+            If Spark refuses the query: it does not parse, or a name has no table or column.
+        UnsupportedQueryError
+            If parts of the query cannot be kept up to date. It lists all of them.
+
+        Notes
+        -----
+        ``ORDER BY`` with ``LIMIT`` keeps the first rows; ``ORDER BY`` alone has no effect, as a
+        collection has no order. ``LIMIT`` alone keeps the least rows by their columns. A scalar
+        subquery with several rows fails the step that brings the second row. A column whose name
+        the result has already gets a number: ``id``, ``id_2``.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     orders, orders_in = flow.input("orders", "id int, customer int, amount int")
+        ...     customers, customers_in = flow.input("customers", "customer int, region string")
+        ...     revenue = flow.sql('''
+        ...         SELECT region, sum(amount) AS revenue
+        ...         FROM orders JOIN customers USING (customer) GROUP BY region
+        ...     ''').keep("revenue")
+        ...     orders_in.insert([(1, 7, 20), (2, 7, 5)])
+        ...     customers_in.insert([(7, "north")])
+        ...     _ = flow.advance_to(1)
+        ...     revenue.at().collect()
+        [Row(region='north', revenue=25)]
+        """
+        frame, named = self._analysed(query, args, kwargs)
+        return self._built(self._read(frame), named)
+
+    def query(self, frame: DataFrame) -> DiffFrame:
+        """The collection that a plain DataFrame over `table` defines, kept up to date.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            Built from frames that `table` returned, by any methods of PySpark. Other local rows in
+            it are constants.
+
+        Returns
+        -------
+        DiffFrame
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If parts of the query cannot be kept up to date. It lists all of them.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     counts = flow.table("words").groupBy("word").count()
+        ...     kept = flow.query(counts).keep("counts")
+        ...     words_in.insert([("a",), ("b",), ("a",)])
+        ...     _ = flow.advance_to(1)
+        ...     sorted(tuple(row) for row in kept.at().collect())
+        [('a', 2), ('b', 1)]
+        """
+        self._check_open()
+        if not isinstance(frame, DataFrame):
+            raise SchemaError(
+                f"query takes a Spark DataFrame, not a {type(frame).__name__}; a text goes to "
+                "flow.sql(...)"
+            )
+        return self._built(self._read(frame), {})
+
+    def table(self, name: str) -> DataFrame:
+        """A plain DataFrame without rows that stands for an input or a kept collection in `query`.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        NotReadableError
+            If the dataflow has no input and no kept collection of that name.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     flow.table("words").columns
+        ['word']
+        """
+        self._check_open()
+        tables = self._tables()
+        if name not in tables:
+            known = ", ".join(map(repr, tables)) or "none"
+            raise NotReadableError(
+                f"there is no table {name!r}. The inputs and kept collections are {known}. Keep "
+                "the collection first: frame.keep(name)"
+            )
+        return _marked(self.spark, name, tables[name])
+
+    def explain_sql(
+        self, query: str, args: dict[str, Any] | list[Any] | None = None, **kwargs: Any
+    ) -> str:
+        """Whether a query can be kept up to date, and the costs of a change; no row is read.
+
+        Returns
+        -------
+        str
+            The refused parts, or the tables that the query reads, notes, and the operators whose
+            change costs more than its rows.
+
+        Examples
+        --------
+        >>> from pyspark_diff import Dataflow
+        >>> with Dataflow(spark) as flow:
+        ...     words, words_in = flow.input("words", "word string")
+        ...     print(flow.explain_sql("SELECT word, count(*) FROM words GROUP BY word"))
+        supported; reads words
+        """
+        frame, named = self._analysed(query, args, kwargs)
+        try:
+            read = self._read(frame)
+            self._built(read, named)
+        except UnsupportedQueryError as error:
+            return str(error)
+        lines = [f"supported; reads {', '.join(sorted(read.tables)) or 'no table'}"]
+        return "\n".join([*lines, *read.notes])
+
+    def _tables(self) -> dict[str, DiffFrame]:
+        """The inputs and kept collections, by name."""
+        tables = {
+            session.name: self._frame_of(session._node)
+            for session in list(self._inputs.sessions())
+        }
+        return {**tables, **{name: self[name] for name in self._kept_names()}}
+
+    def _analysed(
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+    ) -> tuple[DataFrame, dict[str, DiffFrame]]:
+        """The plain frame of a query, and the collections that its text names in braces."""
+        self._check_open()
+        if not isinstance(query, str):
+            raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
+        # Names of the dataflow are views of a session of their own, and not of the user's.
+        session = copied_session(self.spark)
+        tables = self._tables()
+        for name, table in tables.items():
+            _marked(session, name, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+        # No table of a dataflow has braces around its name by accident.
+        named = {f"{{{key}}}": one for key, one in values.items() if isinstance(one, DiffFrame)}
+        values = {
+            key: _marked(session, f"{{{key}}}", one) if isinstance(one, DiffFrame) else one
+            for key, one in values.items()
+        }
+        try:
+            return session.sql(query, args=args, **values), named
+        except PySparkException as error:
+            raise SchemaError(f"Spark refuses the query: {error}") from error
+
+    def _read(self, frame: DataFrame) -> Read:
+        if not is_classic_frame(frame):
+            raise UnsupportedQueryError(
+                "queries need a classic session, as Spark's analysed plan is not visible over "
+                "Spark Connect. Write the query with the methods of DiffFrame"
+            )
+        return read_plan(analysed_of(frame), frame.sparkSession)
+
+    def _built(self, read: Read, named: dict[str, DiffFrame]) -> DiffFrame:
+        tables = {**self._tables(), **named}
+        frame = translated(read.relation, tables, self.spark, self.constant)
+        names = [name.lower() for _, name in read.columns]
+        time, diff = _free(self.time_name, names), _free(self.diff_name, names)
+        wrapped = DiffFrame._wrap(
+            replace(frame._collection, time_name=time, diff_name=diff)
+        )
+        return wrapped.select(*[F.col(old).alias(new) for old, new in read.columns])
+
+
+def _free(name: str, used: Sequence[str]) -> str:
+    """A name that no column has: the name, or the name with underscores."""
+    while name.lower() in used:
+        name += "_"
+    return name
+
+
+def _marked(spark: SparkSession, name: str, table: DiffFrame) -> DataFrame:
+    """A frame without rows whose columns say which table they are of."""
+    return frame_of_no_rows(spark, T.StructType([
+        T.StructField(field.name, field.dataType, field.nullable, {TABLE: name})
+        for field in table.schema.fields
+    ]))

@@ -1,0 +1,420 @@
+"""The relational form: a query as a tree of frozen values, between a reader and the operators.
+
+A relation denotes a multiset of rows for each time::
+
+    rows(node, t) = the rows that SQL defines for the node, over the tables as they are at t
+
+Each column has a name that is unique in the whole query. A correlated relation, the body of a
+subquery, refers to columns of the enclosing query; an expression writes such a column with the
+suffix `OUTER`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Iterator, Union
+
+from pyspark.sql import DataFrame
+
+#: The suffix by which an expression names a column of the enclosing query.
+OUTER = "o"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A value for each row: SQL text over the names of columns.
+
+    Parameters
+    ----------
+    text : str
+    outers : frozenset of str
+        The columns of the enclosing query that the text refers to, without the suffix.
+    subqueries : tuple of Subquery
+        The subqueries whose values the text refers to, by their names.
+    columns : frozenset of str
+        The columns of its own relation that the text refers to.
+    """
+
+    text: str
+    outers: frozenset[str] = frozenset()
+    subqueries: tuple["Subquery", ...] = ()
+    columns: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Subquery:
+    """A value that a relation has for each row of the enclosing query.
+
+    ``scalar``: the only value of the relation, NULL if it is empty, an error for several rows.
+    ``exists``: whether the relation has a row.
+    ``in``: whether one of its rows equals the values, in SQL's three-valued logic.
+
+    Parameters
+    ----------
+    name : str
+        The column that stands for it in the text of an expression.
+    kind : {"scalar", "exists", "in"}
+    relation : Relation
+    values : tuple of Expression
+        The left side of an IN.
+    """
+
+    name: str
+    kind: str
+    relation: "Relation"
+    values: tuple[Expression, ...] = ()
+
+
+@dataclass(frozen=True)
+class Named:
+    """An expression under the name of a new column."""
+
+    name: str
+    expression: Expression
+
+
+@dataclass(frozen=True)
+class Order:
+    """A sort order of rows: by an expression, in a direction, nulls first or last."""
+
+    expression: Expression
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Scan:
+    """rows(t) = the rows of a table of the dataflow at t, its columns renamed."""
+
+    table: str
+    renamed: tuple[tuple[str, str], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(new for _, new in self.renamed)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """rows(t) = the rows of a frame that never changes."""
+
+    frame: DataFrame
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.frame.columns)
+
+
+@dataclass(frozen=True)
+class Project:
+    """rows(t) = for each row of the child, the row of the expressions."""
+
+    child: "Relation"
+    named: tuple[Named, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.named)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """rows(t) = the rows of the child for which each of the conditions is true."""
+
+    child: "Relation"
+    conditions: tuple[Expression, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Join:
+    """rows(t) = the pairs of rows for which each condition is true, and as the kind says.
+
+    Parameters
+    ----------
+    left, right : Relation
+    kind : {"inner", "left", "right", "full", "left_semi", "left_anti"}
+    conditions : tuple of Expression
+    lateral : bool
+        Whether the right side refers to columns of the left one.
+    """
+
+    left: "Relation"
+    right: "Relation"
+    kind: str
+    conditions: tuple[Expression, ...]
+    lateral: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        if self.kind in ("left_semi", "left_anti"):
+            return self.left.columns
+        return (*self.left.columns, *self.right.columns)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """rows(t) = one row for each combination of the keys that a row of the child has.
+
+    Without keys: exactly one row, also of an empty child.
+
+    Parameters
+    ----------
+    child : Relation
+    keys : tuple of Named
+    aggregates : tuple of Named
+        Calls of aggregate functions over columns of the child.
+    zeros : frozenset of str
+        The aggregates whose value over no rows is 0. The others are NULL.
+    """
+
+    child: "Relation"
+    keys: tuple[Named, ...]
+    aggregates: tuple[Named, ...]
+    zeros: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(one.name for one in (*self.keys, *self.aggregates))
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """rows(t) = each row of the child, once."""
+
+    child: "Relation"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class UnionAll:
+    """rows(t) = the sum of the rows of the children, matched by position."""
+
+    children: tuple["Relation", ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SetOperation:
+    """rows(t) = the difference or intersection of two multisets, or of two sets.
+
+    Parameters
+    ----------
+    left, right : Relation
+    kind : {"except", "except_all", "intersect", "intersect_all"}
+    columns : tuple of str
+    """
+
+    left: "Relation"
+    right: "Relation"
+    kind: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """rows(t) = the rows of the child, each with the values of window functions.
+
+    Parameters
+    ----------
+    child : Relation
+    functions : tuple of WindowFunction
+    """
+
+    child: "Relation"
+    functions: tuple["WindowFunction", ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.child.columns, *(one.name for one in self.functions))
+
+
+@dataclass(frozen=True)
+class WindowFunction:
+    """A function over the rows of a partition, in an order, within a frame.
+
+    Parameters
+    ----------
+    name : str
+    function : Expression
+    partition : tuple of Expression
+    order : tuple of Order
+    frame : str
+        In SQL; empty for a function that has a frame of its own.
+    """
+
+    name: str
+    function: Expression
+    partition: tuple[Expression, ...]
+    order: tuple[Order, ...]
+    frame: str
+
+
+@dataclass(frozen=True)
+class Generate:
+    """rows(t) = for each row of the child, a row for each row of the generator.
+
+    Parameters
+    ----------
+    child : Relation
+    generator : Expression
+    outer : bool
+        Whether a row without generated rows stays, with nulls.
+    names : tuple of str
+        The generated columns.
+    """
+
+    child: "Relation"
+    generator: Expression
+    outer: bool
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.child.columns, *self.names)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """rows(t) = the rows of the child at positions ``skip`` to ``skip + limit`` of an order.
+
+    Columns break ties, so that the choice is the same for each way of cutting steps.
+
+    Parameters
+    ----------
+    child : Relation
+    limit : int or None
+        None for all rows after the skipped ones.
+    skip : int
+    order : tuple of Order
+        Empty if any choice is right.
+    """
+
+    child: "Relation"
+    limit: int | None
+    skip: int
+    order: tuple[Order, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """rows(t) = the anchor, plus the rows of the step in each round, until a round has none.
+
+    A reference in the step reads the rows of the round before (UNION ALL), or all rows so far
+    (UNION). Several references of UNION ALL read the same round.
+
+    Parameters
+    ----------
+    name : int
+        The name that references in the step have.
+    anchor, step : Relation
+    columns : tuple of str
+    distinct : bool
+        Whether each row counts once (UNION) or as often as it is derived (UNION ALL).
+    max_iterations : int or None
+    """
+
+    name: int
+    anchor: "Relation"
+    step: "Relation"
+    columns: tuple[str, ...]
+    distinct: bool
+    max_iterations: int | None = None
+
+
+@dataclass(frozen=True)
+class RecursionReference:
+    """rows(t) = the rows that the previous round of a recursion added."""
+
+    name: int
+    columns: tuple[str, ...]
+
+
+Relation = Union[
+    Scan, Constant, Project, Filter, Join, Aggregate, Distinct, UnionAll, SetOperation, Window,
+    Generate, TopK, Recursion, RecursionReference,
+]
+
+
+def children(node: Relation) -> tuple[Relation, ...]:
+    """The relations that a node reads; the bodies of subqueries are not among them.
+
+    Examples
+    --------
+    >>> children(Distinct(Scan("orders", (("id", "id_1"),))))[0].columns
+    ('id_1',)
+    """
+    if isinstance(node, UnionAll):
+        return node.children
+    if isinstance(node, (Join, SetOperation)):
+        return (node.left, node.right)
+    if isinstance(node, Recursion):
+        return (node.anchor, node.step)
+    child = getattr(node, "child", None)
+    return () if child is None else (child,)
+
+
+def expressions(node: Relation) -> Iterator[Expression]:
+    """The expressions of a node, without those of its children.
+
+    Examples
+    --------
+    >>> scan = Scan("orders", (("id", "id_1"),))
+    >>> [str(one) for one in expressions(Filter(scan, (Expression("id_1 > 2"),)))]
+    ['id_1 > 2']
+    """
+    for field in fields(node):
+        yield from _expressions_in(getattr(node, field.name))
+
+
+def _expressions_in(value: Any) -> Iterator[Expression]:
+    if isinstance(value, Expression):
+        yield value
+        for subquery in value.subqueries:
+            for left in subquery.values:
+                yield from _expressions_in(left)
+    elif isinstance(value, (Named, Order)):
+        yield from _expressions_in(value.expression)
+    elif isinstance(value, WindowFunction):
+        yield from _expressions_in((value.function, *value.partition, *value.order))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _expressions_in(part)
+
+
+def outers_of(node: Relation) -> frozenset[str]:
+    """The columns of the enclosing query that a relation refers to.
+
+    A subquery inside of the relation may refer to columns of the relation itself, which are not
+    columns of the enclosing query.
+
+    Examples
+    --------
+    >>> scan = Scan("orders", (("id", "id_1"),))
+    >>> condition = Expression("id_1 = id_7o", outers=frozenset({"id_7"}))
+    >>> sorted(outers_of(Filter(scan, (condition,))))
+    ['id_7']
+    """
+    outers: set[str] = set()
+    for expression in expressions(node):
+        outers |= expression.outers
+    own = children(node)
+    if isinstance(node, Join) and node.lateral:
+        outers |= outers_of(node.right) - set(node.left.columns)
+        own = (node.left,)
+    for child in own:
+        outers |= outers_of(child)
+    return frozenset(outers)

@@ -1,0 +1,742 @@
+"""Reads a plan that Spark has analysed: the relational form of a query, on a classic session.
+
+Spark parses the query, resolves names and types, and expands stars, grouping sets and pivots. The
+reader walks the remaining kinds of nodes, by class and field name.
+
+* An attribute has an id that is unique in the plan. The form calls it ``name_id``.
+* An expression becomes SQL text: Catalyst writes it after the reader has renamed its attributes.
+* Four rules of the optimiser, applied by name, keep the meaning of each node and turn
+  ``FROM a, b WHERE a.x = b.x`` into joins with conditions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from pyspark_diff.query import refusals
+from pyspark_diff.query.form import (
+    OUTER,
+    Aggregate,
+    Constant,
+    Distinct,
+    Expression,
+    Filter,
+    Generate,
+    Join,
+    Named,
+    Order,
+    Project,
+    Recursion,
+    RecursionReference,
+    Relation,
+    Scan,
+    SetOperation,
+    Subquery,
+    TopK,
+    UnionAll,
+    Window,
+    WindowFunction,
+    outers_of,
+)
+from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.spark.jvm import (
+    frame_of_plan,
+    items_of,
+    kind_of,
+    loaded_class,
+    scala_sequence,
+    sql_class,
+)
+
+#: The key in the metadata of a column that names the table of the dataflow.
+TABLE = "pyspark_diff.table"
+#: A recursion of UNION has this much added to its greatest number of rounds.
+DISTINCT_ROUNDS = 1 << 30
+
+_CATALYST = "catalyst."
+_TRAITS = {
+    trait.rpartition(".")[2]: f"org.apache.spark.sql.catalyst.expressions.{trait}"
+    for trait in (
+        "RuntimeReplaceable", "InheritAnalysisRules", "SubqueryExpression",
+        "AggregateWindowFunction", "FrameLessOffsetWindowFunction",
+        "aggregate.AggregateExpression", "CurrentTimestampLike", "LambdaFunction",
+    )
+}
+_RULES = (
+    "analysis.EliminateSubqueryAliases", "optimizer.BooleanSimplification",
+    "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
+)
+_ROUNDS = 3
+_JOINS = {
+    "INNER": "inner", "CROSS": "inner", "LEFT OUTER": "left", "RIGHT OUTER": "right",
+    "FULL OUTER": "full", "LEFT SEMI": "left_semi", "LEFT ANTI": "left_anti",
+}
+#: Expressions of Catalyst that have no SQL text.
+_NO_SQL = frozenset({
+    "StaticInvoke", "Invoke", "With", "WithExpression", "CommonExpressionRef",
+})
+_CLOCK = frozenset({
+    "CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp", "CurrentTime",
+})
+_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF", "PythonUDTF"})
+#: Aggregates whose value over no rows is 0.
+_ZEROS = frozenset({"Count", "CountIf", "RegrCount"})
+_TRANSPARENT = frozenset({
+    "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "Subquery", "Repartition",
+    "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
+    "WithWindowDefinition", "LocalLimit",
+})
+#: Leaves whose rows Spark has at hand.
+_CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"})
+
+
+class _Stop(Exception):
+    """The reader cannot go on below a refused part."""
+
+
+@dataclass
+class _Swaps:
+    """The columns that stand for expressions, such as the keys below a projection."""
+
+    by_hash: dict[int, list[tuple[Any, str]]] = field(default_factory=dict)
+
+    def add(self, expression: Any, name: str) -> None:
+        self.by_hash.setdefault(expression.semanticHash(), []).append((expression, name))
+
+    def get(self, expression: Any) -> str | None:
+        if not self.by_hash:
+            return None
+        near = self.by_hash.get(expression.semanticHash(), ())
+        return next((name for old, name in near if old.semanticEquals(expression)), None)
+
+
+@dataclass
+class _Parts:
+    """The columns, outer columns and subqueries of an expression, gathered while it is renamed."""
+
+    columns: set[str] = field(default_factory=set)
+    outers: set[str] = field(default_factory=set)
+    subqueries: list[Subquery] = field(default_factory=list)
+    lambdas: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A query that was read.
+
+    Parameters
+    ----------
+    relation : Relation
+    columns : tuple of (str, str)
+        Pairs of a column of the relation and its name in the result.
+    tables : frozenset of str
+        The tables of the dataflow that it reads.
+    notes : tuple of str
+        Remarks for `explain_sql`: clauses that have no effect on a collection.
+    """
+
+    relation: Relation
+    columns: tuple[tuple[str, str], ...]
+    tables: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def read_plan(
+    plan: Any, spark: SparkSession, external: Callable[[str, Any], str | None] | None = None
+) -> Read:
+    """The relational form of an analysed plan.
+
+    Parameters
+    ----------
+    plan : py4j object
+        A logical plan that Spark has analysed.
+    spark : SparkSession
+        The session that analysed it.
+    external : callable, optional
+        Declares a table of the session's catalog as a source: takes its name and its plan, returns
+        the name of the table in the dataflow, or None if it cannot be one.
+
+    Raises
+    ------
+    UnsupportedQueryError
+        If the query has parts that cannot be kept up to date; it lists all of them.
+    """
+    reader = _PlanReader(spark, external)
+    relation: Relation | None = None
+    try:
+        relation = reader.walk(reader.prepared(plan))
+    except _Stop:
+        pass
+    if reader.refusals or relation is None:
+        raise refusals.refused(reader.refusals)
+    used: set[str] = set()
+    columns = []
+    for attribute in items_of(plan.output()):
+        # Columns of a query may have one name, those of a collection may not.
+        name, number = str(attribute.name()), 1
+        while name.lower() in used:
+            number += 1
+            name = f"{attribute.name()}_{number}"
+        used.add(name.lower())
+        columns.append((reader.name(attribute), name))
+    if plan.output().size() and any(
+        kind_of(node) == "Sort" for node in _top(plan)
+    ):
+        reader.notes.append(
+            "ORDER BY: a collection has no order; sort the frame that at() returns"
+        )
+    return Read(relation, tuple(columns), frozenset(reader.tables), tuple(reader.notes))
+
+
+def _top(plan: Any) -> Iterable[Any]:
+    """The nodes above the first one that gives rows their order or number."""
+    while kind_of(plan) in ("Project", "SubqueryAlias", "WithCTE", "Sort"):
+        yield plan
+        if kind_of(plan) == "Sort":
+            return
+        plan = plan.plan() if kind_of(plan) == "WithCTE" else plan.child()
+
+
+class _PlanReader:
+    def __init__(
+        self, spark: SparkSession, external: Callable[[str, Any], str | None] | None
+    ):
+        self.spark, self.external = spark, external
+        self.refusals: list[Refusal] = []
+        self.notes: list[str] = []
+        self.tables: set[str] = set()
+        self._names: dict[int, str] = {}
+        self._numbers = 0
+        self._bodies: dict[int, Any] = {}
+        self._shared: dict[int, Relation] = {}
+        self._loops: dict[int, tuple[str, ...]] = {}
+        self._traits: dict[str, frozenset[str]] = {}
+        self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
+        self._rules = [
+            getattr(sql_class(f"{_CATALYST}{rule}$"), "MODULE$") for rule in _RULES
+        ]
+
+    # Names, classes and refusals
+
+    def prepared(self, plan: Any) -> Any:
+        """The plan after rules that keep the meaning of each node."""
+        for _ in range(_ROUNDS):
+            for rule in self._rules:
+                plan = rule.apply(plan)
+        return plan
+
+    def name(self, attribute: Any) -> str:
+        number = attribute.exprId().id()
+        if number not in self._names:
+            word = re.sub("[^a-z0-9]+", "_", attribute.name().lower()).strip("_")[:20]
+            self._names[number] = f"{word or 'c'}_{number}"
+        return self._names[number]
+
+    def fresh(self, prefix: str) -> str:
+        self._numbers += 1
+        return f"{prefix}{self._numbers}_"
+
+    def is_a(self, node: Any, trait: str) -> bool:
+        kind = node.getClass().getName()
+        if kind not in self._traits:
+            self._traits[kind] = frozenset(
+                name for name, loaded in self._classes.items() if loaded.isInstance(node)
+            )
+        return trait in self._traits[kind]
+
+    def refuse(self, code: str, construct: str, node: Any, detail: str = "") -> None:
+        origin = node.origin()
+        line, column = origin.line(), origin.startPosition()
+        self.refusals.append(Refusal(
+            code, construct, line.get() if line.isDefined() else None,
+            column.get() + 1 if column.isDefined() else None, detail,
+        ))
+
+    # Expressions
+
+    def expression(self, node: Any, swaps: _Swaps | None = None) -> Expression:
+        parts = _Parts()
+        text = self.text(_bare(node), parts, swaps)
+        return Expression(
+            text, frozenset(parts.outers), tuple(parts.subqueries), frozenset(parts.columns)
+        )
+
+    def text(self, node: Any, parts: _Parts, swaps: _Swaps | None = None) -> str:
+        renamed = self.renamed(node, parts, swaps)
+        try:
+            text = str(renamed.sql())
+        except Py4JError:
+            self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
+            return "NULL"
+        for name, written in parts.lambdas.items():
+            text = text.replace(name, written)
+        return text
+
+    def column(self, name: str, like: Any) -> Any:
+        """A column of a name, with the type of an expression."""
+        kind = sql_class("types.StructField")(
+            name, like.dataType(), True, sql_class("types.Metadata").empty()
+        )
+        return sql_class("catalyst.types.DataTypeUtils").toAttribute(kind)
+
+    def renamed(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+        """The expression over the names of the form; subqueries become columns."""
+        column = swaps.get(node) if swaps else None
+        if column:
+            parts.columns.add(column)
+            return self.column(column, node)
+        kind = kind_of(node)
+        if kind == "AttributeReference":
+            name = self.name(node)
+            parts.columns.add(name)
+            return node.withQualifier(scala_sequence([])).withName(name)
+        if kind == "OuterReference":
+            inner = node.e()
+            if kind_of(inner) != "AttributeReference":
+                self.refuse(refusals.CORRELATED_EXPRESSION, str(inner.sql()), node)
+                return node
+            name = self.name(inner)
+            parts.outers.add(name)
+            return inner.withQualifier(scala_sequence([])).withName(name + OUTER)
+        if kind == "InSubquery" or self.is_a(node, "SubqueryExpression"):
+            return self.with_subquery(node, parts, swaps)
+        if kind == "Literal" or kind == "NamedLambdaVariable":
+            return node
+        if kind in _CLOCK or self.is_a(node, "CurrentTimestampLike"):
+            self.refuse(refusals.CURRENT_TIME, f"{node.prettyName()}()", node)
+            return node
+        if kind in _PYTHON:
+            self.refuse(refusals.PYTHON_FUNCTION, str(node.name()), node)
+            return node
+        if kind == "LambdaFunction":
+            return self.with_lambda(node, parts, swaps)
+        if kind == "PivotFirst":
+            return self.pivoted(node, parts, swaps)
+        if self.is_a(node, "RuntimeReplaceable"):
+            return self.replaced(node, parts, swaps)
+        below = items_of(node.children())
+        if not node.deterministic() and all(child.deterministic() for child in below):
+            self.refuse(refusals.NON_DETERMINISTIC, f"{node.prettyName()}()", node)
+            return node
+        if not below:
+            return node
+        return node.withNewChildren(
+            scala_sequence([self.renamed(child, parts, swaps) for child in below])
+        )
+
+    def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+        """An expression that Spark replaces by others, as one of these two has SQL text."""
+        inherits = self.is_a(node, "InheritAnalysisRules")
+        if not inherits or not _some(node.replacement(), lambda e: kind_of(e) in _NO_SQL):
+            return self.renamed(node.replacement(), parts, swaps)
+        arguments = [self.text(one, parts, swaps) for one in items_of(node.parameters())]
+        if kind_of(node) == "Between":
+            text = "({0} >= {1} AND {0} <= {2})".format(*arguments)
+        else:
+            text = f"{node.prettyName()}({', '.join(arguments)})"
+        return self.written(text, node, parts)
+
+    def written(self, text: str, node: Any, parts: _Parts) -> Any:
+        """A column that stands for a text, which replaces its name at the end."""
+        name = self.fresh("text_of_")
+        parts.lambdas[name] = text
+        # Texts may be in texts: the outer one is replaced first.
+        parts.lambdas = dict(reversed(list(parts.lambdas.items())))
+        return self.column(name, node)
+
+    def with_lambda(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+        arguments = items_of(node.arguments())
+        names = {one.exprId().id(): self.fresh("x") for one in arguments}
+        body = self.with_variables(node.function(), names)
+        variables = ", ".join(names.values())
+        variables = f"({variables})" if len(names) > 1 else variables
+        text = f"{variables} -> {self.text(body, parts, swaps)}"
+        return self.written(text, node.function(), parts)
+
+    def with_variables(self, node: Any, names: dict[int, str]) -> Any:
+        if kind_of(node) == "NamedLambdaVariable" and node.exprId().id() in names:
+            # A variable has the text of a column that is in no relation.
+            name = names[node.exprId().id()]
+            column = self.column(name, node)
+            self._names[column.exprId().id()] = name
+            return column
+        below = items_of(node.children())
+        if not below:
+            return node
+        return node.withNewChildren(
+            scala_sequence([self.with_variables(child, names) for child in below])
+        )
+
+    def pivoted(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+        """The values of a pivot in an array, in the order of the pivoted values."""
+        pivot = self.text(node.pivotColumn(), parts, swaps)
+        value = self.text(node.valueColumn(), parts, swaps)
+        kind, names = node.pivotColumn().dataType(), []
+        for constant in items_of(node.pivotColumnValues()):
+            if not isinstance(constant, int):
+                constant = sql_class("catalyst.expressions.Literal")(constant, kind).sql()
+            names.append(f"CAST({constant} AS {kind.sql()})")
+        calls = ", ".join(f"max(CASE WHEN {pivot} <=> {one} THEN {value} END)" for one in names)
+        return self.written(f"array({calls})", node, parts)
+
+    def with_subquery(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+        kind, values = kind_of(node), ()
+        query = node
+        if kind == "ScalarSubquery":
+            name = "scalar"
+        elif kind == "Exists":
+            name = "exists"
+        elif kind == "InSubquery":
+            name, query = "in", node.query()
+            values = tuple(self.expression(one, swaps) for one in items_of(node.values()))
+        else:
+            self.refuse(refusals.NODE, kind, node)
+            return node
+        relation = self.walk(self.prepared(query.plan()))
+        output = [self.name(one) for one in items_of(query.plan().output())]
+        relation = _picked(relation, output)
+        column = self.fresh("s")
+        parts.subqueries.append(Subquery(column, name, relation, values))
+        for value in values:
+            parts.columns |= value.columns
+        return self.column(column, node)
+
+    def named(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Named, ...]:
+        """Aliases and attributes as columns; an attribute may be listed twice."""
+        columns = {self.name(one): one for one in nodes}
+        return tuple(Named(name, self.expression(one, swaps)) for name, one in columns.items())
+
+    def order(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Order, ...]:
+        return tuple(
+            Order(
+                self.expression(one.child(), swaps), one.direction().sql() != "ASC",
+                one.nullOrdering().sql() == "NULLS FIRST",
+            )
+            for one in nodes
+        )
+
+    # Nodes
+
+    def walk(self, plan: Any) -> Relation:
+        kind = kind_of(plan)
+        # Columns pass their metadata on, also to references of common table expressions.
+        table = self.table_of(plan) if kind == "LocalRelation" else None
+        if table is not None:
+            self.tables.add(table)
+            return Scan(table, tuple(
+                (one.name(), self.name(one)) for one in items_of(plan.output())
+            ))
+        if kind in _CONSTANT:
+            return self.on_constant(plan)
+        if kind in _TRANSPARENT:
+            return self.walk(plan.child())
+        method = getattr(self, f"on_{kind.lower()}", None)
+        if method is None:
+            return self.on_unknown(plan, kind)
+        return method(plan)
+
+    def table_of(self, plan: Any) -> str | None:
+        """The table of the dataflow that a leaf stands for."""
+        for attribute in items_of(plan.output()):
+            if attribute.metadata().contains(TABLE):
+                return str(attribute.metadata().getString(TABLE))
+            return None
+        return None
+
+    def on_constant(self, plan: Any) -> Relation:
+        if plan.isStreaming():
+            self.refuse(refusals.STREAM, "stream", plan)
+            raise _Stop
+        frame = frame_of_plan(plan, self.spark)
+        frame = frame.toDF(*[self.name(one) for one in items_of(plan.output())])
+        return Constant(frame if frame.columns else frame.selectExpr("1 AS one_"))
+
+    def on_unknown(self, plan: Any, kind: str) -> Relation:
+        if plan.children().size() == 0:
+            found = self.external_table(plan, kind)
+            if found is not None:
+                return found
+            raise _Stop
+        if kind.endswith("Command") or "Command" in kind:
+            self.refuse(refusals.NO_QUERY, kind, plan)
+        else:
+            self.refuse(refusals.NODE, kind, plan)
+        for child in items_of(plan.children()):
+            try:
+                self.walk(child)
+            except _Stop:
+                pass
+        raise _Stop
+
+    def external_table(self, plan: Any, kind: str) -> Relation | None:
+        if plan.isStreaming():
+            self.refuse(refusals.STREAM, "stream", plan)
+            return None
+        name = _name_of(plan, kind)
+        if name is None:
+            self.refuse(refusals.NO_QUERY, kind, plan)
+            return None
+        table = self.external(name, plan) if self.external is not None else None
+        if table is None:
+            self.refuse(refusals.TABLE, name, plan)
+            return None
+        self.tables.add(table)
+        return Scan(table, tuple((one.name(), self.name(one)) for one in items_of(plan.output())))
+
+    def on_project(self, plan: Any) -> Relation:
+        return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))
+
+    def on_filter(self, plan: Any) -> Relation:
+        child = self.walk(plan.child())
+        return Filter(child, tuple(map(self.expression, _conjuncts(plan.condition()))))
+
+    def on_aggregate(self, plan: Any) -> Relation:
+        child = self.walk(plan.child())
+        results, swaps = items_of(plan.aggregateExpressions()), _Swaps()
+        keys, aggregates, zeros = [], [], set()
+        for one in items_of(plan.groupingExpressions()):
+            if swaps.get(one) is None:
+                keys.append(Named(self.fresh("g"), self.expression(one)))
+                swaps.add(one, keys[-1].name)
+        calls = [
+            call for one in results
+            for call in _topmost(one, lambda e: self.is_a(e, "AggregateExpression"))
+        ]
+        for call in calls:
+            if swaps.get(call) is None:
+                name = self.fresh("a")
+                aggregates.append(Named(name, self.expression(call)))
+                swaps.add(call, name)
+                if kind_of(call.aggregateFunction()) in _ZEROS:
+                    zeros.add(name)
+        grouped = Aggregate(child, tuple(keys), tuple(aggregates), frozenset(zeros))
+        return Project(grouped, self.named(results, swaps))
+
+    def on_deduplicate(self, plan: Any) -> Relation:
+        child, keys = self.walk(plan.child()), items_of(plan.keys())
+        if keys and len(keys) < plan.child().output().size():
+            self.refuse(
+                refusals.NODE, "dropDuplicates of some columns", plan,
+                "it keeps any row of a key. Remedy: choose the row, by min_by(struct(...), ...) "
+                "GROUP BY the key, or by row_number() in a window",
+            )
+        return Distinct(child)
+
+    def on_expand(self, plan: Any) -> Relation:
+        child, output = self.walk(plan.child()), items_of(plan.output())
+        rows = []
+        for row in items_of(plan.projections()):
+            columns = {}
+            for one, attribute in zip(items_of(row), output):
+                value = self.expression(one)
+                text = f"CAST({value} AS {attribute.dataType().sql()})"
+                columns[self.name(attribute)] = Expression(
+                    text, value.outers, value.subqueries, value.columns
+                )
+            rows.append(Project(child, tuple(Named(*column) for column in columns.items())))
+        return rows[0] if len(rows) == 1 else UnionAll(tuple(rows), rows[0].columns)
+
+    def on_window(self, plan: Any) -> Relation:
+        child, functions = self.walk(plan.child()), []
+        for one in items_of(plan.windowExpressions()):
+            call = _bare(one)
+            if kind_of(call) != "WindowExpression":
+                self.refuse(refusals.WINDOW_EXPRESSION, str(one.sql()), one)
+                continue
+            function, spec = call.windowFunction(), call.windowSpec()
+            # Ranks and offsets have a frame of their own, which SQL text must not repeat.
+            own = self.is_a(function, "AggregateWindowFunction") or self.is_a(
+                function, "FrameLessOffsetWindowFunction"
+            )
+            functions.append(WindowFunction(
+                self.name(one), self.expression(function),
+                tuple(map(self.expression, items_of(spec.partitionSpec()))),
+                self.order(items_of(spec.orderSpec())),
+                "" if own else str(spec.frameSpecification().sql()),
+            ))
+        return Window(child, tuple(functions))
+
+    def on_generate(self, plan: Any) -> Relation:
+        return Generate(
+            self.walk(plan.child()), self.expression(plan.generator()), bool(plan.outer()),
+            tuple(self.name(one) for one in items_of(plan.generatorOutput())),
+        )
+
+    def on_join(self, plan: Any) -> Relation:
+        left, right = self.walk(plan.left()), self.walk(plan.right())
+        return self.joined(plan, left, right)
+
+    def on_lateraljoin(self, plan: Any) -> Relation:
+        left = self.walk(plan.left())
+        right = self.walk(self.prepared(plan.right().plan()))
+        output = [self.name(one) for one in items_of(plan.right().plan().output())]
+        return self.joined(plan, left, _picked(right, output), lateral=True)
+
+    def joined(
+        self, plan: Any, left: Relation, right: Relation, lateral: bool = False
+    ) -> Relation:
+        how = str(plan.joinType().sql())
+        if how not in _JOINS:
+            self.refuse(refusals.NODE, f"{how} JOIN", plan)
+            raise _Stop
+        condition = plan.condition()
+        parts = _conjuncts(condition.get()) if condition.isDefined() else []
+        return Join(left, right, _JOINS[how], tuple(map(self.expression, parts)), lateral)
+
+    def on_distinct(self, plan: Any) -> Relation:
+        return Distinct(self.walk(plan.child()))
+
+    def sides(self, plan: Any) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+        output = tuple(self.name(one) for one in items_of(plan.output()))
+        sides = tuple(
+            Project(self.walk(child), tuple(
+                Named(name, _column(self.name(one)))
+                for one, name in zip(items_of(child.output()), output)
+            ))
+            for child in items_of(plan.children())
+        )
+        return sides, output
+
+    def on_union(self, plan: Any) -> Relation:
+        return UnionAll(*self.sides(plan))
+
+    def on_except(self, plan: Any) -> Relation:
+        (left, right), output = self.sides(plan)
+        return SetOperation(left, right, "except_all" if plan.isAll() else "except", output)
+
+    def on_intersect(self, plan: Any) -> Relation:
+        (left, right), output = self.sides(plan)
+        return SetOperation(left, right, "intersect_all" if plan.isAll() else "intersect", output)
+
+    def on_globallimit(self, plan: Any) -> Relation:
+        limit = int(plan.limitExpr().eval(None))
+        child = plan.child()
+        child = child.child() if kind_of(child) == "LocalLimit" else child
+        if kind_of(child) == "Offset":
+            return self.first(child.child(), limit, int(child.offsetExpr().eval(None)), plan)
+        return self.first(child, limit, 0, plan)
+
+    def on_offset(self, plan: Any) -> Relation:
+        return self.first(plan.child(), None, int(plan.offsetExpr().eval(None)), plan)
+
+    def first(self, child: Any, limit: int | None, skip: int, plan: Any) -> Relation:
+        """The rows at some positions, in the order of a sort below projections."""
+        above = None
+        if kind_of(child) == "Project" and kind_of(child.child()) == "Sort":
+            above, child = child, child.child()
+        order: tuple[Order, ...] = ()
+        if kind_of(child) == "Sort":
+            order = self.order(items_of(child.order()))
+            child = child.child()
+        else:
+            self.notes.append(
+                "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
+                "their columns"
+            )
+        relation: Relation = TopK(self.walk(child), limit, skip, order)
+        if above is not None:
+            relation = Project(relation, self.named(items_of(above.projectList())))
+        return relation
+
+    def on_sample(self, plan: Any) -> Relation:
+        self.refuse(refusals.SAMPLE, "TABLESAMPLE", plan)
+        return self.walk(plan.child())
+
+    def on_withcte(self, plan: Any) -> Relation:
+        for one in items_of(plan.cteDefs()):
+            self._bodies[one.id()] = one.child()
+        return self.walk(plan.plan())
+
+    def on_cterelationref(self, plan: Any) -> Relation:
+        number = plan.cteId()
+        body = self._bodies[number]
+        if number not in self._shared:
+            self._shared[number] = self.walk(self.prepared(body))
+            if outers_of(self._shared[number]):
+                self.refuse(refusals.CORRELATED_CTE, "WITH", plan)
+        return Project(self._shared[number], tuple(
+            Named(self.name(new), _column(self.name(old)))
+            for old, new in zip(items_of(body.output()), items_of(plan.output()))
+        ))
+
+    def on_unionloop(self, plan: Any) -> Relation:
+        output = tuple(self.name(one) for one in items_of(plan.output()))
+        number = plan.id()
+        self._loops[number] = output
+
+        def side(child: Any) -> Relation:
+            return Project(self.walk(child), tuple(
+                Named(name, _column(self.name(one)))
+                for one, name in zip(items_of(child.output()), output)
+            ))
+
+        depth = plan.maxDepth()
+        rounds = int(depth.get()) if depth.isDefined() else None
+        distinct = rounds is not None and rounds >= DISTINCT_ROUNDS
+        if distinct:
+            assert rounds is not None
+            rounds = (rounds - DISTINCT_ROUNDS) or None
+        relation = Recursion(
+            number, side(plan.anchor()), side(plan.recursion()), output, distinct, rounds
+        )
+        if outers_of(relation):
+            self.refuse(refusals.CORRELATED_RECURSION, "WITH RECURSIVE", plan)
+        return relation
+
+    def on_unionloopref(self, plan: Any) -> Relation:
+        output = self._loops[plan.loopId()]
+        reference = RecursionReference(plan.loopId(), output)
+        return Project(reference, tuple(
+            Named(self.name(new), _column(old))
+            for old, new in zip(output, items_of(plan.output()))
+        ))
+
+
+def _column(name: str) -> Expression:
+    return Expression(name, columns=frozenset({name}))
+
+
+def _picked(relation: Relation, names: Sequence[str]) -> Relation:
+    if relation.columns == tuple(names):
+        return relation
+    unique = dict.fromkeys(names)
+    return Project(relation, tuple(Named(name, _column(name)) for name in unique))
+
+
+def _bare(node: Any) -> Any:
+    return node.child() if kind_of(node) == "Alias" else node
+
+
+def _topmost(node: Any, test: Callable[[Any], bool]) -> list[Any]:
+    """The topmost parts of an expression that pass a test."""
+    if test(node):
+        return [node]
+    return [part for child in items_of(node.children()) for part in _topmost(child, test)]
+
+
+def _some(node: Any, test: Callable[[Any], bool]) -> bool:
+    return bool(_topmost(node, test))
+
+
+def _conjuncts(node: Any) -> list[Any]:
+    if kind_of(node) != "And":
+        return [node]
+    return [part for child in items_of(node.children()) for part in _conjuncts(child)]
+
+
+def _name_of(plan: Any, kind: str) -> str | None:
+    """The name of a table of the catalog; None if the leaf is no table."""
+    if kind == "LogicalRelation":
+        found = plan.catalogTable()
+        return str(found.get().identifier().unquotedString()) if found.isDefined() else "a file"
+    if kind == "HiveTableRelation":
+        return str(plan.tableMeta().identifier().unquotedString())
+    if kind.startswith("DataSourceV2"):
+        return str(plan.table().name())
+    return None
