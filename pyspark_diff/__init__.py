@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         UnsupportedQueryError,
         UnsupportedTypeError,
     )
-    from pyspark_diff.frame.dataflow import Dataflow
+    from pyspark_diff.query.dataflow import Dataflow
     from pyspark_diff.frame.diffframe import DiffFrame
     from pyspark_diff.frame.grouped import GroupedDiff
     from pyspark_diff.frame.loops import Loop
@@ -73,7 +73,7 @@ _HOMES = {
     "CogroupedDiff": "frame.cogrouped",
     "ConcurrentWriteError": "errors",
     "DamagedStateError": "errors",
-    "Dataflow": "frame.dataflow",
+    "Dataflow": "query.dataflow",
     "DiffError": "errors",
     "DiffFrame": "frame.diffframe",
     "DiffOverflowError": "errors",

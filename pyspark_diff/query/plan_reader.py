@@ -81,6 +81,8 @@ _JOINS = {
 _NO_SQL = frozenset({
     "StaticInvoke", "Invoke", "With", "WithExpression", "CommonExpressionRef",
 })
+#: The SQL text of expressions that Catalyst writes in words that it does not read.
+_WRITTEN = {"ExtractANSIIntervalDays": "extract(DAY FROM {})"}
 _CLOCK = frozenset({
     "CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp", "CurrentTime",
 })
@@ -318,6 +320,9 @@ class _PlanReader:
             return self.with_lambda(node, parts, swaps)
         if kind == "PivotFirst":
             return self.pivoted(node, parts, swaps)
+        if kind in _WRITTEN:
+            arguments = [self.text(one, parts, swaps) for one in items_of(node.children())]
+            return self.written(_WRITTEN[kind].format(*arguments), node, parts)
         if self.is_a(node, "RuntimeReplaceable"):
             return self.replaced(node, parts, swaps)
         below = items_of(node.children())

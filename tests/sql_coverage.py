@@ -1,0 +1,274 @@
+"""Runs SQL queries on small random tables and compares the kept answer with plain Spark's.
+
+    after the load, and after each of some random batches of insertions, updates and deletions:
+        the kept answer  =  the rows that plain Spark returns for the tables as they are
+
+Each query ends as ``equal``, ``refused`` with its codes, ``wrong``, ``failed`` during a step, or as
+one that Spark itself refuses. `ci/sql_coverage` runs a folder of queries and prints the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import decimal
+import math
+import random
+import re
+import sys
+import time
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, DiffError, SchemaError, UnsupportedQueryError, session
+
+ROWS, CHANGES, BATCHES = 40, 12, 5
+NULLS, ROUNDED = 0.08, 9
+_TABLE = re.compile(r"CREATE TABLE\s+`?(\w+)`?\s*\((.*?)\)\s*;", re.IGNORECASE | re.DOTALL)
+_TEXT = re.compile(r"'((?:[^']|'')*)'")
+_NUMBER = re.compile(r"(?<![\w.'])(\d{1,6})(?![\w.'])")
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+
+Tables = dict[str, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one query: its kind, and what explains it."""
+
+    kind: str
+    detail: str = ""
+    rows: int = 0
+
+
+def read_schema(text: str) -> dict[str, str]:
+    """The columns of each table, of statements ``CREATE TABLE name (columns);``."""
+    return {name: " ".join(columns.split()) for name, columns in _TABLE.findall(text)}
+
+
+class Values:
+    """Random values that a query is likely to select: the constants in its text among them."""
+
+    def __init__(self, text: str, seed: int):
+        self.random = random.Random(seed)
+        texts = {one.replace("''", "'") for one in _TEXT.findall(text)}
+        self.dates = [
+            datetime.date(int(y), int(m), int(d)) for y, m, d in _DATE.findall(text)
+            if 1 <= int(m) <= 12 and 1 <= int(d) <= 28
+        ]
+        self.texts = sorted(one.replace("%", "x") for one in texts if not _DATE.fullmatch(one))
+        numbers = [int(one) for one in _NUMBER.findall(text)]
+        self.years = [one for one in numbers if 1900 <= one <= 2100]
+        self.numbers = [one for one in numbers if not 1900 <= one <= 2100]
+
+    def row(self, fields: list[T.StructField]) -> tuple[Any, ...]:
+        return tuple(self.value(one.name, one.dataType) for one in fields)
+
+    def value(self, name: str, kind: T.DataType) -> Any:
+        draw = self.random
+        if draw.random() < NULLS:
+            return None
+        if isinstance(kind, T.DateType):
+            day = draw.choice(self.dates or [datetime.date(2000, 2, 1)])
+            return day + datetime.timedelta(days=draw.randrange(-3, 40))
+        if isinstance(kind, (T.TimestampType, T.TimestampNTZType)):
+            return datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=draw.randrange(96))
+        if isinstance(kind, T.BooleanType):
+            return draw.random() < 0.5
+        if isinstance(kind, T.DecimalType):
+            whole = min(kind.precision - kind.scale, 3)
+            number = draw.randrange(10 ** whole)
+            if self.numbers and draw.random() < 0.3:
+                number = draw.choice(self.numbers) % 10 ** (kind.precision - kind.scale)
+            return decimal.Decimal(number) + decimal.Decimal(draw.randrange(4)).scaleb(-kind.scale)
+        if isinstance(kind, (T.DoubleType, T.FloatType)):
+            return draw.randrange(400) / 4
+        if isinstance(kind, T.StringType) or kind.typeName() in ("char", "varchar"):
+            if self.texts and draw.random() < 0.7:
+                return draw.choice(self.texts)
+            return draw.choice(["a", "b", "ab", "c", ""])
+        if not name.endswith(("_sk", "key", "_id")):
+            if "year" in name and self.years:
+                return draw.choice(self.years) + draw.randrange(-1, 2)
+            if self.numbers and draw.random() < 0.5:
+                return draw.choice(self.numbers) % 100
+        return draw.randrange(1, 9)
+
+
+def without_ties(spark: SparkSession, structs: dict[str, T.StructType], text: str) -> str:
+    """The query with all its columns at the end of a last ORDER BY that a LIMIT follows."""
+    limit = re.search(r"\blimit\s+\d+\s*$", text, re.IGNORECASE)
+    if limit is None or not re.search(r"\border\s+by\b", text, re.IGNORECASE):
+        return text
+    try:
+        columns = plain(spark, structs, {name: [] for name in structs}, text, columns=True)
+    except PySparkException:
+        return text
+    ordinals = ", ".join(str(number + 1) for number in range(len(columns)))
+    return f"{text[:limit.start()]}, {ordinals} {limit.group()}"
+
+
+def run(
+    spark: SparkSession, schemas: dict[str, str], text: str, *, seed: int = 0,
+    batches: int = BATCHES, runner: str = "auto", rows: int = ROWS,
+) -> Outcome:
+    """What becomes of one query."""
+    used = {
+        name: schema for name, schema in schemas.items()
+        if re.search(rf"\b{name}\b", text, re.IGNORECASE)
+    }
+    structs = {name: T.StructType.fromDDL(schema) for name, schema in used.items()}
+    text = without_ties(spark, structs, text)
+    values = Values(text, seed ^ zlib.crc32(text.encode()))
+    tables: Tables = {name: [] for name in used}
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        inputs = {name: flow.input(name, structs[name])[1] for name in used}
+        try:
+            kept = flow.sql(text).keep("answer")
+        except UnsupportedQueryError as error:
+            codes = sorted(set(re.findall(r"^  (\w+):", str(error), re.MULTILINE)))
+            return Outcome("refused", ", ".join(codes) + "\n" + str(error))
+        except SchemaError as error:
+            if "Spark refuses the query" in str(error):
+                return Outcome("spark refuses", str(error).splitlines()[0])
+            return Outcome("failed", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return Outcome("failed", f"when written: {type(error).__name__}: {error}")
+        number, largest = 0, 0
+        for batch in range(batches + 1):
+            for name, struct in structs.items():
+                count = rows if batch == 0 else max(1, CHANGES // len(structs))
+                gone: list[tuple[Any, ...]] = []
+                new = [values.row(struct.fields) for _ in range(count)]
+                if batch:
+                    values.random.shuffle(tables[name])
+                    gone, tables[name] = tables[name][:count], tables[name][count:]
+                    # Some rows change in one column.
+                    for old in gone[::2]:
+                        at = values.random.randrange(len(old))
+                        changed = values.value(struct.names[at], struct.fields[at].dataType)
+                        new.append((*old[:at], changed, *old[at + 1:]))
+                    new = new[: values.random.randrange(1, len(new) + 1)]
+                if gone:
+                    inputs[name].remove(gone)
+                inputs[name].insert(new)
+                tables[name] += new
+            number += 1
+            failure = None
+            try:
+                flow.advance_to(number)
+                got = kept.at().collect()
+            except DiffError as error:
+                failure = error
+            try:
+                want = plain(spark, structs, tables, text)
+            except PySparkException as error:
+                if failure is not None:
+                    return Outcome("equal", f"both fail: {type(failure).__name__}")
+                return Outcome("spark refuses", str(error).splitlines()[0])
+            if failure is not None:
+                return Outcome("failed", f"batch {batch}: {type(failure).__name__}: {failure}")
+            largest = max(largest, len(want))
+            difference = differs(got, want)
+            if difference:
+                return Outcome("wrong", f"batch {batch}: {difference}", largest)
+    return Outcome("equal", rows=largest)
+
+
+def plain(
+    spark: SparkSession, structs: dict[str, T.StructType], tables: Tables, text: str,
+    columns: bool = False,
+) -> list[Any]:
+    """The rows that plain Spark returns, or only the names of its columns."""
+    for name, struct in structs.items():
+        spark.createDataFrame(tables[name], struct).createOrReplaceTempView(name)
+    try:
+        answer = spark.sql(text)
+        return answer.columns if columns else answer.collect()
+    finally:
+        for name in structs:
+            spark.catalog.dropTempView(name)
+
+
+def differs(got: list[Any], want: list[Any]) -> str:
+    """How two multisets of rows differ; nothing if they are equal but for rounding of doubles."""
+    ours, theirs = Counter(map(comparable, got)), Counter(map(comparable, want))
+    if ours == theirs:
+        return ""
+    more, less = list((ours - theirs).elements()), list((theirs - ours).elements())
+    if len(more) == len(less) and all(
+        any(close(one, other) for other in less) for one in more
+    ):
+        return ""
+    return f"{len(got)} rows, not {len(want)}; only here {more[:3]}; only in Spark {less[:3]}"
+
+
+def comparable(value: Any) -> Any:
+    """A value whose equality is that of Spark's grouping, doubles rounded."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return float(f"{value:.{ROUNDED}g}") + 0.0
+    if isinstance(value, dict):
+        return tuple(sorted((comparable(k), comparable(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(comparable, value))
+    return value
+
+
+def close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(close, one, other))
+    return one == other
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of files with one query each, *.sql")
+    parser.add_argument("schema", type=Path, help="CREATE TABLE statements")
+    parser.add_argument("--only", default="", help="a part of the names of files")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, default=BATCHES)
+    parser.add_argument("--part", default="0/1", help="k/n: each n-th file, from the k-th on")
+    given = parser.parse_args()
+    spark = session("sql coverage", conf={
+        "spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False,
+    })
+    spark.sparkContext.setLogLevel("OFF")
+    schemas = read_schema(given.schema.read_text(encoding="utf-8"))
+    files = sorted(
+        (path for path in given.folder.glob("*.sql") if given.only in path.stem),
+        key=lambda path: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.stem)],
+    )
+    part, parts = map(int, given.part.split("/"))
+    ends: dict[str, list[str]] = {}
+    for path in files[part::parts]:
+        began = time.monotonic()
+        text = path.read_text(encoding="utf-8").strip().rstrip(";")
+        outcome = run(spark, schemas, text, seed=given.seed, batches=given.batches)
+        first = outcome.detail.splitlines()[0] if outcome.detail else ""
+        print(
+            f"{path.stem:12} {outcome.kind:8} {time.monotonic() - began:6.1f} s "
+            f"{outcome.rows:5} rows  {outcome.detail[:600] if outcome.kind != 'equal' else first}",
+            flush=True,
+        )
+        ends.setdefault(outcome.kind, []).append(path.stem)
+    total = sum(map(len, ends.values()))
+    print(f"{total} queries: " + ", ".join(f"{len(names)} {kind}" for kind, names in ends.items()))
+    for kind in ("refused", "wrong", "failed", "spark refuses"):
+        if kind in ends:
+            print(f"{kind}: {' '.join(ends[kind])}")
+    return int("wrong" in ends)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
