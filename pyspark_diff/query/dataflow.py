@@ -9,18 +9,28 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
 from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.plan_reader import TABLE, Read, read_plan
+from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
+from pyspark_diff.query.recursion import (
+    MutualRecursion,
+    mutual_recursion,
+    with_distinct_recursion,
+)
 from pyspark_diff.query.translation import translated
 from pyspark_diff.spark.jvm import (
     analysed_of,
     copied_session,
     frame_of_no_rows,
     is_classic_frame,
+    parsed_plan,
+    runs_a_command,
 )
+from pyspark_diff.spark.schema import parse_schema
 
 
 class Dataflow(FrameDataflow):
@@ -76,6 +86,9 @@ class Dataflow(FrameDataflow):
         ...     revenue.at().collect()
         [Row(region='north', revenue=25)]
         """
+        mutual = mutual_recursion(query) if isinstance(query, str) else None
+        if mutual is not None:
+            return self._mutually_recursive(mutual, args, kwargs)
         frame, named = self._analysed(query, args, kwargs)
         return self._built(self._read(frame), named)
 
@@ -184,27 +197,75 @@ class Dataflow(FrameDataflow):
         return {**tables, **{name: self[name] for name in self._kept_names()}}
 
     def _analysed(
-        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
+        variables: dict[str, DiffFrame] | None = None,
     ) -> tuple[DataFrame, dict[str, DiffFrame]]:
-        """The plain frame of a query, and the collections that its text names in braces."""
+        """The plain frame of a query, and the collections that only this query names."""
         self._check_open()
         if not isinstance(query, str):
             raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
         # Names of the dataflow are views of a session of their own, and not of the user's.
         session = copied_session(self.spark)
-        tables = self._tables()
-        for name, table in tables.items():
-            _marked(session, name, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+        views = {name: (name, table) for name, table in self._tables().items()}
+        views |= {name: (f"{{{name}}}", one) for name, one in (variables or {}).items()}
+        for name, (mark, table) in views.items():
+            _marked(session, mark, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
         # No table of a dataflow has braces around its name by accident.
-        named = {f"{{{key}}}": one for key, one in values.items() if isinstance(one, DiffFrame)}
+        named = {f"{{{name}}}": one for name, one in (variables or {}).items()}
+        named |= {f"{{{key}}}": one for key, one in values.items() if isinstance(one, DiffFrame)}
         values = {
             key: _marked(session, f"{{{key}}}", one) if isinstance(one, DiffFrame) else one
             for key, one in values.items()
         }
         try:
-            return session.sql(query, args=args, **values), named
+            formatter = SQLStringFormatter(session)
+            text = formatter.format(query, **values) if values else query
+            # Spark runs a command while it reads it.
+            if runs_a_command(parsed_plan(text, session)):
+                raise refused([Refusal(NO_QUERY, " ".join(text.split()[:2]))])
+            distinct = None if args else with_distinct_recursion(text, session)
+            return distinct or session.sql(text, args=args), named
         except PySparkException as error:
             raise SchemaError(f"Spark refuses the query: {error}") from error
+
+    def _mutually_recursive(
+        self, query: MutualRecursion, args: dict[str, Any] | list[Any] | None,
+        values: dict[str, Any],
+    ) -> DiffFrame:
+        """The query over the fixed point of its definitions, which begin empty."""
+        with self.loop(query.limit, query.on_limit) as loop:
+            variables = {}
+            for one in query.bindings:
+                if one.name in variables:
+                    raise SchemaError(
+                        f"WITH MUTUALLY RECURSIVE defines {one.name!r} twice; rename one"
+                    )
+                try:
+                    struct = parse_schema(one.columns).struct
+                except SchemaError as error:
+                    raise SchemaError(
+                        f"WITH MUTUALLY RECURSIVE {one.name} ({one.columns}): {error}"
+                    ) from error
+                variables[one.name] = loop.variable(self.constant([], struct))
+            results = {}
+            for one in query.bindings:
+                frame, named = self._analysed(one.query, args, values, variables)
+                body = self._built(self._read(frame), named)
+                variable = variables[one.name]
+                if len(body.columns) != len(variable.columns):
+                    raise SchemaError(
+                        f"WITH MUTUALLY RECURSIVE {one.name} declares {len(variable.columns)} "
+                        f"columns, and its query has {len(body.columns)}: "
+                        f"{', '.join(body.columns)}"
+                    )
+                fields = variable.schema.fields
+                results[one.name] = variable.set(body.select(*[
+                    F.col(f"`{old}`").cast(field.dataType).alias(field.name)
+                    for old, field in zip(body.columns, fields)
+                ]))
+        fixed = {name: loop.leave(result) for name, result in results.items()}
+        frame, named = self._analysed(query.query, args, values, fixed)
+        return self._built(self._read(frame), named)
 
     def _read(self, frame: DataFrame) -> Read:
         if not is_classic_frame(frame):

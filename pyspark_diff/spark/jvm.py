@@ -525,3 +525,23 @@ def scala_sequence(values: Iterable[Any]) -> Any:
     """Objects of the JVM as a Scala sequence."""
     converters = class_called("scala.jdk.javaapi.CollectionConverters")
     return converters.asScala(list(values)).toSeq()
+
+
+def parsed_plan(text: str, spark: SparkSession) -> Any:
+    """The logical plan of a text, before Spark resolves its names."""
+    state = spark._jsparkSession.sessionState()  # type: ignore[attr-defined]
+    return state.sqlParser().parsePlan(text)
+
+
+def runs_a_command(plan: Any) -> bool:
+    """Whether a parsed plan does something else than return rows, such as to write a table."""
+    logical = "org.apache.spark.sql.catalyst.plans.logical."
+    classes = [loaded_class(logical + name) for name in ("Command", "ParsedStatement")]
+    classes.append(loaded_class("org.apache.spark.sql.catalyst.plans.logical.CompoundBody"))
+
+    def found(node: Any) -> bool:
+        return any(one.isInstance(node) for one in classes) or any(
+            map(found, items_of(node.children()))
+        )
+
+    return found(plan)
