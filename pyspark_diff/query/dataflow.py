@@ -22,6 +22,7 @@ from pyspark_diff.query.recursion import (
     with_distinct_recursion,
 )
 from pyspark_diff.query.translation import translated
+from pyspark_diff.sources import delta, iceberg, snapshots
 from pyspark_diff.spark.jvm import (
     analysed_of,
     copied_session,
@@ -31,6 +32,10 @@ from pyspark_diff.spark.jvm import (
     runs_a_command,
 )
 from pyspark_diff.spark.schema import parse_schema
+
+
+#: The sources that read the changes of a table, by its provider.
+_SOURCES = {"delta": delta, "iceberg": iceberg, "parquet": snapshots}
 
 
 class Dataflow(FrameDataflow):
@@ -44,8 +49,12 @@ class Dataflow(FrameDataflow):
         Parameters
         ----------
         query : str
-            A SELECT in the SQL of Spark. A name of a table is an input or a kept collection of the
-            dataflow, or else a temporary view of the session.
+            A SELECT in the SQL of Spark. The name of a table is an input or a kept collection of
+            the dataflow, or else a table or view of the session. A table of Delta, Iceberg or
+            Parquet becomes a source, which `catch_up` reads; local rows become constants.
+
+            ``WITH RECURSIVE`` may have UNION as well as UNION ALL. ``WITH MUTUALLY RECURSIVE name
+            (column type, ...) AS (query), ... SELECT`` is the fixed point of all definitions.
         args : dict or list, optional
             Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
         **kwargs
@@ -182,11 +191,16 @@ class Dataflow(FrameDataflow):
         frame, named = self._analysed(query, args, kwargs)
         try:
             read = self._read(frame)
-            self._built(read, named)
+            frame_of_query = self._built(read, named)
         except UnsupportedQueryError as error:
             return str(error)
         lines = [f"supported; reads {', '.join(sorted(read.tables)) or 'no table'}"]
-        return "\n".join([*lines, *read.notes])
+        lines += read.notes
+        costs = frame_of_query.explain()
+        for one in costs.operators:
+            lines += [f"{one.name}: {reason.code}" for reason in one.reasons]
+        lines += [f"{one.code}: {one.text}; {one.advice}" for one in costs.reasons]
+        return "\n".join(lines)
 
     def _tables(self) -> dict[str, DiffFrame]:
         """The inputs and kept collections, by name."""
@@ -273,7 +287,15 @@ class Dataflow(FrameDataflow):
                 "queries need a classic session, as Spark's analysed plan is not visible over "
                 "Spark Connect. Write the query with the methods of DiffFrame"
             )
-        return read_plan(analysed_of(frame), frame.sparkSession)
+        return read_plan(analysed_of(frame), frame.sparkSession, self._declared)
+
+    def _declared(self, name: str, provider: str) -> str | None:
+        """The input that reads a table of the catalog, declared if it is not there."""
+        if provider not in _SOURCES or self.times is not None:
+            return None
+        if name not in {session.name for session in self._inputs.sessions()}:
+            self.source(name, _SOURCES[provider](name))
+        return name
 
     def _built(self, read: Read, named: dict[str, DiffFrame]) -> DiffFrame:
         tables = {**self._tables(), **named}

@@ -3,7 +3,8 @@
 Spark parses the query, resolves names and types, and expands stars, grouping sets and pivots. The
 reader walks the remaining kinds of nodes, by class and field name.
 
-* An attribute has an id that is unique in the plan. The form calls it ``name_id``.
+* An attribute has an id that is unique in the plan. The form calls it ``name_number``, by the order
+  in which the reader meets the attributes.
 * An expression becomes SQL text: Catalyst writes it after the reader has renamed its attributes.
 * Four rules of the optimiser, applied by name, keep the meaning of each node and turn
   ``FROM a, b WHERE a.x = b.x`` into joins with conditions.
@@ -46,6 +47,7 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.spark.jvm import (
+    described_table,
     frame_of_plan,
     items_of,
     kind_of,
@@ -73,14 +75,13 @@ _RULES = (
     "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
 )
 _ROUNDS = 3
+_WORD = re.compile("[a-z][a-z0-9_]*")
 _JOINS = {
     "INNER": "inner", "CROSS": "inner", "LEFT OUTER": "left", "RIGHT OUTER": "right",
     "FULL OUTER": "full", "LEFT SEMI": "left_semi", "LEFT ANTI": "left_anti",
 }
 #: Expressions of Catalyst that have no SQL text.
-_NO_SQL = frozenset({
-    "StaticInvoke", "Invoke", "With", "WithExpression", "CommonExpressionRef",
-})
+_NO_SQL = frozenset({"StaticInvoke", "Invoke"})
 #: The SQL text of expressions that Catalyst writes in words that it does not read.
 _WRITTEN = {"ExtractANSIIntervalDays": "extract(DAY FROM {})"}
 _CLOCK = frozenset({
@@ -150,7 +151,7 @@ class Read:
 
 
 def read_plan(
-    plan: Any, spark: SparkSession, external: Callable[[str, Any], str | None] | None = None
+    plan: Any, spark: SparkSession, external: Callable[[str, str], str | None] | None = None
 ) -> Read:
     """The relational form of an analysed plan.
 
@@ -161,8 +162,8 @@ def read_plan(
     spark : SparkSession
         The session that analysed it.
     external : callable, optional
-        Declares a table of the session's catalog as a source: takes its name and its plan, returns
-        the name of the table in the dataflow, or None if it cannot be one.
+        Declares a table of the session's catalog as a source: takes its name and its provider,
+        returns the name of the table in the dataflow, or None if no source reads it.
 
     Raises
     ------
@@ -207,7 +208,7 @@ def _top(plan: Any) -> Iterable[Any]:
 
 class _PlanReader:
     def __init__(
-        self, spark: SparkSession, external: Callable[[str, Any], str | None] | None
+        self, spark: SparkSession, external: Callable[[str, str], str | None] | None
     ):
         self.spark, self.external = spark, external
         self.refusals: list[Refusal] = []
@@ -218,6 +219,7 @@ class _PlanReader:
         self._bodies: dict[int, Any] = {}
         self._shared: dict[int, Relation] = {}
         self._loops: dict[int, tuple[str, ...]] = {}
+        self._common: dict[str, Any] = {}
         self._traits: dict[str, frozenset[str]] = {}
         self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
         self._rules = [
@@ -236,8 +238,11 @@ class _PlanReader:
     def name(self, attribute: Any) -> str:
         number = attribute.exprId().id()
         if number not in self._names:
-            word = re.sub("[^a-z0-9]+", "_", attribute.name().lower()).strip("_")[:20]
-            self._names[number] = f"{word or 'c'}_{number}"
+            # Ids differ in each session, and the name of an expression has aliases of tables in
+            # it: neither may change the identity of a program.
+            word = str(attribute.name()).lower()
+            word = word[:20] if _WORD.fullmatch(word) else "c"
+            self._names[number] = f"{word}_{len(self._names) + 1}"
         return self._names[number]
 
     def fresh(self, prefix: str) -> str:
@@ -316,6 +321,12 @@ class _PlanReader:
         if kind in _PYTHON:
             self.refuse(refusals.PYTHON_FUNCTION, str(node.name()), node)
             return node
+        if kind == "With":
+            for one in items_of(node.defs()):
+                self._common[_id_of(one)] = one.child()
+            return self.renamed(node.child(), parts, swaps)
+        if kind == "CommonExpressionRef":
+            return self.renamed(self._common[_id_of(node)], parts, swaps)
         if kind == "LambdaFunction":
             return self.with_lambda(node, parts, swaps)
         if kind == "PivotFirst":
@@ -337,15 +348,20 @@ class _PlanReader:
 
     def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
         """An expression that Spark replaces by others, as one of these two has SQL text."""
+        replacement = node.replacement()
         inherits = self.is_a(node, "InheritAnalysisRules")
-        if not inherits or not _some(node.replacement(), lambda e: kind_of(e) in _NO_SQL):
-            return self.renamed(node.replacement(), parts, swaps)
-        arguments = [self.text(one, parts, swaps) for one in items_of(node.parameters())]
-        if kind_of(node) == "Between":
-            text = "({0} >= {1} AND {0} <= {2})".format(*arguments)
-        else:
-            text = f"{node.prettyName()}({', '.join(arguments)})"
-        return self.written(text, node, parts)
+        if not inherits or not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
+            return self.renamed(replacement, parts, swaps)
+        # Spark renews the ids of attributes in the replacement, and not in the parameters.
+        known = {
+            one.name(): one for one in _topmost(
+                replacement, lambda e: kind_of(e) == "AttributeReference"
+            )
+        }
+        arguments = [
+            self.text(_renewed(one, known), parts, swaps) for one in items_of(node.parameters())
+        ]
+        return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
 
     def written(self, text: str, node: Any, parts: _Parts) -> Any:
         """A column that stands for a text, which replaces its name at the end."""
@@ -483,23 +499,28 @@ class _PlanReader:
         if plan.isStreaming():
             self.refuse(refusals.STREAM, "stream", plan)
             return None
-        name = _name_of(plan, kind)
-        if name is None:
-            self.refuse(refusals.NO_QUERY, kind, plan)
-            return None
-        table = self.external(name, plan) if self.external is not None else None
+        table = described_table(plan)
         if table is None:
-            self.refuse(refusals.TABLE, name, plan)
+            self.refuse(refusals.NODE, kind, plan)
             return None
-        self.tables.add(table)
-        return Scan(table, tuple((one.name(), self.name(one)) for one in items_of(plan.output())))
+        name, provider = table
+        declared = self.external(name, provider) if self.external is not None else None
+        if declared is None:
+            self.refuse(refusals.TABLE, name, plan, (
+                f"no source reads the changes of a {provider} table. Remedy: declare it first, "
+                f"flow.source({name!r}, pyspark_diff.sources.snapshots({name!r})), which compares "
+                "the whole table at each catch_up"
+            ))
+            return None
+        self.tables.add(declared)
+        return Scan(declared, tuple((one.name(), self.name(one)) for one in items_of(plan.output())))
 
     def on_project(self, plan: Any) -> Relation:
         return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))
 
     def on_filter(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
-        return Filter(child, tuple(map(self.expression, _conjuncts(plan.condition()))))
+        return Filter(child, self.conditions(_conjuncts(plan.condition())))
 
     def on_aggregate(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
@@ -592,7 +613,18 @@ class _PlanReader:
             raise _Stop
         condition = plan.condition()
         parts = _conjuncts(condition.get()) if condition.isDefined() else []
-        return Join(left, right, _JOINS[how], tuple(map(self.expression, parts)), lateral)
+        return Join(left, right, _JOINS[how], self.conditions(parts), lateral)
+
+    def conditions(self, parts: list[Any]) -> tuple[Expression, ...]:
+        """Conjuncts in an order that does not depend on that of the query."""
+        plain = [self.expression(one) for one in parts if not self.has_subquery(one)]
+        others = [self.expression(one) for one in parts if self.has_subquery(one)]
+        return (*sorted(plain, key=lambda one: one.text), *others)
+
+    def has_subquery(self, node: Any) -> bool:
+        return _some(
+            node, lambda e: kind_of(e) == "InSubquery" or self.is_a(e, "SubqueryExpression")
+        )
 
     def on_distinct(self, plan: Any) -> Relation:
         return Distinct(self.walk(plan.child()))
@@ -718,6 +750,20 @@ def _bare(node: Any) -> Any:
     return node.child() if kind_of(node) == "Alias" else node
 
 
+def _id_of(common: Any) -> str:
+    return str(common.id().toString())
+
+
+def _renewed(node: Any, known: dict[str, Any]) -> Any:
+    """An expression with the attributes of these names."""
+    if kind_of(node) == "AttributeReference":
+        return known.get(node.name(), node)
+    below = items_of(node.children())
+    if not below:
+        return node
+    return node.withNewChildren(scala_sequence([_renewed(one, known) for one in below]))
+
+
 def _topmost(node: Any, test: Callable[[Any], bool]) -> list[Any]:
     """The topmost parts of an expression that pass a test."""
     if test(node):
@@ -733,15 +779,3 @@ def _conjuncts(node: Any) -> list[Any]:
     if kind_of(node) != "And":
         return [node]
     return [part for child in items_of(node.children()) for part in _conjuncts(child)]
-
-
-def _name_of(plan: Any, kind: str) -> str | None:
-    """The name of a table of the catalog; None if the leaf is no table."""
-    if kind == "LogicalRelation":
-        found = plan.catalogTable()
-        return str(found.get().identifier().unquotedString()) if found.isDefined() else "a file"
-    if kind == "HiveTableRelation":
-        return str(plan.tableMeta().identifier().unquotedString())
-    if kind.startswith("DataSourceV2"):
-        return str(plan.table().name())
-    return None

@@ -545,3 +545,32 @@ def runs_a_command(plan: Any) -> bool:
         )
 
     return found(plan)
+
+
+def described_table(leaf: Any) -> tuple[str, str] | None:
+    """The name and the provider of the table that a leaf of an analysed plan reads.
+
+    A table without a name in the catalog has its path. None for a leaf that reads no table.
+    """
+    kind = kind_of(leaf)
+    if kind == "HiveTableRelation":
+        return str(leaf.tableMeta().identifier().unquotedString()), "hive"
+    if kind.startswith("DataSourceV2"):
+        provider = kind_of(leaf.table()).lower()
+        return str(leaf.table().name()), "iceberg" if "iceberg" in str(
+            leaf.table().getClass().getName()) else provider
+    if kind != "LogicalRelation":
+        return None
+    found, relation = leaf.catalogTable(), leaf.relation()
+    if found.isDefined():
+        table = found.get()
+        provider = table.provider()
+        return (
+            str(table.identifier().unquotedString()),
+            str(provider.get()).lower() if provider.isDefined() else "hive",
+        )
+    if not hasattr(relation, "location"):
+        return None
+    paths = [str(one.toString()) for one in items_of(relation.location().rootPaths())]
+    provider = "delta" if "Delta" in kind_of(relation) else str(relation.fileFormat().toString())
+    return ", ".join(paths), provider.lower()
