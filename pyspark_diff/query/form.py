@@ -50,16 +50,18 @@ class Subquery:
 
     ``scalar``: the only value of the relation, NULL if it is empty, an error for several rows.
     ``exists``: whether the relation has a row.
-    ``in``: whether one of its rows equals the values, in SQL's three-valued logic.
+    ``in``: whether one of its rows equals the values. ``not in``: whether each of its rows differs
+    from the values. A comparison with NULL is neither, so both may be false. Neither is NULL: Spark
+    makes existence joins of them.
 
     Parameters
     ----------
     name : str
         The column that stands for it in the text of an expression.
-    kind : {"scalar", "exists", "in"}
+    kind : {"scalar", "exists", "in", "not in"}
     relation : Relation
     values : tuple of Expression
-        The left side of an IN.
+        The left side of an IN or NOT IN.
     """
 
     name: str

@@ -313,6 +313,8 @@ class _PlanReader:
             return inner.withQualifier(scala_sequence([])).withName(name + OUTER)
         if kind == "InSubquery" or self.is_a(node, "SubqueryExpression"):
             return self.with_subquery(node, parts, swaps)
+        if kind == "Not" and kind_of(node.child()) == "InSubquery":
+            return self.with_subquery(node.child(), parts, swaps, negated=True)
         if kind == "Literal" or kind == "NamedLambdaVariable":
             return node
         if kind in _CLOCK or self.is_a(node, "CurrentTimestampLike"):
@@ -329,8 +331,8 @@ class _PlanReader:
             return self.renamed(self._common[_id_of(node)], parts, swaps)
         if kind == "LambdaFunction":
             return self.with_lambda(node, parts, swaps)
-        if kind == "PivotFirst":
-            return self.pivoted(node, parts, swaps)
+        if kind == "AggregateExpression" and kind_of(node.aggregateFunction()) == "PivotFirst":
+            return self.pivoted(node.aggregateFunction(), parts, swaps)
         if kind in _WRITTEN:
             arguments = [self.text(one, parts, swaps) for one in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
@@ -406,7 +408,9 @@ class _PlanReader:
         calls = ", ".join(f"max(CASE WHEN {pivot} <=> {one} THEN {value} END)" for one in names)
         return self.written(f"array({calls})", node, parts)
 
-    def with_subquery(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
+    def with_subquery(
+        self, node: Any, parts: _Parts, swaps: _Swaps | None, negated: bool = False
+    ) -> Any:
         kind, values = kind_of(node), ()
         query = node
         if kind == "ScalarSubquery":
@@ -414,7 +418,7 @@ class _PlanReader:
         elif kind == "Exists":
             name = "exists"
         elif kind == "InSubquery":
-            name, query = "in", node.query()
+            name, query = "not in" if negated else "in", node.query()
             values = tuple(self.expression(one, swaps) for one in items_of(node.values()))
         else:
             self.refuse(refusals.NODE, kind, node)

@@ -185,67 +185,77 @@ class _Translation:
             if keys:
                 return frame.join(rows, F.expr(_same(pairs)), "left").select(*columns, name)
             return frame.crossJoin(rows.hint("broadcast"))
-        number, known = self._fresh("n"), self._fresh("k")
-        given = subquery.relation.columns[:len(subquery.values)]
-        counts = [
-            F.expr("count(*)").alias(number),
-            F.expr(f"count({', '.join(given) or '1'})").alias(known),
-        ]
+        if subquery.kind == "in":
+            return self._with_membership(frame, subquery, rows, pairs, domain)
+        if subquery.kind == "not in":
+            return self._without_membership(frame, subquery, rows, pairs, domain)
+        number = self._fresh("n")
+        calls = [F.expr("count(*)").alias(number)]
         if keys:
-            totals = rows.groupBy(*keys).agg(*counts)
+            totals = rows.groupBy(*keys).agg(*calls)
             frame = frame.join(totals, F.expr(_same(pairs)), "left")
         else:
-            frame = frame.crossJoin(rows.agg(*counts, empty=True).hint("broadcast"))
-        if subquery.kind == "exists":
-            return frame.selectExpr(*columns, f"coalesce({number}, 0) > 0 AS {name}")
-        return self._with_membership(
-            frame, subquery, rows, pairs, columns, (number, known), domain
-        )
+            frame = frame.crossJoin(rows.agg(*calls, empty=True).hint("broadcast"))
+        return frame.selectExpr(*columns, f"coalesce({number}, 0) > 0 AS {name}")
+
+    def _tested(
+        self, frame: DiffFrame, subquery: Subquery, domain: _Domain | None
+    ) -> tuple[DiffFrame, dict[str, str]]:
+        """The frame with the left side of an IN, and its columns by those of the subquery."""
+        frame = self._with_subqueries(frame, subquery.values, domain)
+        tests = {}
+        for value, column in zip(subquery.values, subquery.relation.columns):
+            tests[column] = self._fresh("t")
+            frame = frame.withColumn(tests[column], F.expr(value.text))
+        return frame, tests
 
     def _with_membership(
         self, frame: DiffFrame, subquery: Subquery, rows: DiffFrame,
-        pairs: list[tuple[str, str]], columns: list[str], counts: tuple[str, str],
-        domain: _Domain | None,
+        pairs: list[tuple[str, str]], domain: _Domain | None,
     ) -> DiffFrame:
-        """The frame with the value of an IN: true, false, or NULL if nulls leave it open.
-
-        ``true`` if a row equals the values; else NULL if a row without nulls in other places than
-        it or the values could be equal; else ``false``.
-        """
-        number, known = counts
-        name, given = subquery.name, subquery.relation.columns[:len(subquery.values)]
-        frame = self._with_subqueries(frame, subquery.values, domain)
-        tests = [self._fresh("t") for _ in given]
-        for test, value in zip(tests, subquery.values):
-            frame = frame.withColumn(test, F.expr(value.text))
-        hits = {old: self._fresh("h") for old in (*given, *(key for _, key in pairs))}
+        """The frame with a column that says whether a row of the subquery equals the values."""
+        columns = frame.columns
+        frame, tests = self._tested(frame, subquery, domain)
+        hits = {old: self._fresh("h") for old in (*tests, *(key for _, key in pairs))}
         distinct = rows.selectExpr(*[f"{old} AS {new}" for old, new in hits.items()]).distinct()
-        equal = [f"{test} = {hits[one]}" for test, one in zip(tests, given)]
-        same = [_same([(column, hits[key])]) for column, key in pairs]
-        frame = frame.join(distinct, F.expr(" AND ".join([*equal, *same])), "left")
-        hit = f"{hits[given[0]]} IS NOT NULL"
-        if len(given) == 1:
-            unknown = f"{tests[0]} IS NULL OR {number} > {known}"
-            return frame.selectExpr(*columns, (
-                f"CASE WHEN coalesce({number}, 0) = 0 THEN false WHEN {hit} THEN true "
-                f"WHEN {unknown} THEN NULL ELSE false END AS {name}"
-            ))
-        # Rows that only nulls keep from being equal: looked up once for each combination of values.
-        open_ = self._fresh("u")
-        values = frame.selectExpr(*tests, *[column for column, _ in pairs]).distinct()
-        values = values.toDF(*[f"{c}v_" for c in (*tests, *(column for column, _ in pairs))])
-        perhaps = [
-            f"({test}v_ IS NULL OR {hits[one]} IS NULL OR {test}v_ = {hits[one]})"
-            for test, one in zip(tests, given)
-        ]
-        on = perhaps + [_same([(f"{column}v_", hits[key])]) for column, key in pairs]
-        possible = _joined(values, distinct, on, "left_semi").withColumn(open_, F.lit(True))
-        back = [(one, f"{one}v_") for one in (*tests, *(column for column, _ in pairs))]
-        frame = frame.join(possible, F.expr(_same(back)), "left")
-        return frame.selectExpr(*columns, (
-            f"CASE WHEN coalesce({number}, 0) = 0 THEN false WHEN {hit} THEN true "
-            f"WHEN {open_} THEN NULL ELSE false END AS {name}"
-        ))
+        on = [f"{test} = {hits[column]}" for column, test in tests.items()]
+        on += [_same([(column, hits[key])]) for column, key in pairs]
+        frame = frame.join(distinct, F.expr(" AND ".join(on)), "left")
+        hit = hits[next(iter(tests))]
+        return frame.selectExpr(*columns, f"{hit} IS NOT NULL AS {subquery.name}")
+
+    def _without_membership(
+        self, frame: DiffFrame, subquery: Subquery, rows: DiffFrame,
+        pairs: list[tuple[str, str]], domain: _Domain | None,
+    ) -> DiffFrame:
+        """The frame with a column that says whether each row of the subquery differs.
+
+        It is looked up once for each combination of values: a combination stays if no row equals
+        it, and no null leaves that open.
+        """
+        columns = frame.columns
+        frame, tests = self._tested(frame, subquery, domain)
+        looked = {one: self._fresh("v") for one in (*tests.values(), *(one for one, _ in pairs))}
+        values = frame.selectExpr(*[f"{old} AS {new}" for old, new in looked.items()]).distinct()
+        hits = {old: self._fresh("h") for old in (*tests, *(key for _, key in pairs))}
+        distinct = rows.selectExpr(*[f"{old} AS {new}" for old, new in hits.items()]).distinct()
+        same = [_same([(looked[column], hits[key])]) for column, key in pairs]
+        plain = [(looked[test], hits[column]) for column, test in tests.items()]
+        # By equality first: comparisons with nulls find no pairs by a key.
+        apart = _joined(values, distinct, [*(f"{a} = {b}" for a, b in plain), *same], "left_anti")
+        anything = " OR ".join(f"{b} IS NULL" for _, b in plain)
+        nulls = distinct.where(anything)
+        maybe = [f"({a} IS NULL OR {b} IS NULL OR {a} = {b})" for a, b in plain]
+        apart = _joined(apart, nulls, [*same, *maybe], "left_anti")
+        # Values with nulls meet any row.
+        known = " AND ".join(f"{a} IS NOT NULL" for a, _ in plain)
+        sure = apart.where(known)
+        unsure = _joined(apart.where(f"NOT ({known})"), distinct, [*same, *maybe], "left_anti")
+        mark = self._fresh("u")
+        sure = sure.concat(unsure).withColumn(mark, F.lit(True))
+        back = [(old, new) for old, new in looked.items()]
+        frame = frame.join(sure, F.expr(_same(back)), "left")
+        return frame.selectExpr(*columns, f"{mark} IS NOT NULL AS {subquery.name}")
 
     def _first_row(self, rows: DiffFrame, value: str, keys: Sequence[str]) -> DiffFrame:
         """The only row of each key; a step that brings a second one fails."""
@@ -304,8 +314,8 @@ class _Translation:
             positive = condition.text.strip("()` ") == subquery.name
             negative = condition.text.replace("`", "") in (
                 f"(NOT {subquery.name})", f"NOT {subquery.name}"
-            )
-            if positive or negative and subquery.kind == "exists":
+            ) and subquery.kind == "exists"
+            if subquery.kind in ("exists", "in") and (positive or negative):
                 semi = self._semijoined(frame, subquery, positive, domain)
                 if semi is not None:
                     return semi
