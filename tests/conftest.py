@@ -72,7 +72,7 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_interval_joins", "test_delta", "test_data_source", "test_support_matrix",
+    "test_sql", "test_interval_joins", "test_delta", "test_data_source", "test_support_matrix",
     "test_tables", "test_joins", "test_growth", "test_types", "test_windows",
     "test_product_times", "test_sliding", "test_aggregates", "test_quantiles", "test_cogroup",
     "test_assertions", "test_asof", "test_motifs", "test_bad_input", "test_graphx",
@@ -106,7 +106,7 @@ SAMPLED = {
     "test_plain_columns": 2, "test_product_times": 3, "test_quantiles": 4, "test_ranges": 4,
     "test_remedies": 3, "test_strangers": 4,
     "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
-    "test_sources": 14, "test_step": 6, "test_storage": 3, "test_store_edges": 2,
+    "test_sources": 14, "test_sql": 12, "test_step": 6, "test_storage": 3, "test_store_edges": 2,
     "test_tables": 12, "test_types": 20, "test_windows": 6,
 }
 

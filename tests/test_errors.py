@@ -20,6 +20,7 @@ BUILTIN_OF = {
     "InvalidDiffError": ValueError,
     "DuplicateKeyError": ValueError,
     "FullScanError": ValueError,
+    "UnsupportedQueryError": ValueError,
     "TimeRegressionError": ValueError,
     "ReservedNameError": ValueError,
     "UnsupportedTypeError": TypeError,

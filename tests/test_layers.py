@@ -83,6 +83,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
+    "query": frozenset("dataflow form plan_reader recursion refusals translation".split()),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
@@ -96,6 +97,7 @@ REACHES: dict[str, frozenset[str]] = {
     "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
     "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),
     "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
+    "query": frozenset({"errors", "spark", "dataflow", "frame", "sources"}),
 }
 
 #: What a level may use besides the standard library.

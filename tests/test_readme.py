@@ -13,9 +13,12 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    first, usual, second, loop = blocks("python")
+    query, first, usual, second, loop = blocks("python")
+    exec(query, {})  # noqa: S102 - the point of the test
+    shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
+    assert sorted(shown) == [("north", "25"), ("south", "7")]
     # Each has a scope of its own, as what is copied alone into a new program.
-    exec(first, {})  # noqa: S102 - the point of the test
+    exec(first, {})  # noqa: S102
     # In which order the rows of one time come depends on the number of cores.
     shown, told = capsys.readouterr().out, blocks("text")[0]
     assert sorted(shown.splitlines()) == sorted(told.splitlines())

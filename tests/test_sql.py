@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import random_queries
 import sql_coverage
@@ -53,8 +55,8 @@ QUERIES = {
               "2)",
     "in value": "SELECT src, src IN (SELECT parent FROM customers) AS i, src NOT IN (SELECT parent "
                 "FROM customers WHERE parent > 3) AS n FROM edges",
-    "not in or": "SELECT * FROM edges e WHERE src = 1 OR (src, dst) NOT IN (SELECT customer, parent "
-                 "FROM customers c WHERE c.customer <> e.dst)",
+    "not in or": "SELECT * FROM edges e WHERE src = 1 OR (src, dst) NOT IN (SELECT customer, "
+                 "parent FROM customers c WHERE c.customer <> e.dst)",
     "not in correlated": "SELECT * FROM edges e WHERE src NOT IN (SELECT parent FROM customers c "
                          "WHERE c.customer = e.dst)",
     "in pairs": "SELECT *, (src, dst) IN (SELECT dst, src FROM edges) AS back FROM edges",
@@ -344,3 +346,10 @@ def test_explain_sql(flow):
     assert "LIMIT without ORDER BY" in flow.explain_sql("SELECT src FROM edges LIMIT 3")
     assert "NON_DETERMINISTIC" in flow.explain_sql("SELECT rand() FROM edges")
     assert list(flow) == []
+
+
+def test_the_guide_lists_all_codes():
+    guide = Path(__file__).parent.parent / "docs" / "how-to" / "sql.md"
+    text = guide.read_text(encoding="utf-8")
+    assert [one for one in CODES.values()
+            if f"| `{one.name}` | {one.cause} | {one.remedy} |" not in text] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
+from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
 from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
 from pyspark_diff.frame.diffframe import DiffFrame
@@ -35,7 +36,9 @@ from pyspark_diff.spark.schema import parse_schema
 
 
 #: The sources that read the changes of a table, by its provider.
-_SOURCES = {"delta": delta, "iceberg": iceberg, "parquet": snapshots}
+_SOURCES: dict[str, Callable[[str], Source]] = {
+    "delta": delta, "iceberg": iceberg, "parquet": snapshots,
+}
 
 
 class Dataflow(FrameDataflow):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
@@ -54,6 +53,7 @@ from pyspark_diff.spark.jvm import (
     loaded_class,
     scala_sequence,
     sql_class,
+    sql_text,
 )
 
 #: The key in the metadata of a column that names the table of the dataflow.
@@ -276,9 +276,8 @@ class _PlanReader:
 
     def text(self, node: Any, parts: _Parts, swaps: _Swaps | None = None) -> str:
         renamed = self.renamed(node, parts, swaps)
-        try:
-            text = str(renamed.sql())
-        except Py4JError:
+        text = sql_text(renamed)
+        if text is None:
             self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
             return "NULL"
         for name, written in parts.lambdas.items():
@@ -411,8 +410,8 @@ class _PlanReader:
     def with_subquery(
         self, node: Any, parts: _Parts, swaps: _Swaps | None, negated: bool = False
     ) -> Any:
-        kind, values = kind_of(node), ()
-        query = node
+        kind, query = kind_of(node), node
+        values: tuple[Expression, ...] = ()
         if kind == "ScalarSubquery":
             name = "scalar"
         elif kind == "Exists":
@@ -434,7 +433,7 @@ class _PlanReader:
 
     def named(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Named, ...]:
         """Aliases and attributes as columns; an attribute may be listed twice."""
-        columns = {self.name(one): one for one in nodes}
+        columns: dict[str, Any] = {self.name(one): one for one in nodes}
         return tuple(Named(name, self.expression(one, swaps)) for name, one in columns.items())
 
     def order(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Order, ...]:
@@ -454,9 +453,7 @@ class _PlanReader:
         table = self.table_of(plan) if kind == "LocalRelation" else None
         if table is not None:
             self.tables.add(table)
-            return Scan(table, tuple(
-                (one.name(), self.name(one)) for one in items_of(plan.output())
-            ))
+            return self.scan(table, plan)
         if kind in _CONSTANT:
             return self.on_constant(plan)
         if kind in _TRANSPARENT:
@@ -465,6 +462,9 @@ class _PlanReader:
         if method is None:
             return self.on_unknown(plan, kind)
         return method(plan)
+
+    def scan(self, table: str, leaf: Any) -> Scan:
+        return Scan(table, tuple((one.name(), self.name(one)) for one in items_of(leaf.output())))
 
     def table_of(self, plan: Any) -> str | None:
         """The table of the dataflow that a leaf stands for."""
@@ -517,7 +517,7 @@ class _PlanReader:
             ))
             return None
         self.tables.add(declared)
-        return Scan(declared, tuple((one.name(), self.name(one)) for one in items_of(plan.output())))
+        return self.scan(declared, plan)
 
     def on_project(self, plan: Any) -> Relation:
         return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))

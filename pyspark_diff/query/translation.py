@@ -12,6 +12,7 @@ Source: Neumann, Kemper, "Unnesting Arbitrary Queries", BTW 2015.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,8 @@ from pyspark_diff.query.form import (
     TopK,
     UnionAll,
     Window,
+    children,
+    expressions,
     outers_of,
 )
 from pyspark_diff.query.refusals import Refusal
@@ -122,8 +125,6 @@ class _Translation:
         """Whether a relation reads a recursion whose rows have the number of their round."""
         if isinstance(node, RecursionReference):
             return self._loops[node.name][1] is not None
-        from pyspark_diff.query.form import children, expressions
-
         return any(map(self._in_rounds, children(node))) or any(
             self._in_rounds(subquery.relation)
             for expression in expressions(node) for subquery in expression.subqueries
@@ -582,8 +583,6 @@ class _Translation:
 
 def _references(node: Relation, name: int) -> int:
     """The number of references to a recursion in a relation, subqueries included."""
-    from pyspark_diff.query.form import children, expressions
-
     if isinstance(node, RecursionReference):
         return int(node.name == name)
     below = sum(_references(child, name) for child in children(node))
@@ -607,8 +606,6 @@ def _same(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    import re
-
     return re.sub(rf"(?<![\w`]){re.escape(old)}(?!\w)", new, text)
 
 

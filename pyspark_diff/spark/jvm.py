@@ -501,8 +501,8 @@ def analysed_of(frame: DataFrame) -> Any:
 
 def frame_of_plan(plan: Any, spark: SparkSession) -> DataFrame:
     """The classic frame of a logical plan."""
-    rows = sql_class("classic.Dataset").ofRows(spark._jsparkSession, plan)  # type: ignore[attr-defined]
-    return DataFrame(rows, spark)
+    session = spark._jsparkSession  # type: ignore[attr-defined]
+    return DataFrame(sql_class("classic.Dataset").ofRows(session, plan), spark)
 
 
 def copied_session(spark: SparkSession) -> SparkSession:
@@ -545,6 +545,14 @@ def runs_a_command(plan: Any) -> bool:
         )
 
     return found(plan)
+
+
+def sql_text(expression: Any) -> str | None:
+    """Spark's own expression as SQL; None if it has no text."""
+    try:
+        return str(expression.sql())
+    except Py4JError:
+        return None
 
 
 def described_table(leaf: Any) -> tuple[str, str] | None:
