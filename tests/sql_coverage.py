@@ -1,7 +1,7 @@
 """Runs SQL queries on small random tables and compares the kept answer with plain Spark's.
 
     after the load, and after each of some random batches of insertions, updates and deletions:
-        the kept answer  =  the rows that plain Spark returns for the tables as they are
+        the kept answer  =  the rows that plain Spark returns for the same tables
 
 Each query ends as ``equal``, ``refused`` with its codes, ``wrong``, ``failed`` during a step, or as
 one that Spark itself refuses. `ci/sql_coverage` runs a folder of queries and prints the counts.
@@ -60,18 +60,18 @@ class Values:
 
     def __init__(self, text: str, seed: int):
         self.random = random.Random(seed)
-        texts = {one.replace("''", "'") for one in _TEXT.findall(text)}
+        texts = {item.replace("''", "'") for item in _TEXT.findall(text)}
         self.dates = [
             datetime.date(int(y), int(m), int(d)) for y, m, d in _DATE.findall(text)
             if 1 <= int(m) <= 12 and 1 <= int(d) <= 28
         ]
-        self.texts = sorted(one.replace("%", "x") for one in texts if not _DATE.fullmatch(one))
-        numbers = [int(one) for one in _NUMBER.findall(text)]
-        self.years = [one for one in numbers if 1900 <= one <= 2100]
-        self.numbers = [one for one in numbers if not 1900 <= one <= 2100]
+        self.texts = sorted(item.replace("%", "x") for item in texts if not _DATE.fullmatch(item))
+        numbers = [int(item) for item in _NUMBER.findall(text)]
+        self.years = [item for item in numbers if 1900 <= item <= 2100]
+        self.numbers = [item for item in numbers if not 1900 <= item <= 2100]
 
     def row(self, fields: list[T.StructField]) -> tuple[Any, ...]:
-        return tuple(self.value(one.name, one.dataType) for one in fields)
+        return tuple(self.value(item.name, item.dataType) for item in fields)
 
     def value(self, name: str, kind: T.DataType) -> Any:
         draw = self.random
@@ -121,7 +121,7 @@ def run(
     spark: SparkSession, schemas: dict[str, str], text: str, *, seed: int = 0,
     batches: int = BATCHES, runner: str = "auto", rows: int = ROWS,
 ) -> Outcome:
-    """What becomes of one query."""
+    """The end of one query."""
     used = {
         name: schema for name, schema in schemas.items()
         if re.search(rf"\b{name}\b", text, re.IGNORECASE)
@@ -206,7 +206,7 @@ def differs(got: list[Any], want: list[Any]) -> str:
         return ""
     more, less = list((ours - theirs).elements()), list((theirs - ours).elements())
     if len(more) == len(less) and all(
-        any(close(one, other) for other in less) for one in more
+        any(close(item, other) for other in less) for item in more
     ):
         return ""
     return f"{len(got)} rows, not {len(want)}; only here {more[:3]}; only in Spark {less[:3]}"
@@ -225,12 +225,12 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(close, one, other))
-    return one == other
+def close(item: Any, other: Any) -> bool:
+    if isinstance(item, float) and isinstance(other, float):
+        return math.isclose(item, other, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(item, tuple) and isinstance(other, tuple):
+        return len(item) == len(other) and all(map(close, item, other))
+    return item == other
 
 
 def main() -> int:
@@ -241,23 +241,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--part", default="0/1", help="k/n: each n-th file, from the k-th on")
-    given = parser.parse_args()
+    options = parser.parse_args()
     spark = session("sql coverage", conf={
         "spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False,
     })
     spark.sparkContext.setLogLevel("OFF")
-    schemas = read_schema(given.schema.read_text(encoding="utf-8"))
+    schemas = read_schema(options.schema.read_text(encoding="utf-8"))
     files = sorted(
-        (path for path in given.folder.glob("*.sql") if given.only in path.stem),
+        (path for path in options.folder.glob("*.sql") if options.only in path.stem),
         key=lambda path: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.stem)],
     )
-    part, parts = map(int, given.part.split("/"))
+    part, parts = map(int, options.part.split("/"))
     ends: dict[str, list[str]] = {}
     for path in files[part::parts]:
         began = time.monotonic()
         text = path.read_text(encoding="utf-8").strip().rstrip(";")
         try:
-            outcome = run(spark, schemas, text, seed=given.seed, batches=given.batches)
+            outcome = run(spark, schemas, text, seed=options.seed, batches=options.batches)
         except Exception as error:
             outcome = Outcome("failed", f"{type(error).__name__}: {error}")
         first = outcome.detail.splitlines()[0] if outcome.detail else ""

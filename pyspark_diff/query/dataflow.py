@@ -56,8 +56,10 @@ class Dataflow(FrameDataflow):
             the dataflow, or else a table or view of the session. A table of Delta, Iceberg or
             Parquet becomes a source, which `catch_up` reads; local rows become constants.
 
-            ``WITH RECURSIVE`` may have UNION as well as UNION ALL. ``WITH MUTUALLY RECURSIVE name
-            (column type, ...) AS (query), ... SELECT`` is the fixed point of all definitions.
+            A recursion may have UNION or UNION ALL.
+
+            ``WITH MUTUALLY RECURSIVE name (column type, ...) AS (query), ... SELECT`` computes the
+            fixed point of all definitions.
         args : dict or list, optional
             Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
         **kwargs
@@ -143,7 +145,7 @@ class Dataflow(FrameDataflow):
         return self._built(self._read(frame), {})
 
     def table(self, name: str) -> DataFrame:
-        """A plain DataFrame without rows that stands for an input or a kept collection in `query`.
+        """A plain DataFrame without rows that `query` reads as an input or a kept collection.
 
         Parameters
         ----------
@@ -200,9 +202,9 @@ class Dataflow(FrameDataflow):
         lines = [f"supported; reads {', '.join(sorted(read.tables)) or 'no table'}"]
         lines += read.notes
         costs = frame_of_query.explain()
-        for one in costs.operators:
-            lines += [f"{one.name}: {reason.code}" for reason in one.reasons]
-        lines += [f"{one.code}: {one.text}; {one.advice}" for one in costs.reasons]
+        for item in costs.operators:
+            lines += [f"{item.name}: {reason.code}" for reason in item.reasons]
+        lines += [f"{item.code}: {item.text}; {item.advice}" for item in costs.reasons]
         return "\n".join(lines)
 
     def _tables(self) -> dict[str, DiffFrame]:
@@ -224,15 +226,15 @@ class Dataflow(FrameDataflow):
         # Names of the dataflow are views of a session of their own, and not of the user's.
         session = copied_session(self.spark)
         views = {name: (name, table) for name, table in self._tables().items()}
-        views |= {name: (f"{{{name}}}", one) for name, one in (variables or {}).items()}
+        views |= {name: (f"{{{name}}}", item) for name, item in (variables or {}).items()}
         for name, (mark, table) in views.items():
             _marked(session, mark, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
         # No table of a dataflow has braces around its name by accident.
-        named = {f"{{{name}}}": one for name, one in (variables or {}).items()}
-        named |= {f"{{{key}}}": one for key, one in values.items() if isinstance(one, DiffFrame)}
+        named = {f"{{{name}}}": item for name, item in (variables or {}).items()}
+        named |= {f"{{{key}}}": item for key, item in values.items() if isinstance(item, DiffFrame)}
         values = {
-            key: _marked(session, f"{{{key}}}", one) if isinstance(one, DiffFrame) else one
-            for key, one in values.items()
+            key: _marked(session, f"{{{key}}}", item) if isinstance(item, DiffFrame) else item
+            for key, item in values.items()
         }
         try:
             formatter = SQLStringFormatter(session)
@@ -252,31 +254,31 @@ class Dataflow(FrameDataflow):
         """The query over the fixed point of its definitions, which begin empty."""
         with self.loop(query.limit, query.on_limit) as loop:
             variables = {}
-            for one in query.bindings:
-                if one.name in variables:
+            for item in query.bindings:
+                if item.name in variables:
                     raise SchemaError(
-                        f"WITH MUTUALLY RECURSIVE defines {one.name!r} twice; rename one"
+                        f"WITH MUTUALLY RECURSIVE defines {item.name!r} twice; rename one"
                     )
                 try:
-                    struct = parse_schema(one.columns).struct
+                    struct = parse_schema(item.columns).struct
                 except SchemaError as error:
                     raise SchemaError(
-                        f"WITH MUTUALLY RECURSIVE {one.name} ({one.columns}): {error}"
+                        f"WITH MUTUALLY RECURSIVE {item.name} ({item.columns}): {error}"
                     ) from error
-                variables[one.name] = loop.variable(self.constant([], struct))
+                variables[item.name] = loop.variable(self.constant([], struct))
             results = {}
-            for one in query.bindings:
-                frame, named = self._analysed(one.query, args, values, variables)
+            for item in query.bindings:
+                frame, named = self._analysed(item.query, args, values, variables)
                 body = self._built(self._read(frame), named)
-                variable = variables[one.name]
+                variable = variables[item.name]
                 if len(body.columns) != len(variable.columns):
                     raise SchemaError(
-                        f"WITH MUTUALLY RECURSIVE {one.name} declares {len(variable.columns)} "
+                        f"WITH MUTUALLY RECURSIVE {item.name} declares {len(variable.columns)} "
                         f"columns, and its query has {len(body.columns)}: "
                         f"{', '.join(body.columns)}"
                     )
                 fields = variable.schema.fields
-                results[one.name] = variable.set(body.select(*[
+                results[item.name] = variable.set(body.select(*[
                     F.col(f"`{old}`").cast(field.dataType).alias(field.name)
                     for old, field in zip(body.columns, fields)
                 ]))

@@ -2,7 +2,7 @@
 
 A relation denotes a multiset of rows for each time::
 
-    rows(node, t) = the rows that SQL defines for the node, over the tables as they are at t
+    rows(node, t) = the rows that SQL defines for the node, over the tables at t
 
 Each column has a name that is unique in the whole query. A correlated relation, the body of a
 subquery, refers to columns of the enclosing query; an expression writes such a column with the
@@ -119,7 +119,7 @@ class Project:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.named)
+        return tuple(item.name for item in self.named)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Aggregate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(one.name for one in (*self.keys, *self.aggregates))
+        return tuple(item.name for item in (*self.keys, *self.aggregates))
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Window:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self.child.columns, *(one.name for one in self.functions))
+        return (*self.child.columns, *(item.name for item in self.functions))
 
 
 @dataclass(frozen=True)

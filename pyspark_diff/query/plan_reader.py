@@ -323,8 +323,8 @@ class _PlanReader:
             self.refuse(refusals.PYTHON_FUNCTION, str(node.name()), node)
             return node
         if kind == "With":
-            for one in items_of(node.defs()):
-                self._common[_id_of(one)] = one.child()
+            for item in items_of(node.defs()):
+                self._common[_id_of(item)] = item.child()
             return self.renamed(node.child(), parts, swaps)
         if kind == "CommonExpressionRef":
             return self.renamed(self._common[_id_of(node)], parts, swaps)
@@ -333,7 +333,7 @@ class _PlanReader:
         if kind == "AggregateExpression" and kind_of(node.aggregateFunction()) == "PivotFirst":
             return self.pivoted(node.aggregateFunction(), parts, swaps)
         if kind in _WRITTEN:
-            arguments = [self.text(one, parts, swaps) for one in items_of(node.children())]
+            arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
         if self.is_a(node, "RuntimeReplaceable"):
             return self.replaced(node, parts, swaps)
@@ -348,24 +348,24 @@ class _PlanReader:
         )
 
     def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
-        """An expression that Spark replaces by others, as one of these two has SQL text."""
+        """The replacement of an expression, or the expression if only it has SQL text."""
         replacement = node.replacement()
         inherits = self.is_a(node, "InheritAnalysisRules")
         if not inherits or not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
             return self.renamed(replacement, parts, swaps)
         # Spark renews the ids of attributes in the replacement, and not in the parameters.
         known = {
-            one.name(): one for one in _topmost(
+            item.name(): item for item in _topmost(
                 replacement, lambda e: kind_of(e) == "AttributeReference"
             )
         }
         arguments = [
-            self.text(_renewed(one, known), parts, swaps) for one in items_of(node.parameters())
+            self.text(_renewed(item, known), parts, swaps) for item in items_of(node.parameters())
         ]
         return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
 
     def written(self, text: str, node: Any, parts: _Parts) -> Any:
-        """A column that stands for a text, which replaces its name at the end."""
+        """A column whose name `text` replaces by a text at the end."""
         name = self.fresh("text_of_")
         parts.lambdas[name] = text
         # Texts may be in texts: the outer one is replaced first.
@@ -374,7 +374,7 @@ class _PlanReader:
 
     def with_lambda(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
         arguments = items_of(node.arguments())
-        names = {one.exprId().id(): self.fresh("x") for one in arguments}
+        names = {item.exprId().id(): self.fresh("x") for item in arguments}
         body = self.with_variables(node.function(), names)
         variables = ", ".join(names.values())
         variables = f"({variables})" if len(names) > 1 else variables
@@ -404,7 +404,7 @@ class _PlanReader:
             if not isinstance(constant, int):
                 constant = sql_class("catalyst.expressions.Literal")(constant, kind).sql()
             names.append(f"CAST({constant} AS {kind.sql()})")
-        calls = ", ".join(f"max(CASE WHEN {pivot} <=> {one} THEN {value} END)" for one in names)
+        calls = ", ".join(f"max(CASE WHEN {pivot} <=> {item} THEN {value} END)" for item in names)
         return self.written(f"array({calls})", node, parts)
 
     def with_subquery(
@@ -418,12 +418,12 @@ class _PlanReader:
             name = "exists"
         elif kind == "InSubquery":
             name, query = "not in" if negated else "in", node.query()
-            values = tuple(self.expression(one, swaps) for one in items_of(node.values()))
+            values = tuple(self.expression(item, swaps) for item in items_of(node.values()))
         else:
             self.refuse(refusals.NODE, kind, node)
             return node
         relation = self.walk(self.prepared(query.plan()))
-        output = [self.name(one) for one in items_of(query.plan().output())]
+        output = [self.name(item) for item in items_of(query.plan().output())]
         relation = _picked(relation, output)
         column = self.fresh("s")
         parts.subqueries.append(Subquery(column, name, relation, values))
@@ -433,16 +433,16 @@ class _PlanReader:
 
     def named(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Named, ...]:
         """Aliases and attributes as columns; an attribute may be listed twice."""
-        columns: dict[str, Any] = {self.name(one): one for one in nodes}
-        return tuple(Named(name, self.expression(one, swaps)) for name, one in columns.items())
+        columns: dict[str, Any] = {self.name(item): item for item in nodes}
+        return tuple(Named(name, self.expression(item, swaps)) for name, item in columns.items())
 
     def order(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Order, ...]:
         return tuple(
             Order(
-                self.expression(one.child(), swaps), one.direction().sql() != "ASC",
-                one.nullOrdering().sql() == "NULLS FIRST",
+                self.expression(item.child(), swaps), item.direction().sql() != "ASC",
+                item.nullOrdering().sql() == "NULLS FIRST",
             )
-            for one in nodes
+            for item in nodes
         )
 
     # Nodes
@@ -464,10 +464,11 @@ class _PlanReader:
         return method(plan)
 
     def scan(self, table: str, leaf: Any) -> Scan:
-        return Scan(table, tuple((one.name(), self.name(one)) for one in items_of(leaf.output())))
+        columns = items_of(leaf.output())
+        return Scan(table, tuple((item.name(), self.name(item)) for item in columns))
 
     def table_of(self, plan: Any) -> str | None:
-        """The table of the dataflow that a leaf stands for."""
+        """The table of the dataflow that a leaf reads."""
         for attribute in items_of(plan.output()):
             if attribute.metadata().contains(TABLE):
                 return str(attribute.metadata().getString(TABLE))
@@ -479,14 +480,14 @@ class _PlanReader:
             self.refuse(refusals.STREAM, "stream", plan)
             raise _Stop
         frame = frame_of_plan(plan, self.spark)
-        frame = frame.toDF(*[self.name(one) for one in items_of(plan.output())])
+        frame = frame.toDF(*[self.name(item) for item in items_of(plan.output())])
         return Constant(frame if frame.columns else frame.selectExpr("1 AS one_"))
 
     def on_unknown(self, plan: Any, kind: str) -> Relation:
         if plan.children().size() == 0:
-            found = self.external_table(plan, kind)
-            if found is not None:
-                return found
+            match = self.external_table(plan, kind)
+            if match is not None:
+                return match
             raise _Stop
         if kind.endswith("Command") or "Command" in kind:
             self.refuse(refusals.NO_QUERY, kind, plan)
@@ -530,13 +531,13 @@ class _PlanReader:
         child = self.walk(plan.child())
         results, swaps = items_of(plan.aggregateExpressions()), _Swaps()
         keys, aggregates, zeros = [], [], set()
-        for one in items_of(plan.groupingExpressions()):
-            if swaps.get(one) is None:
-                keys.append(Named(self.fresh("g"), self.expression(one)))
-                swaps.add(one, keys[-1].name)
+        for item in items_of(plan.groupingExpressions()):
+            if swaps.get(item) is None:
+                keys.append(Named(self.fresh("g"), self.expression(item)))
+                swaps.add(item, keys[-1].name)
         calls = [
-            call for one in results
-            for call in _topmost(one, lambda e: self.is_a(e, "AggregateExpression"))
+            call for item in results
+            for call in _topmost(item, lambda e: self.is_a(e, "AggregateExpression"))
         ]
         for call in calls:
             if swaps.get(call) is None:
@@ -563,8 +564,8 @@ class _PlanReader:
         rows = []
         for row in items_of(plan.projections()):
             columns = {}
-            for one, attribute in zip(items_of(row), output):
-                value = self.expression(one)
+            for item, attribute in zip(items_of(row), output):
+                value = self.expression(item)
                 text = f"CAST({value} AS {attribute.dataType().sql()})"
                 columns[self.name(attribute)] = Expression(
                     text, value.outers, value.subqueries, value.columns
@@ -574,10 +575,10 @@ class _PlanReader:
 
     def on_window(self, plan: Any) -> Relation:
         child, functions = self.walk(plan.child()), []
-        for one in items_of(plan.windowExpressions()):
-            call = _bare(one)
+        for item in items_of(plan.windowExpressions()):
+            call = _bare(item)
             if kind_of(call) != "WindowExpression":
-                self.refuse(refusals.WINDOW_EXPRESSION, str(one.sql()), one)
+                self.refuse(refusals.WINDOW_EXPRESSION, str(item.sql()), item)
                 continue
             function, spec = call.windowFunction(), call.windowSpec()
             # Ranks and offsets have a frame of their own, which SQL text must not repeat.
@@ -585,7 +586,7 @@ class _PlanReader:
                 function, "FrameLessOffsetWindowFunction"
             )
             functions.append(WindowFunction(
-                self.name(one), self.expression(function),
+                self.name(item), self.expression(function),
                 tuple(map(self.expression, items_of(spec.partitionSpec()))),
                 self.order(items_of(spec.orderSpec())),
                 "" if own else str(spec.frameSpecification().sql()),
@@ -595,7 +596,7 @@ class _PlanReader:
     def on_generate(self, plan: Any) -> Relation:
         return Generate(
             self.walk(plan.child()), self.expression(plan.generator()), bool(plan.outer()),
-            tuple(self.name(one) for one in items_of(plan.generatorOutput())),
+            tuple(self.name(item) for item in items_of(plan.generatorOutput())),
         )
 
     def on_join(self, plan: Any) -> Relation:
@@ -605,7 +606,7 @@ class _PlanReader:
     def on_lateraljoin(self, plan: Any) -> Relation:
         left = self.walk(plan.left())
         right = self.walk(self.prepared(plan.right().plan()))
-        output = [self.name(one) for one in items_of(plan.right().plan().output())]
+        output = [self.name(item) for item in items_of(plan.right().plan().output())]
         return self.joined(plan, left, _picked(right, output), lateral=True)
 
     def joined(
@@ -621,9 +622,9 @@ class _PlanReader:
 
     def conditions(self, parts: list[Any]) -> tuple[Expression, ...]:
         """Conjuncts in an order that does not depend on that of the query."""
-        plain = [self.expression(one) for one in parts if not self.has_subquery(one)]
-        others = [self.expression(one) for one in parts if self.has_subquery(one)]
-        return (*sorted(plain, key=lambda one: one.text), *others)
+        plain = [self.expression(item) for item in parts if not self.has_subquery(item)]
+        others = [self.expression(item) for item in parts if self.has_subquery(item)]
+        return (*sorted(plain, key=lambda item: item.text), *others)
 
     def has_subquery(self, node: Any) -> bool:
         return _some(
@@ -634,11 +635,11 @@ class _PlanReader:
         return Distinct(self.walk(plan.child()))
 
     def sides(self, plan: Any) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
-        output = tuple(self.name(one) for one in items_of(plan.output()))
+        output = tuple(self.name(item) for item in items_of(plan.output()))
         sides = tuple(
             Project(self.walk(child), tuple(
-                Named(name, _column(self.name(one)))
-                for one, name in zip(items_of(child.output()), output)
+                Named(name, _column(self.name(item)))
+                for item, name in zip(items_of(child.output()), output)
             ))
             for child in items_of(plan.children())
         )
@@ -690,8 +691,8 @@ class _PlanReader:
         return self.walk(plan.child())
 
     def on_withcte(self, plan: Any) -> Relation:
-        for one in items_of(plan.cteDefs()):
-            self._bodies[one.id()] = one.child()
+        for item in items_of(plan.cteDefs()):
+            self._bodies[item.id()] = item.child()
         return self.walk(plan.plan())
 
     def on_cterelationref(self, plan: Any) -> Relation:
@@ -707,14 +708,14 @@ class _PlanReader:
         ))
 
     def on_unionloop(self, plan: Any) -> Relation:
-        output = tuple(self.name(one) for one in items_of(plan.output()))
+        output = tuple(self.name(item) for item in items_of(plan.output()))
         number = plan.id()
         self._loops[number] = output
 
         def side(child: Any) -> Relation:
             return Project(self.walk(child), tuple(
-                Named(name, _column(self.name(one)))
-                for one, name in zip(items_of(child.output()), output)
+                Named(name, _column(self.name(item)))
+                for item, name in zip(items_of(child.output()), output)
             ))
 
         depth = plan.maxDepth()
@@ -759,13 +760,13 @@ def _id_of(common: Any) -> str:
 
 
 def _renewed(node: Any, known: dict[str, Any]) -> Any:
-    """An expression with the attributes of these names."""
+    """The expression, its attributes replaced by the known ones of their names."""
     if kind_of(node) == "AttributeReference":
         return known.get(node.name(), node)
     below = items_of(node.children())
     if not below:
         return node
-    return node.withNewChildren(scala_sequence([_renewed(one, known) for one in below]))
+    return node.withNewChildren(scala_sequence([_renewed(item, known) for item in below]))
 
 
 def _topmost(node: Any, test: Callable[[Any], bool]) -> list[Any]:

@@ -171,7 +171,7 @@ def _marked(plan: Any) -> Any:
     if kind_of(plan) != "UnresolvedWith" or not plan.allowRecursion():
         return plan
     bindings = items_of(plan.cteRelations())
-    marked = [_marked_binding(one) for one in bindings]
+    marked = [_marked_binding(item) for item in bindings]
     if all(new is old for new, old in zip(marked, bindings)):
         return plan
     return class_called("org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith")(
@@ -187,7 +187,7 @@ def _marked_binding(binding: Any) -> Any:
         body = body.child()
     if kind_of(body) != "Distinct" or kind_of(body.child()) != "Union":
         return binding
-    if not any(name.lower() == one.lower() for one in _relations(body)):
+    if not any(name.lower() == item.lower() for item in _relations(body)):
         return binding
     body = body.child()
     for node in reversed(above):

@@ -160,16 +160,18 @@ class _Translation:
         rounds = [_ROUND] if self._in_rounds(relation) and _ROUND in frame.columns else []
         if not outers and not rounds:
             return self.frame(relation, None), []
-        pairs = [(one if one in frame.columns else one + OUTER, one + OUTER) for one in outers]
-        pairs += [(one, one) for one in rounds]
+        pairs = [(item if item in frame.columns else item + OUTER, item + OUTER) for item in outers]
+        pairs += [(item, item) for item in rounds]
         chosen = frame.selectExpr(
             *[f"{column} AS {name}" if column != name else name for column, name in pairs]
         )
         domain = _Domain(chosen.distinct(), tuple(name for _, name in pairs))
         rows = self.frame(relation, domain)
-        apart = [(column, name if column != name else self._fresh("d")) for column, name in pairs]
-        renamed = {old: new for (_, old), (_, new) in zip(pairs, apart) if old != new}
-        return (rows.withColumnsRenamed(renamed) if renamed else rows), apart
+        renamed_pairs = [
+            (column, name if column != name else self._fresh("d")) for column, name in pairs
+        ]
+        renamed = {old: new for (_, old), (_, new) in zip(pairs, renamed_pairs) if old != new}
+        return (rows.withColumnsRenamed(renamed) if renamed else rows), renamed_pairs
 
     def _with_subquery(
         self, frame: DiffFrame, subquery: Subquery, domain: _Domain | None
@@ -236,22 +238,24 @@ class _Translation:
         """
         columns = frame.columns
         frame, tests = self._tested(frame, subquery, domain)
-        looked = {one: self._fresh("v") for one in (*tests.values(), *(one for one, _ in pairs))}
+        outside = [column for column, _ in pairs]
+        looked = {column: self._fresh("v") for column in (*tests.values(), *outside)}
         values = frame.selectExpr(*[f"{old} AS {new}" for old, new in looked.items()]).distinct()
         hits = {old: self._fresh("h") for old in (*tests, *(key for _, key in pairs))}
         distinct = rows.selectExpr(*[f"{old} AS {new}" for old, new in hits.items()]).distinct()
         same = [_same([(looked[column], hits[key])]) for column, key in pairs]
         plain = [(looked[test], hits[column]) for column, test in tests.items()]
         # By equality first: comparisons with nulls find no pairs by a key.
-        apart = _joined(values, distinct, [*(f"{a} = {b}" for a, b in plain), *same], "left_anti")
+        equal = [f"{a} = {b}" for a, b in plain]
+        rest = _joined(values, distinct, [*equal, *same], "left_anti")
         anything = " OR ".join(f"{b} IS NULL" for _, b in plain)
         nulls = distinct.where(anything)
         maybe = [f"({a} IS NULL OR {b} IS NULL OR {a} = {b})" for a, b in plain]
-        apart = _joined(apart, nulls, [*same, *maybe], "left_anti")
+        rest = _joined(rest, nulls, [*same, *maybe], "left_anti")
         # Values with nulls meet any row.
         known = " AND ".join(f"{a} IS NOT NULL" for a, _ in plain)
-        sure = apart.where(known)
-        unsure = _joined(apart.where(f"NOT ({known})"), distinct, [*same, *maybe], "left_anti")
+        sure = rest.where(known)
+        unsure = _joined(rest.where(f"NOT ({known})"), distinct, [*same, *maybe], "left_anti")
         mark = self._fresh("u")
         sure = sure.concat(unsure).withColumn(mark, F.lit(True))
         back = [(old, new) for old, new in looked.items()]
@@ -263,9 +267,9 @@ class _Translation:
         number = self._fresh("n")
         # An aggregate over the only row is its value.
         calls = [F.expr(f"max({value})").alias(value), F.expr("count(*)").alias(number)]
-        found = rows.groupBy(*keys).agg(*calls) if keys else rows.agg(*calls, empty=True)
-        found.where(f"{number} > 1").assert_empty(_SEVERAL_ROWS)
-        return found.drop(number)
+        match = rows.groupBy(*keys).agg(*calls) if keys else rows.agg(*calls, empty=True)
+        match.where(f"{number} > 1").assert_empty(_SEVERAL_ROWS)
+        return match.drop(number)
 
     # Nodes
 
@@ -284,10 +288,10 @@ class _Translation:
     def _projected(
         self, frame: DiffFrame, named: Sequence[Named], domain: _Domain | None
     ) -> DiffFrame:
-        frame = self._with_subqueries(frame, [one.expression for one in named], domain)
+        frame = self._with_subqueries(frame, [item.expression for item in named], domain)
         texts = [
-            one.name if one.expression.text == one.name else f"{one.expression} AS {one.name}"
-            for one in named
+            item.name if item.expression.text == item.name else f"{item.expression} AS {item.name}"
+            for item in named
         ]
         texts += domain.names if domain else ()
         return frame.selectExpr(*(texts or [f"1 AS {_NONE}"]))
@@ -298,10 +302,10 @@ class _Translation:
             frame = self.frame(node.child, domain)
         else:
             # The domain is joined by the conditions that refer to it.
-            on = [one for one in rest if one.outers and not one.subqueries]
-            rest = [one for one in rest if one not in on]
+            on = [item for item in rest if item.outers and not item.subqueries]
+            rest = [item for item in rest if item not in on]
             child = self.frame(node.child, None)
-            frame = _joined(child, domain.frame, [one.text for one in on], "inner")
+            frame = _joined(child, domain.frame, [item.text for item in on], "inner")
         for condition in rest:
             frame = self._filtered(frame, condition, domain)
         return frame
@@ -340,10 +344,10 @@ class _Translation:
         if not on and not subquery.values:
             return None
         frame = self._with_subqueries(frame, subquery.values, domain)
-        for value, one in zip(subquery.values, subquery.relation.columns):
+        for value, item in zip(subquery.values, subquery.relation.columns):
             test = self._fresh("t")
             frame = frame.withColumn(test, F.expr(value.text))
-            on.append(f"{test} = {one}")
+            on.append(f"{test} = {item}")
         joined = _joined(frame, rows, on, "left_semi" if positive else "left_anti")
         return joined.select(*columns)
 
@@ -360,47 +364,47 @@ class _Translation:
             chosen, relation = relation.named, relation.child
         if not isinstance(relation, Filter) or outers_of(relation.child):
             return None
-        if self._in_rounds(relation) or any(one.expression.outers for one in chosen):
+        if self._in_rounds(relation) or any(item.expression.outers for item in chosen):
             return None
-        correlated = [one for one in relation.conditions if one.outers]
-        if not correlated or any(one.subqueries for one in correlated):
+        correlated = [item for item in relation.conditions if item.outers]
+        if not correlated or any(item.subqueries for item in correlated):
             return None
-        outers = {outer for one in correlated for outer in one.outers}
+        outers = {outer for item in correlated for outer in item.outers}
         if not outers <= set(frame.columns):
             return None
         rows = self.frame(relation.child, None)
-        for one in relation.conditions:
-            if one not in correlated:
-                rows = self._filtered(rows, one, None)
-        used = {column for one in correlated for column in one.columns}
-        rows = self._with_subqueries(rows, [one.expression for one in chosen], None)
+        for item in relation.conditions:
+            if item not in correlated:
+                rows = self._filtered(rows, item, None)
+        used = {column for item in correlated for column in item.columns}
+        rows = self._with_subqueries(rows, [item.expression for item in chosen], None)
         if subquery.values:
-            texts = [f"{one.expression} AS {one.name}" if one.expression.text != one.name
-                     else one.name for one in chosen]
+            texts = [f"{item.expression} AS {item.name}" if item.expression.text != item.name
+                     else item.name for item in chosen]
             if not chosen:
                 texts = list(relation.columns)
-            texts += sorted(used - {one.name for one in chosen} - set(texts))
+            texts += sorted(used - {item.name for item in chosen} - set(texts))
             rows = rows.selectExpr(*texts)
         else:
             rows = rows.select(*(sorted(used) or rows.columns))
         on = []
-        for one in correlated:
-            text = one.text
-            for outer in sorted(one.outers, key=len, reverse=True):
+        for item in correlated:
+            text = item.text
+            for outer in sorted(item.outers, key=len, reverse=True):
                 text = _renamed(text, outer + OUTER, outer)
             on.append(text)
         return rows, on
 
     def _of_aggregate(self, node: Aggregate, domain: _Domain | None) -> DiffFrame:
         frame = self.frame(node.child, domain)
-        values = [one.expression for one in (*node.keys, *node.aggregates)]
+        values = [item.expression for item in (*node.keys, *node.aggregates)]
         frame = self._with_subqueries(frame, values, domain)
         names = domain.names if domain else ()
-        plain = {one.name: one.expression.text for one in node.keys}
+        plain = {item.name: item.expression.text for item in node.keys}
         for name, text in plain.items():
             frame = frame.withColumn(name, F.expr(text))
         by = [*plain, *names]
-        calls = [F.expr(one.expression.text).alias(one.name) for one in node.aggregates]
+        calls = [F.expr(item.expression.text).alias(item.name) for item in node.aggregates]
         if not calls:
             if by:
                 return frame.select(*by).distinct()
@@ -417,8 +421,8 @@ class _Translation:
             frame.withColumnsRenamed(dict(twice)), F.expr(_same(twice)), "left"
         )
         return frame.selectExpr(*names, *[
-            f"coalesce({one.name}, 0) AS {one.name}" if one.name in node.zeros else one.name
-            for one in node.aggregates
+            f"coalesce({item.name}, 0) AS {item.name}" if item.name in node.zeros else item.name
+            for item in node.aggregates
         ])
 
     def _of_distinct(self, node: Distinct, domain: _Domain | None) -> DiffFrame:
@@ -435,7 +439,7 @@ class _Translation:
         return self.frame(child, domain).select(*columns, *(domain.names if domain else ()))
 
     def _of_setoperation(self, node: SetOperation, domain: _Domain | None) -> DiffFrame:
-        left, right = (self._side(one, node.columns, domain) for one in (node.left, node.right))
+        left, right = (self._side(item, node.columns, domain) for item in (node.left, node.right))
         method = {
             "except": left.subtract, "except_all": left.exceptAll,
             "intersect": left.intersect, "intersect_all": left.intersectAll,
@@ -449,7 +453,7 @@ class _Translation:
             domain is not None and bool(outers_of(side) or self._in_rounds(side))
             for side in (node.left, node.right)
         ]
-        outer_condition = any(one.outers for one in node.conditions)
+        outer_condition = any(item.outers for item in node.conditions)
         if domain and (node.kind in ("left", "left_semi", "left_anti") and not inside[0]
                        or outer_condition and not any(inside)):
             inside[0] = True
@@ -457,8 +461,8 @@ class _Translation:
             raise refusals.refused([Refusal(refusals.CORRELATED_JOIN, f"{node.kind} join")])
         left = self.frame(node.left, domain if inside[0] else None)
         right = self.frame(node.right, domain if inside[1] else None)
-        on = [one.text for one in node.conditions if not one.subqueries]
-        later = [one for one in node.conditions if one.subqueries]
+        on = [item.text for item in node.conditions if not item.subqueries]
+        later = [item for item in node.conditions if item.subqueries]
         twice: list[tuple[str, str]] = []
         if all(inside):
             assert domain is not None
@@ -490,7 +494,7 @@ class _Translation:
     def _lateral(self, node: Join, domain: _Domain | None) -> DiffFrame:
         left = self.frame(node.left, domain)
         rows, pairs = self._of_subquery(left, node.right)
-        on = [one.text for one in node.conditions]
+        on = [item.text for item in node.conditions]
         on += [_same(pairs)] if pairs else []
         frame = _joined(left, rows, on, node.kind)
         return frame.drop(*[key for _, key in pairs]) if pairs else frame
@@ -498,15 +502,15 @@ class _Translation:
     def _of_window(self, node: Window, domain: _Domain | None) -> DiffFrame:
         frame = self.frame(node.child, domain)
         columns, texts = frame.columns, []
-        for one in node.functions:
-            used = [one.function, *one.partition, *(order.expression for order in one.order)]
+        for item in node.functions:
+            used = [item.function, *item.partition, *(order.expression for order in item.order)]
             frame = self._with_subqueries(frame, used, domain)
-            by = [*(part.text for part in one.partition), *(domain.names if domain else ())]
+            by = [*(part.text for part in item.partition), *(domain.names if domain else ())]
             over = [f"PARTITION BY {', '.join(by)}"] if by else []
-            if one.order:
-                over.append(f"ORDER BY {', '.join(map(_order_text, one.order))}")
-            over += [one.frame] if one.frame else []
-            texts.append(f"{one.function} OVER ({' '.join(over)}) AS {one.name}")
+            if item.order:
+                over.append(f"ORDER BY {', '.join(map(_order_text, item.order))}")
+            over += [item.frame] if item.frame else []
+            texts.append(f"{item.function} OVER ({' '.join(over)}) AS {item.name}")
         return frame.selectExpr(*columns, *texts)
 
     def _of_generate(self, node: Generate, domain: _Domain | None) -> DiffFrame:
@@ -521,13 +525,13 @@ class _Translation:
     def _of_topk(self, node: TopK, domain: _Domain | None) -> DiffFrame:
         frame = self.frame(node.child, domain)
         columns = frame.columns
-        frame = self._with_subqueries(frame, [one.expression for one in node.order], domain)
+        frame = self._with_subqueries(frame, [item.expression for item in node.order], domain)
         order: list[Column] = []
-        for one in node.order:
+        for item in node.order:
             name = self._fresh("o")
-            frame = frame.withColumn(name, F.expr(one.expression.text))
-            ends = "desc" if one.descending else "asc"
-            nulls = "nulls_first" if one.nulls_first else "nulls_last"
+            frame = frame.withColumn(name, F.expr(item.expression.text))
+            ends = "desc" if item.descending else "asc"
+            nulls = "nulls_first" if item.nulls_first else "nulls_last"
             order.append(getattr(F.col(name), f"{ends}_{nulls}")())
         per = list(domain.names) if domain else []
         by = order or [F.col(name) for name in columns if name not in per]
@@ -562,8 +566,8 @@ class _Translation:
             self._frames = outside
             return result.distinct() if node.distinct else result
 
-        found = start.iterate(body, max_iterations=node.max_iterations)
-        return found.select(*node.columns)
+        match = start.iterate(body, max_iterations=node.max_iterations)
+        return match.select(*node.columns)
 
     def _of_recursionreference(
         self, node: RecursionReference, domain: _Domain | None
@@ -593,7 +597,7 @@ def _references(node: Relation, name: int) -> int:
 
 
 def _one_row(node: Relation) -> bool:
-    """Whether a relation has at most one row for each value of its domain, whatever its tables."""
+    """Whether a relation has at most one row for each value of its domain, for any tables."""
     if isinstance(node, (Project, Filter, Distinct)):
         return _one_row(node.child)
     if isinstance(node, TopK):
@@ -602,7 +606,7 @@ def _one_row(node: Relation) -> bool:
 
 
 def _same(pairs: Iterable[tuple[str, str]]) -> str:
-    return " AND ".join(f"{one} <=> {other}" for one, other in pairs)
+    return " AND ".join(f"{item} <=> {other}" for item, other in pairs)
 
 
 def _renamed(text: str, old: str, new: str) -> str:
@@ -616,7 +620,7 @@ def _order_text(order: Order) -> str:
 
 def _joined(left: DiffFrame, right: DiffFrame, on: Sequence[str], how: str) -> DiffFrame:
     """A join by conditions in SQL; by all pairs, if no condition finds pairs."""
-    condition = " AND ".join(f"({one})" if len(on) > 1 else one for one in on)
+    condition = " AND ".join(f"({item})" if len(on) > 1 else item for item in on)
     if condition:
         try:
             return left.join(right, F.expr(condition), how)
@@ -654,5 +658,5 @@ def _completed(left: DiffFrame, right: DiffFrame, pairs: DiffFrame, how: str) ->
 
 def _nulls(schema: T.StructType) -> list[str]:
     return [
-        f"CAST(NULL AS {one.dataType.simpleString()}) AS {one.name}" for one in schema.fields
+        f"CAST(NULL AS {item.dataType.simpleString()}) AS {item.name}" for item in schema.fields
     ]
