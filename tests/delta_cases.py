@@ -523,6 +523,122 @@ def test_two_who_merge_at_once(spark, tmp_path):
     spark.sql("DROP TABLE named")
 
 
+#: Values of each type, as Spark writes them, with the extreme ones.
+EXTREMES: dict[str, list[str]] = {
+    "BOOLEAN": ["true", "false"],
+    "TINYINT": ["-128Y", "127Y", "0Y"],
+    "SMALLINT": ["-32768S", "32767S"],
+    "INT": ["-2147483648", "2147483647", "0"],
+    "BIGINT": ["-9223372036854775808L", "9223372036854775807L", "0L"],
+    "FLOAT": ["float('NaN')", "float('-Infinity')", "float('Infinity')", "float('-0.0')",
+              "float('1.4E-45')", "float('3.4028235E38')"],
+    "DOUBLE": ["double('NaN')", "double('-Infinity')", "double('Infinity')", "double('-0.0')",
+               "double('4.9E-324')", "double('1.7976931348623157E308')"],
+    "DECIMAL(4,2)": ["-99.99", "99.99", "0.01"],
+    "DECIMAL(15,3)": ["-999999999999.999", "999999999999.999"],
+    "DECIMAL(18,0)": ["-999999999999999999", "999999999999999999"],
+    "DECIMAL(38,0)": ["-" + "9" * 38, "9" * 38, "1"],
+    "DECIMAL(38,38)": ["-0." + "9" * 38, "0." + "9" * 38, "0." + "0" * 37 + "1"],
+    "STRING": ["''", "concat('a', char(0), 'b')", "' '", "'é=/%:#'", f"'{'z' * 300}'",
+               f"'{chr(0x10FFFF) * 40}'"],
+    "BINARY": ["X''", "X'00'", "X'FF'", "X'C3'"],
+    "DATE": ["DATE'0001-01-01'", "DATE'9999-12-31'", "DATE'1582-10-04'", "DATE'1582-10-15'",
+             "DATE'1969-12-31'"],
+    "TIMESTAMP": ["TIMESTAMP'2024-03-31 02:30:00.123456'", "TIMESTAMP'1969-12-31 23:59:59.999999'",
+                  "TIMESTAMP'1677-09-22 00:00:00'", "TIMESTAMP'2262-04-11 00:00:00.000001'"],
+    "TIMESTAMP /* far */": ["TIMESTAMP'0001-01-01 00:00:00'", "TIMESTAMP'1582-10-04 01:02:03.4'",
+                            "TIMESTAMP'9999-12-31 23:59:59.999999'"],
+    "TIMESTAMP_NTZ": ["TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'1969-12-31 23:59:59.9'",
+                      "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'"],
+    "ARRAY<INT>": ["array(1, null)", "array()"],
+    "ARRAY<TIMESTAMP>": ["array(TIMESTAMP'9999-12-31 00:00:00', null)"],
+    "MAP<STRING,DATE>": ["map('a', DATE'0001-01-01', 'b', null)", "map()"],
+    "STRUCT<a: INT, B: STRUCT<c: STRING>>": [
+        "named_struct('a', 1, 'B', named_struct('c', ''))",
+        "named_struct('a', null, 'B', null)"],
+    "STRUCT<t: TIMESTAMP>": ["named_struct('t', TIMESTAMP'9999-12-31 00:00:00')"],
+    "CHAR(4)": ["'a'", "'abcd'"],
+    "VARCHAR(4)": ["'a'", "''"],
+    "VARIANT": ["parse_json('{\"a\": [1, null]}')"],
+}
+#: Settings of a session, by which files of tables differ.
+WRITERS: dict[str, dict[str, str]] = {
+    "INT96": {}, "micros": {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"},
+    "millis": {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS"},
+    "Spark 2": {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+                "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+                "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"},
+    "INT96 of Spark 2": {"spark.sql.parquet.int96RebaseModeInWrite": "LEGACY"},
+    "plain decimals": {"spark.sql.parquet.writeLegacyFormat": "true"},
+    "in Chatham": {"spark.sql.session.timeZone": "Pacific/Chatham"},
+}
+#: Properties of tables; "partitions" are by the column of the type.
+FEATURES = {
+    "plain": "", "vectors": "delta.enableDeletionVectors=true", "partitions": "",
+    "names": "delta.columnMapping.mode='name'", "ids": "delta.columnMapping.mode='id'",
+    "tracked": "delta.enableRowTracking=true",
+}
+#: Texts of a partition, whose folders have no escapes.
+PARTITIONS = {"STRING": ["'a'", "''", "' '", "'ZZ'"]}
+#: Types, settings of the writer and features of tables, and whether deltalake reads all of them.
+NO_NANOSECONDS = ["TIMESTAMP /* far */", "ARRAY<TIMESTAMP>", "STRUCT<t: TIMESTAMP>"]
+READS: list[tuple[list[str], str, str, bool]] = [
+    ([kind for kind in EXTREMES if kind not in (*NO_NANOSECONDS, "CHAR(4)", "VARIANT")],
+     "INT96", "plain", True),
+    ([*NO_NANOSECONDS, "CHAR(4)", "VARIANT"], "INT96", "plain", False),
+    (["TIMESTAMP /* far */", "ARRAY<TIMESTAMP>", "MAP<STRING,DATE>"], "micros", "plain", True),
+    (["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"], "Spark 2", "plain", False),
+    (["TIMESTAMP"], "INT96 of Spark 2", "plain", False),
+    (["TIMESTAMP"], "millis", "plain", False),
+    (["TIMESTAMP", "DATE"], "in Chatham", "plain", True),
+    (["DECIMAL(4,2)", "DECIMAL(15,3)", "DECIMAL(38,38)"], "plain decimals", "plain", True),
+    (["BOOLEAN", "INT", "STRING", "DATE"], "INT96", "partitions", True),
+    (["TIMESTAMP", "DOUBLE", "DECIMAL(4,2)"], "in Chatham", "partitions", False),
+    (["INT"], "micros", "vectors", False), (["STRING"], "micros", "names", False),
+    (["TIMESTAMP"], "micros", "ids", False), (["STRING"], "micros", "tracked", True),
+]
+
+
+def create(spark, folder, dtype, values, feature, writer):
+    """A table with a key and a value of each kind, in files of one kind."""
+    name, before = f"delta.`{folder}`", {}
+    for setting, value in WRITERS[writer].items():
+        before[setting] = spark.conf.get(setting, None)
+        spark.conf.set(setting, value)
+    properties = ", ".join(filter(None, (FEED, FEATURES[feature])))
+    if feature != "vectors":
+        properties += ", delta.enableDeletionVectors=false"
+    spark.sql(f"CREATE TABLE {name} (k BIGINT, v {dtype}) USING delta "
+              f"{'PARTITIONED BY (v)' if feature == 'partitions' else ''} "
+              f"TBLPROPERTIES ({properties})")
+    cells = enumerate([*values, "NULL"])
+    spark.sql(f"INSERT INTO {name} VALUES " + ", ".join(f"({i}, {cell})" for i, cell in cells))
+    spark.sql(f"UPDATE {name} SET k = k + 100 WHERE k = 1")
+    for setting, value in before.items():
+        spark.conf.unset(setting) if value is None else spark.conf.set(setting, value)
+    return name
+
+
+def exact_rows(rows):
+    """A multiset of rows, in which NaN equals NaN, and zero does not equal its negative."""
+    return Counter(map(repr, rows.to_pylist()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("types, writer, feature, is_read", READS)
+def test_changes_by_files_are_those_of_spark(spark, tmp_path, types, writer, feature, is_read):
+    for number, dtype in enumerate(types):
+        values = EXTREMES[dtype] if feature != "partitions" else PARTITIONS.get(
+            dtype, EXTREMES[dtype])
+        name = create(spark, tmp_path / f"t{number}", dtype, values, feature, writer)
+        changes = delta_files(spark, name).changes(["k", "v"], 1, 1000)
+        assert (changes is not None) == is_read, dtype
+        if is_read:
+            feed = spark.read.options(readChangeFeed="true", startingVersion=1).table(name)
+            expected = feed.select("k", "v", "_change_type", "_commit_version").toArrow()
+            assert exact_rows(changes) == exact_rows(expected.cast(changes.schema)), dtype
+
+
 NAMES = "`A.b` int, `c``d` string, `e f` int"
 
 
