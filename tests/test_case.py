@@ -237,7 +237,7 @@ def test_time_and_diff_of_a_whole_history(spark, another):
 
 
 def test_names_in_another_case_are_kept_apart_or_refused(another):
-    """With spark.sql.caseSensitive, as Spark tells them apart."""
+    """With spark.sql.caseSensitive two names that differ in case are two columns."""
     another.conf.set("spark.sql.caseSensitive", "true")
     with Dataflow(another, runner="local") as flow:
         left, left_in = flow.input("left", "k int, a int")

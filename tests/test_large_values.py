@@ -1,6 +1,6 @@
 """Keys with more text than the 31 bits of Arrow's offsets reach: refused by name, at any step.
 
-Arrow's limit of 2 GiB stands at a few bytes here.
+Arrow's limit of 2 GiB is a few bytes here.
 """
 
 from __future__ import annotations

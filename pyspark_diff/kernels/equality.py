@@ -71,7 +71,7 @@ def normalise(column: pa.Array) -> pa.Array:
 
     Afterwards values that group together have the same bits, so they can be compared, sorted and
     merged as bytes. The sign of a zero, the bits of a NaN and the order of the entries of a map are
-    lost, as they are when Spark groups.
+    lost. Grouping in Spark loses them too.
 
     Parameters
     ----------

@@ -387,7 +387,7 @@ def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
 
 
 def overflow_or(error: pa.ArrowInvalid) -> Exception:
-    """The library's error of a column that is too large for Arrow's offsets; any other as it is."""
+    """The library's error of a column that is too large for Arrow's offsets, or the given error."""
     if "overflow" not in str(error):
         return error
     return OffsetOverflow(

@@ -27,7 +27,7 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
 
 
 def kept_by(source: Node, key: Sequence[str]) -> Arranged:
-    """`arrange_by_key` for whoever compares no keys, but only bytes of whole records."""
+    """`arrange_by_key` for readers that compare no keys, but only bytes of whole records."""
     return Keyed("arrange_by_key", source, source.schema, None, key)
 
 
@@ -70,5 +70,5 @@ class Output(Passing):
     source: InitVar[Node]
 
     def __post_init__(self, source: Node) -> None:
-        source.schema.layout()  # refuses what cannot be kept, where it is written down
+        source.schema.layout()  # refuses columns that cannot be kept, when the program is written
         self._settle((source,), schema=source.schema)

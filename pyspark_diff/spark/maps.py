@@ -44,7 +44,7 @@ def sorted_maps(value: Column, kind: T.DataType) -> Column:
 
     def by_key(one: Column, other: Column) -> Column:
         keys = [entry["key"] for entry in (one, other)]
-        if text:  # by its bytes, whatever its collation
+        if text:  # by its bytes, under any collation
             keys = [key.cast("binary") for key in keys]
         # No two keys are equal.
         return F.when(keys[0] < keys[1], F.lit(-1)).otherwise(F.lit(1))

@@ -128,7 +128,7 @@ class Schema:
         return tuple(found)
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
-        """How kernels hold records of these columns: two are equal if their bytes are, in the
+        """The layout of records of these columns. Two are equal if their bytes are, in the
         normal form of `pyspark_diff.kernels.equality`.
 
         Raises
@@ -429,7 +429,7 @@ def without_nullability(kind: T.DataType) -> T.DataType:
     return kind
 
 
-#: What a column is for, in messages.
+#: The use of a column, in messages.
 _USES = {"key": "part of a key", "order": "part of an order", "join": "joined by"}
 
 #: Types whose values are equal in Spark if, and only if, they are so in kernels.

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark_diff.kernels import buffers
 from pyspark_diff.spark.schema import contains
 
-#: Types that Arrow has as structs of parts, none of which is null.
+#: Types that Arrow has as structs of parts that are not null.
 OPAQUE = tuple(
     getattr(T, name) for name in ("VariantType", "GeometryType", "GeographyType")
     if hasattr(T, name)
