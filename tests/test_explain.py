@@ -212,3 +212,21 @@ def test_inside_of_a_loop_there_is_nothing_to_explain_yet(spark):
 def test_the_page_lists_the_reasons_that_there_are():
     page = (Path(__file__).parent.parent / "docs/how-to/explain.md").read_text()
     assert f"<!-- table: reasons -->\n{table()}\n<!-- end -->" in page
+
+
+def test_the_text_fits_120_columns_and_starts_with_the_most_expensive(spark):
+    names = [f"a_rather_long_name_of_a_column_{n}" for n in range(9)]
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        wide, wide_in = flow.input("wide", ", ".join(f"{name} long" for name in names))
+        once = wide.groupBy(*names[:8]).count()
+        for number in range(12):
+            once.where(f"count > {number}").groupBy(names[number % 8]).count().keep(f"k{number}")
+        wide_in.insert([(n,) * 9 for n in range(50)])
+        flow.advance_to(1)
+        text, full = str(flow.explain()), str(flow.explain(full=True))
+        times = sorted((one.cost.seconds for one in flow.explain().operators), reverse=True)
+    assert max(map(len, text.splitlines())) <= 120 < max(map(len, full.splitlines()))
+    assert f"({names[0]}, {', '.join(names[1:8])})" in full and ", +7)" in text
+    first = text.splitlines()
+    assert first[0] == "the most expensive operators of step 1:" and "others" in first[11]
+    assert float(first[1].split()[0].replace(",", "")) == round(times[0] * 1e3, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -36,6 +37,12 @@ SCHEMA = T.StructType([
 _HEAD = ("operator", "form", "arranged by", "read by", "reason", "kept", "in", "touched", "out",
          "ms", "ran")
 _RIGHT = frozenset(_HEAD[5:10])
+#: The greatest width of the printed table, in characters.
+WIDTH_MAX = 120
+#: The number of operators at the start of the printed text, those that took the most time.
+EXPENSIVE = 10
+#: The columns that are cut to fit, and the width that each keeps.
+_CUT = {"operator": 20, "arranged by": 12, "read by": 12, "reason": 10}
 
 
 #: What a row has of an explanation of skew.
@@ -82,9 +89,11 @@ def skew_rows(
 
 
 class Explanation:
-    """Each operator that runs: how it is maintained, and what the last step cost it.
+    """Each operator that runs: its maintenance, and its cost in the last step.
 
-    Print it, or leave it as the last line of a notebook's cell. Nothing is run for it.
+    Print it, or leave it as the last line of a notebook's cell. The text starts with the ten
+    operators that took the most time in the last step. Its table has at most 120 columns, and long
+    lists end in the number of further entries, unless ``explain`` got ``full=True``.
 
     Attributes
     ----------
@@ -98,11 +107,11 @@ class Explanation:
 
     def __init__(
         self, operators: Sequence[Operator], step: int, seconds: float,
-        spark: SparkSession | None = None,
+        spark: SparkSession | None = None, full: bool = False,
     ):
         self.operators = tuple(operators)
         self.step, self.seconds = step, seconds
-        self._spark = spark
+        self._spark, self._full = spark, full
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -153,9 +162,40 @@ class Explanation:
             return "no step has run yet"
         return f"step {self.step} took {self.seconds * 1e3:,.1f} ms"
 
+    def _expensive(self) -> list[str]:
+        """The operators that took the most time, a line each."""
+        busy = [operator for operator in self.operators if operator.cost.seconds > 0]
+        if not busy:
+            return []
+        busy.sort(key=lambda operator: -operator.cost.seconds)
+        lines = [f"the most expensive operators of step {self.step}:"]
+        for operator in busy[:EXPENSIVE]:
+            name = operator.name if self._full else _cut(operator.name, 60)
+            milliseconds = operator.cost.seconds * 1e3
+            lines.append(f"{milliseconds:10,.1f} ms  {name}")
+        if len(busy) > EXPENSIVE:
+            rest = sum(operator.cost.seconds for operator in busy[EXPENSIVE:]) * 1e3
+            lines.append(f"{rest:10,.1f} ms  {len(busy) - EXPENSIVE} others")
+        return [*lines, ""]
+
+    def _widths(self, lines: list[list[str]]) -> list[int]:
+        """The width of each column, so that a line fits."""
+        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
+        if self._full:
+            return widths
+        spare = WIDTH_MAX - 2 * (len(_HEAD) - 1)
+        while sum(widths) > spare:
+            wide = [(widths[_HEAD.index(name)], name) for name, least in _CUT.items()
+                    if widths[_HEAD.index(name)] > least]
+            if not wide:
+                break
+            widths[_HEAD.index(max(wide)[1])] -= 1
+        return widths
+
     def __str__(self) -> str:
         lines = [list(_HEAD), *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
+        widths = self._widths(lines)
+        lines = [[_cut(cell, width) for cell, width in zip(line, widths)] for line in lines]
         lines.insert(1, ["-" * width for width in widths])
         shown = [
             "  ".join(
@@ -164,8 +204,10 @@ class Explanation:
             ).rstrip()
             for line in lines
         ]
-        shown += ["", self._last()]
-        shown += [f"{r.code}: {r.text}; {r.advice}" for r in self.reasons]
+        shown = [*self._expensive(), *shown, "", self._last()]
+        for reason in self.reasons:
+            text = f"{reason.code}: {reason.text}; {reason.advice}"
+            shown += [text] if self._full else textwrap.wrap(text, WIDTH_MAX)
         return "\n".join(shown)
 
     __repr__ = __str__
@@ -180,3 +222,23 @@ class Explanation:
             f"<p><b>{r.code}</b>: {escape(r.text)}; {escape(r.advice)}</p>" for r in self.reasons
         )
         return f"<table><caption>{self._last()}</caption><tr>{head}</tr>{rows}</table>{told}"
+
+
+def _cut(cell: str, width: int) -> str:
+    """A cell that fits: a list keeps its first entries and the number of the others.
+
+    Examples
+    --------
+    >>> _cut("(customer, region, day)", 20), _cut("join-4", 20), _cut("a_very_long_name", 10)
+    ('(customer, +2)', 'join-4', 'a_very_lo…')
+    """
+    if len(cell) <= width:
+        return cell
+    close = ")" if cell.startswith("(") and cell.endswith(")") else ""
+    entries = cell[:len(cell) - len(close)].split(", ")
+    for count in range(len(entries) - 1, 0, -1):
+        text = f"{', '.join(entries[:count])}, +{len(entries) - count}{close}"
+        if len(text) <= width:
+            return text
+    rest = f", +{len(entries) - 1}{close}" if entries[1:] else ""
+    return f"{cell[:max(width - 1 - len(rest), 1)]}…{rest}"

@@ -56,12 +56,12 @@ class TellingMethods(SteppingMethods):
             return catalog.as_text(found)
 
     @overload
-    def explain(self, *, skew: Literal[False] = False) -> Explanation: ...
+    def explain(self, *, skew: Literal[False] = False, full: bool = False) -> Explanation: ...
 
     @overload
-    def explain(self, *, skew: Literal[True]) -> DataFrame: ...
+    def explain(self, *, skew: Literal[True], full: bool = False) -> DataFrame: ...
 
-    def explain(self, *, skew: bool = False) -> Explanation | DataFrame:
+    def explain(self, *, skew: bool = False, full: bool = False) -> Explanation | DataFrame:
         """Each operator: how it is maintained, what it keeps, and what the last step cost it.
 
         Where a change can cost more than itself there is a reason, with a code and what may be
@@ -75,6 +75,8 @@ class TellingMethods(SteppingMethods):
             those of the mean bucket), ``rows_in``, ``touched`` and ``seconds`` of the last step
             where it ran in tasks of Spark (null on the driver, which does all buckets at once), and
             the ``heaviest`` keys, as JSON with their rows. All hashes of keys are read for it.
+        full : bool
+            Print all entries of long lists. The text has at most 120 columns otherwise.
 
         Returns
         -------
@@ -99,7 +101,9 @@ class TellingMethods(SteppingMethods):
             graph, state = self._build().graph, self._state
             found = operators(graph, state.traces, state.report.costs, self._outputs.called())
             if not skew:
-                return Explanation(found, state.epoch, state.report.seconds, self.spark)
+                return Explanation(
+                    found, state.epoch, state.report.seconds, self.spark, full
+                )
             rows = skew_rows(self._arranged_of(graph, found), self._buckets)
         return self.spark.createDataFrame(rows, SKEW)
 
