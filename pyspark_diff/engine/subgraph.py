@@ -1,16 +1,17 @@
 """The order in which nodes run: each behind its inputs, and each loop as a whole.
 
 A loop is one item of the order around it. Inside it its nodes have an order of their own, which
-begins at the variables: the way back from a variable's result does not count.
+begins at the variables: the way back from a variable's result does not count. A result from outside
+of the variable's loop is no way back. The loop reads it, as it reads its other inputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Sequence, Union
+from typing import Iterable, Mapping, Sequence, Union
 
 from pyspark_diff.engine.program import Program
-from pyspark_diff.operators.loop import Leave
+from pyspark_diff.operators.loop import Leave, Variable
 from pyspark_diff.operators.node import Arranged, LoopScope, Node
 
 
@@ -52,10 +53,20 @@ def flat(items: Iterable[Item]) -> list[Node]:
 
 def order_of(program: Program) -> tuple[Item, ...]:
     """All nodes of a program that is lowered, in the order in which they run."""
-    return _ordered(program.nodes, None)
+    return _ordered(program.nodes, None, program.results)
 
 
-def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
+def _sources(node: Node, results: Mapping[Variable, Node]) -> tuple[Node, ...]:
+    """The inputs of a node, and the result of a variable if it is outside of the loop."""
+    result = results.get(node) if isinstance(node, Variable) else None
+    if result is None or result in node.loop:
+        return node.inputs
+    return (*node.inputs, result)
+
+
+def _ordered(
+    nodes: Sequence[Node], loop: LoopScope | None, results: Mapping[Variable, Node]
+) -> tuple[Item, ...]:
     """The order of one loop's nodes, with the loops inside of it as single items."""
     depth = 0 if loop is None else loop.depth
 
@@ -73,7 +84,7 @@ def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
         if isinstance(here, LoopScope):
             inner.setdefault(here, []).append(node)
         found = needs.setdefault(here, {})
-        for source in node.inputs:
+        for source in _sources(node, results):
             there = place(source)
             if there is not here and source in within:
                 found[there] = None
@@ -91,20 +102,23 @@ def _ordered(nodes: Sequence[Node], loop: LoopScope | None) -> tuple[Item, ...]:
     items: list[Item] = []
     for item in placed:
         if isinstance(item, LoopScope):
-            items.append(_subgraph(item, inner[item], nodes))
+            items.append(_subgraph(item, inner[item], nodes, results))
         else:
             items.append(item)
     return tuple(items)
 
 
-def _subgraph(loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node]) -> Subgraph:
+def _subgraph(
+    loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node],
+    results: Mapping[Variable, Node],
+) -> Subgraph:
     leaves = tuple(
         node for node in around if isinstance(node, Leave) and node.inputs[0].loop is loop
     )
     outside = dict.fromkeys(
-        source for node in nodes for source in node.inputs if source not in loop
+        source for node in nodes for source in _sources(node, results) if source not in loop
     )
-    return Subgraph(loop, _ordered(nodes, loop), leaves, tuple(outside))
+    return Subgraph(loop, _ordered(nodes, loop, results), leaves, tuple(outside))
 
 
 def arranged_in(subgraph: Subgraph) -> list[Arranged]:
