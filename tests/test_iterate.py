@@ -823,3 +823,73 @@ def test_loops_that_make_no_sense_are_refused(spark):
         y.set(y)
     with pytest.raises(SchemaError, match="inside of its loop"):
         second.variable(frame)
+
+
+#: The collections that a variable may depend on: two variables, the outer one, and an input.
+READ = "vwxa"
+#: A program that failed: in the inner loop, w is the input in each iteration.
+INVARIANT = ("w", "a", 3)
+RANDOM_DEPENDENCIES = 3
+
+
+def depending(seed: int) -> tuple[str, str, int | None]:
+    """A random subset of the collections for each of two variables, and a limit."""
+    random = Random(seed)
+    v, w = ("".join(random.sample(READ, random.randint(1, 4))) for _ in range(2))
+    return v, w, random.choice([None, 1, 2, 3])
+
+
+def inner_oracle(v: set, w: set, x: set, a: set, case: tuple) -> set:
+    """The two variables after the last iteration, computed from scratch."""
+    of_v, of_w, limit = case
+    for _ in range((limit or 30) - 1):
+        known = {"v": {n + 1 for n in v if n < 6}, "w": {n + 1 for n in w if n < 6}, "x": x, "a": a}
+        v, w = (set().union(*(known[name] for name in of)) for of in (of_v, of_w))
+    return v | w
+
+
+def check_dependencies(spark, runner: str, case: tuple, seed: int) -> None:
+    """Compare a nested loop of two variables to the oracle after each of five random steps."""
+    of_v, of_w, limit = case
+    random = Random(seed)
+    kwargs = {"max_iterations": limit, "on_limit": "return"} if limit else {}
+    with Dataflow(spark, runner=runner) as flow:
+        a, a_in = flow.input("a", "n int")
+        b, b_in = flow.input("b", "n int")
+
+        def body(x):
+            with Loop(**kwargs) as loop:
+                v, w = loop.variable(b), loop.variable(a)
+                known = {name: frame.where("n < 6").select((F.col("n") + 1).alias("n"))
+                         for name, frame in (("v", v), ("w", w))} | {"x": x, "a": a}
+                for variable, of in ((v, of_v), (w, of_w)):
+                    first, *others = (known[name] for name in of)
+                    for other in others:
+                        first = first.union(other)
+                    variable.set(first.distinct())
+                both = v.union(w)
+            return loop.leave(both).union(x).distinct()
+
+        a.distinct().iterate(body, **kwargs).keep("o")
+        rows: dict = {"a": set(), "b": set()}
+        for time in range(1, 6):
+            for name, session in (("a", a_in), ("b", b_in)):
+                for n in random.sample(range(5), random.randint(0, 2)):
+                    change = session.remove if n in rows[name] else session.insert
+                    change([(n,)])
+                    rows[name] ^= {n}
+            flow.advance_to(time)
+            x = set(rows["a"])
+            for _ in range(limit or 30):
+                x = inner_oracle(rows["b"], rows["a"], x, rows["a"], case) | x
+            rows_now = sorted(row.n for row in flow["o"].at().collect())
+            assert rows_now == sorted(x), (case, seed, time)
+
+
+def test_a_variable_of_an_inner_loop_may_depend_on_none(spark):
+    check_dependencies(spark, "local", INVARIANT, 0)
+
+
+@pytest.mark.parametrize("case", [*map(depending, range(RANDOM_DEPENDENCIES))])
+def test_variables_of_an_inner_loop_depend_on_any_collections(spark, case):
+    check_dependencies(spark, "local", case, 1)
