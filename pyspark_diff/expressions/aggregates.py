@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
-from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.expressions.check import check_deterministic, check_no_sessions
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.spark.calls import (
     WITHIN_GROUP,
@@ -330,6 +330,7 @@ def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:
     # Before Spark sees the aggregates: it refuses rand() there, but not the clock.
     frame = template.select(*arguments)
     check_deterministic(frame)
+    check_no_sessions(frame, "an argument of an aggregate")
     if len(frame.columns) != len(arguments):
         raise SchemaError(
             "a star among the arguments of an aggregate stands for several columns; name the "

@@ -50,6 +50,25 @@ def _is_clock(name: str) -> bool:
     return name.startswith(("current_", "now", "localtimestamp"))
 
 
+def check_no_sessions(frame: DataFrame, what: str) -> None:
+    """Refuse ``session_window``: its value for a row depends on other rows.
+
+    Raises
+    ------
+    SchemaError
+    """
+    _check_no_sessions(jvm.analysed_plan(frame), what)
+
+
+def _check_no_sessions(plan: jvm.Plan, what: str) -> None:
+    if plan.sessions:
+        raise SchemaError(
+            f"{what} uses session_window, which is not supported: the end of a session depends on "
+            "other rows. Number the sessions with windows: F.lag of the time marks the first row "
+            "of each session, and F.sum over these marks numbers them. Then group by that number"
+        )
+
+
 def check_row_wise(frame: DataFrame, what: str) -> None:
     """Refuse a plan that looks at more than one row at a time.
 
@@ -61,7 +80,9 @@ def check_row_wise(frame: DataFrame, what: str) -> None:
         If the plan has an aggregate, a join, a window, a limit or the like.
     """
     check_deterministic(frame)
-    others = [node for node in jvm.analysed_plan(frame).nodes if node not in _ROW_WISE]
+    plan = jvm.analysed_plan(frame)
+    _check_no_sessions(plan, what)
+    others = [node for node in plan.nodes if node not in _ROW_WISE]
     if others:
         instead = "use the operators of DiffFrame for that (count, distinct, threshold, ...)"
         if others == ["Window"]:

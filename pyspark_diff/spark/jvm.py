@@ -39,6 +39,12 @@ _CLOCK = re.compile(
 _UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(")
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
+#: The analysed form of ``session_window``: one session for each event, which an aggregate merges.
+_SESSION = re.compile(
+    r"named_struct\(start, (?:knownnullable\()?"
+    r"precisetimestampconversion\(precisetimestampconversion\("
+)
+
 #: A plan whose root gives the frame a name.
 _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
@@ -64,11 +70,14 @@ class Plan:
         Expressions whose value is not a function of the row.
     alias : str or None
         What the frame was called with `alias`.
+    sessions : bool
+        Whether an expression is ``session_window``, which only an aggregate of Spark merges.
     """
 
     nodes: tuple[str, ...]
     unstable: tuple[str, ...]
     alias: str | None = None
+    sessions: bool = False
 
     @property
     def hinted(self) -> bool:
@@ -113,7 +122,8 @@ def analysed_plan(frame: DataFrame) -> Plan:
             unstable = _named(text)
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
     alias = _ALIAS.match(text)
-    return Plan(nodes, unstable, None if alias is None else alias.group(1))
+    sessions = _SESSION.search(text) is not None
+    return Plan(nodes, unstable, None if alias is None else alias.group(1), sessions)
 
 
 def _named(text: str) -> tuple[str, ...]:
