@@ -71,7 +71,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "frame": frozenset(
         "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
         "diffframe grouped history html join_plan joins keyed keys linear loops multiset places "
-        "reading row_wise sliding tables windows".split()
+        "reading row_wise session_windows sliding tables windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find k_core label_propagation "

@@ -57,20 +57,29 @@ def check_no_sessions(frame: DataFrame, what: str) -> None:
     ------
     SchemaError
     """
-    _check_no_sessions(jvm.analysed_plan(frame), what)
+    if jvm.analysed_plan(frame).sessions:
+        raise sessions_refused(what)
 
 
-def _check_no_sessions(plan: jvm.Plan, what: str) -> None:
-    if plan.sessions:
-        raise SchemaError(
-            f"{what} uses session_window, which is not supported: the end of a session depends on "
-            "other rows. Number the sessions with windows: F.lag of the time marks the first row "
-            "of each session, and F.sum over these marks numbers them. Then group by that number"
-        )
+def sessions_refused(what: str) -> SchemaError:
+    """The error of a ``session_window`` that is no key of `groupBy`."""
+    return SchemaError(
+        f"{what} uses session_window, and the end of a session depends on other rows. Only a whole "
+        "key of groupBy(...).agg(...) may be a session, without rollup, cube and pivot. Group by "
+        "it, and select session_window.start or .end from the result"
+    )
 
 
-def check_row_wise(frame: DataFrame, what: str) -> None:
+def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> None:
     """Refuse a plan that looks at more than one row at a time.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    what : str
+        The operator, for messages.
+    intervals : bool
+        Whether ``session_window`` is there for the interval of each row, not for its session.
 
     Raises
     ------
@@ -81,7 +90,8 @@ def check_row_wise(frame: DataFrame, what: str) -> None:
     """
     check_deterministic(frame)
     plan = jvm.analysed_plan(frame)
-    _check_no_sessions(plan, what)
+    if plan.sessions and not intervals:
+        raise sessions_refused(what)
     others = [node for node in plan.nodes if node not in _ROW_WISE]
     if others:
         instead = "use the operators of DiffFrame for that (count, distinct, threshold, ...)"

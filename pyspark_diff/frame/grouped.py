@@ -31,6 +31,7 @@ from pyspark_diff.frame.cogrouped import CogroupedDiff
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.keys import key_columns, reduced
 from pyspark_diff.frame.row_wise import computed, plain_column
+from pyspark_diff.frame.session_windows import with_sessions
 from pyspark_diff.operators.arrange import arrange_by_key
 from pyspark_diff.operators.by_self import over_arrangement
 from pyspark_diff.operators.join import pad, semijoin
@@ -150,6 +151,7 @@ class GroupedDiff(Generic[FrameT]):
             if self._pivot is not None:
                 found = self._pivoted(source, cols, self._pivot, exprs, exact)
             elif self._sets is None:
+                source, cols = with_sessions(source, cols, exprs)
                 found = self._one(source, cols, exprs, empty, exact)
             else:
                 found = self._several(source, cols, self._sets, exprs, exact)

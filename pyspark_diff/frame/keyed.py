@@ -37,6 +37,20 @@ class KeyedMethods(Frame):
         >>> totals = sales.groupBy("shop").agg(F.sum("price").alias("total"), F.max("price"))
         >>> totals.at(0).collect(), totals.at(2).collect()
         ([Row(shop='a', total=6, max(price)=5)], [Row(shop='a', total=1, max(price)=1)])
+
+        A key may be a session: ``F.session_window(time, gap)``, with a fixed gap or a gap of each
+        record. Sessions merge when a record closes a gap, and split when it goes. As in Spark,
+        intervals that touch are one session, and records without a time or a positive gap drop out.
+
+        >>> rows = [("a", 15, 0, 1), ("a", 23, 0, 1), ("a", 19, 1, 1)]
+        >>> clicks = DiffFrame(
+        ...     spark.createDataFrame(rows, "user string, m int, time int, diff int"))
+        >>> clicks = clicks.select("user", F.make_timestamp_ntz(*map(F.lit, (2021, 1, 1, 10)),
+        ...                                                     F.col("m"), F.lit(0)).alias("ts"))
+        >>> visits = clicks.groupBy("user", F.session_window("ts", "5 minutes")).count()
+        >>> ends = visits.select(F.minute("session_window.end").alias("end"), "count")
+        >>> sorted(ends.at(0).collect()), ends.at(1).collect()
+        ([Row(end=20, count=1), Row(end=28, count=1)], [Row(end=28, count=3)])
         """
         return GroupedDiff(self, self._keys(cols))
 

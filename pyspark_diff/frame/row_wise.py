@@ -169,6 +169,7 @@ def computed(
     columns: Sequence[tuple[str, Column]],
     *,
     outputs: Outputs | None = None,
+    intervals: bool = False,
 ) -> Node:
     """The node of columns that are given by name and expression, checked as in `row_wise`.
 
@@ -179,6 +180,8 @@ def computed(
     columns : sequence of (str, Column)
     outputs : optional
         See `row_wise`; the expressions if not given.
+    intervals : bool
+        See `check_row_wise`.
     """
     resolver = source.resolver
 
@@ -189,7 +192,7 @@ def computed(
     with suggesting(source.columns):
         result = apply(_no_rows(source))
         result.schema
-    check_row_wise(result, kind)
+    check_row_wise(result, kind, intervals=intervals)
     schema = data_schema(result, source.node.time_type, kind)
     if outputs is None:
         outputs = [expression for _, expression in columns]
