@@ -41,6 +41,8 @@ class KeyedMethods(Frame):
         A key may be a session: ``F.session_window(time, gap)``, with a fixed gap or a gap of each
         record. Sessions merge when a record closes a gap, and split when it goes. As in Spark,
         intervals that touch are one session, and records without a time or a positive gap drop out.
+        The result has a plain struct: a further `groupBy` of it takes equal sessions together, and
+        Spark would merge overlapping ones.
 
         >>> rows = [("a", 15, 0, 1), ("a", 23, 0, 1), ("a", 19, 1, 1)]
         >>> clicks = DiffFrame(

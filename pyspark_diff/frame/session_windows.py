@@ -1,14 +1,14 @@
 """Sessions as keys of groups: ``groupBy("user", F.session_window("ts", "5 minutes"))``.
 
-Each record opens an interval from its time to its time plus the gap. In the order of their starts,
+Each record has an interval, from its time to its time plus the gap. In the order of their starts,
 among the records of the other keys::
 
-    a record begins a session  ⟺  its start > the largest end of the records before it
-    its session                 =  (the start of the last record that began one up to it,
-                                    the largest end among the records with that start of a session)
+    begins(r)  =  start(r) > max of end(q), q before r
+    first(r)   =  max of start(q), q up to r with begins(q)
+    last(r)    =  max of end(q), q with first(q) = first(r)
 
-Three windows compute this, so a change costs at most the records of its key. Intervals that touch
-are one session, as in Spark.
+The session of a record is ``(first, last)``. Three windows compute it, so a change costs at
+most the records of its key. Intervals that touch are one session, as in Spark.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def with_sessions(
             "Group by one of them"
         )
     rows = source.template()
-    # Spark refuses what is no time, no gap, or a second window.
+    # Spark refuses a time or a gap of another type, and a second window.
     shown = rows.groupBy(*keys).agg(F.count(F.lit(1))).columns
     others = [
         key if isinstance(key, Column) else column(key) if key in source.columns else F.col(key)
