@@ -13,6 +13,7 @@ from connect_server import in_sql_text
 from plain import local_frame
 from pyspark.sql import GroupedData
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame, SchemaError
 from pyspark_diff.frame.grouped import GroupedDiff
@@ -157,6 +158,75 @@ def test_kept_up_to_date(spark, tables, runner):
             flow.step()
             for one, ours in zip(done, found):
                 assert multiset(ours.at(time)) == multiset(one(tables[time]))
+
+
+#: Rows with an array, a struct and a map.
+NESTED = [
+    ("a", "u", 1, [1, 2], (1, "q"), {"z": 1}), ("a", "v", 2, [3], (0, "r"), {"y": 2}),
+    ("b", "u", 2, [1, 2], (1, "q"), {"z": 1}), ("b", "u", 2, [0], (1, "q"), {}),
+]
+GROUPS = {
+    "groupBy": lambda t: t.groupBy("k"), "rollup": lambda t: t.rollup("k"),
+    "cube": lambda t: t.cube("k", "p"), "pivot": lambda t: t.groupBy("k").pivot("p", ["u", "w"]),
+    "groupingSets": lambda t: t.groupingSets([("k",), ()], "k"),
+    "keys with lists": lambda t: t.rollup("e", "s"),
+}
+
+
+def nested(nullable):
+    """The type of such rows, in which nothing or everything may be null."""
+    inner = T.StructType([
+        T.StructField("a", T.IntegerType(), nullable), T.StructField("b", T.StringType(), nullable)
+    ])
+    kinds = {
+        "k": T.StringType(), "p": T.StringType(), "x": T.IntegerType(),
+        "e": T.ArrayType(T.IntegerType(), nullable), "s": inner,
+        "m": T.MapType(T.StringType(), T.IntegerType(), nullable),
+    }
+    return T.StructType([T.StructField(name, kind, nullable) for name, kind in kinds.items()])
+
+
+def computed_of_lists():
+    values = F.sort_array(F.collect_set("x"))
+    return [
+        values.alias("set"), F.sort_array(F.collect_list("x")).alias("list"),
+        F.sort_array(F.collect_list("s")).alias("structs"),
+        F.size(F.collect_list("m")).alias("maps"),
+        F.sort_array(F.flatten(F.collect_list("e"))).alias("flat"),
+        F.transform(values, lambda value: value + 1).alias("transformed"),
+        F.aggregate(F.collect_list("x"), F.lit(0), lambda a, b: a + b).alias("folded"),
+        F.map_from_arrays(values, values).alias("map"),
+        F.struct(values.alias("values"), F.max("s").alias("most")).alias("struct"),
+        F.when(F.count("x") > 1, F.array(F.max("x"), F.min("x"))).alias("some"),
+        F.map_keys(F.max_by("m", F.struct("x", "p", "e"))).alias("names"),
+        F.array(F.lit(1)).alias("constant"),
+    ]
+
+
+def kept_lists(spark, nullable, ways):
+    schema = nested(nullable)
+    table = spark.createDataFrame(NESTED, schema)
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, session = flow.input("rows", schema)
+        found = {way: GROUPS[way](rows).agg(*computed_of_lists()).keep(way) for way in ways}
+        session.insert(NESTED)
+        session.advance_to(1)
+        flow.step()
+        for way, ours in found.items():
+            expected = GROUPS[way](table).agg(*computed_of_lists())
+            assert ours.dtypes == expected.dtypes
+            assert multiset(ours.at(0)) == multiset(expected), way
+
+
+@pytest.mark.parametrize("nullable", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_lists_that_hold_no_null_are_computed_with(spark, nullable):
+    kept_lists(spark, nullable, ["rollup"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nullable", [False, True])
+def test_lists_are_computed_with_in_each_kind_of_groups(spark, nullable):
+    kept_lists(spark, nullable, GROUPS)
 
 
 def test_in_a_loop(spark):

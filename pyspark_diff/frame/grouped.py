@@ -225,9 +225,11 @@ class GroupedDiff(Generic[FrameT]):
             if columns and not all(map(is_plain, columns)):
                 combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
                 grouping = _grouping(source, keys, chosen)
+                # In the rows of a step everything is nullable, also in lists, structs and maps.
+                results = [without_nullability(field.dataType) for field in fields]
                 outputs = [
-                    (name, combined.over(column, besides=grouping).cast(field.dataType))
-                    for name, column, field in zip(shown, columns, fields)
+                    (name, combined.over(column, besides=grouping).cast(result))
+                    for name, column, result in zip(shown, columns, results)
                 ]
                 one = self._one(source, cols, (), False, exact, outputs, combined)
             else:
