@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from decimal import Decimal
+from fnmatch import fnmatch
 
 import pytest
 from connect_server import in_sql_text
@@ -16,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame, SchemaError
+from pyspark_diff.expressions.aggregate_functions import FUNCTIONS
 from pyspark_diff.frame.grouped import GroupedDiff
 
 NAN = float("nan")
@@ -254,7 +257,7 @@ REFUSED = [
     (lambda t: t.agg(F.first("x") + 1), "first.*depends on chance; use F.min_by"),
     (lambda t: t.agg(F.skewness("x") + 1), "skewness.*the aggregates are approx"),
     (lambda t: t.agg(F.skewness("x")), "skewness.*the aggregates are approx"),
-    (lambda t: t.groupBy("k").agg(F.skewness("k") / F.count("*")), "of these it is not"),
+    (lambda t: t.groupBy("k").agg(F.skewness("k") / F.count("*")), "the aggregate skewness in"),
     (lambda t: t.agg(F.percentile("x", F.col("y"))), "(?i)percentile"),
     (lambda t: t.agg(F.percentile("x", 0.5, F.col("x"))), "takes constants after its first"),
     (lambda t: t.agg(F.sum("x"), "y"), "it got Column, str"),
@@ -274,6 +277,38 @@ def test_refused(spark, case):
     rows = DiffFrame(spark.createDataFrame([], f"{SCHEMA}, time int, diff int"))
     with pytest.raises(Exception, match=f"(?s){message}"):
         make(rows)
+
+
+@in_sql_text
+@pytest.mark.parametrize("how", ["groupBy", "rollup"])
+def test_an_aggregate_that_agg_does_not_have_is_named(spark, how):
+    groups = getattr(DiffFrame(spark.createDataFrame([], f"{SCHEMA}, time int, diff int")), how)
+    for text in (
+        "bit_or(x)", "try_sum(x)", "skewness(x)", "kurtosis(x) + 1", "regr_slope(x, x)",
+        "round(corr(x, y), 2)", "first(x)", "any_value(x)", "last(x) IGNORE NULLS", "listagg(p)",
+        "product(x)", "bit_xor(x)", "sum(x) + bit_and(x)", "skewness(x) FILTER (WHERE b)",
+        "count(*) / bit_or(x) * max(x)",
+    ):
+        name = next(part for part in re.findall(r"(\w+)\(", text) if part not in KNOWN)
+        with pytest.raises(SchemaError) as caught:
+            groups("k").agg(F.count("*").alias("c"), F.expr(text).alias("wrong"))
+        shown = str(caught.value).partition("the aggregates are")[0]
+        assert name in shown and "c," not in shown, text
+    groups("k").agg(F.count("*"), F.expr("max(struct(x, k)).x + 1"))
+
+
+KNOWN = {*FUNCTIONS, "round"}
+
+
+def test_the_docstring_of_agg_lists_the_aggregates():
+    text = str(GroupedDiff.agg.__doc__).partition("over any expressions")[0]
+    listed = re.findall(r"`([\w.*]+)`", text.partition("*exprs")[2])
+    shown = {name.removeprefix("F.") for name in listed}
+    # PySpark and SQL have these as other names of a count and of a percentile.
+    shown -= {"count_distinct", "percentile_cont"}
+    names = {function.name for function in FUNCTIONS.values()}
+    assert [n for n in names if not any(fnmatch(n, one) for one in shown)] == []
+    assert [one for one in shown if not any(fnmatch(n, one) for n in names)] == []
 
 
 @pytest.mark.parametrize("name", sorted(n for n in dir(GroupedData) if not n.startswith("_")))

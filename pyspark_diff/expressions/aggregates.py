@@ -21,9 +21,11 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
+from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_deterministic, check_no_sessions
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.spark.calls import (
+    IGNORE_NULLS,
     WITHIN_GROUP,
     ColumnCall,
     Replacement,
@@ -31,7 +33,7 @@ from pyspark_diff.spark.calls import (
     with_calls_replaced,
 )
 from pyspark_diff.spark.frames import column as column_of
-from pyspark_diff.spark.jvm import expression_json
+from pyspark_diff.spark.jvm import analysed_plan, expression_json
 
 #: Names that PySpark knows only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}
@@ -40,7 +42,11 @@ _NO_ORDER = (
     "without an order its result depends on chance; use F.min_by(x, order) or F.max_by(x, order)"
 )
 _ADVICE = {
-    **dict.fromkeys(["first", "first_value", "last", "last_value", "any_value"], _NO_ORDER),
+    **{
+        name + end: _NO_ORDER
+        for name in ("first", "first_value", "last", "last_value", "any_value")
+        for end in ("", f" {IGNORE_NULLS}")
+    },
     **dict.fromkeys(
         [f"{name} {WITHIN_GROUP}" for name in ("percentile_cont", "percentile_disc", "mode")],
         "its order is that of one column, upwards; for percentiles downwards take the other part",
@@ -315,6 +321,47 @@ def _check_arity(call: ColumnCall, column: Column) -> None:
             f"agg found {call.name} with {len(call.arguments)} arguments, but it supports only "
             f"{most}; collect the values with F.collect_list and select from them"
         )
+
+
+def check_known(template: DataFrame, name: str, expression: Column) -> None:
+    """Refuse a column that is computed from an aggregate that `agg` does not have.
+
+    Parameters
+    ----------
+    template : DataFrame
+        An empty frame with the columns of the input.
+    name : str
+        Name of the column.
+    expression : Column
+        Columns that the template does not have may be in the place of aggregates.
+
+    Raises
+    ------
+    SchemaError
+    """
+    for wrong in _unknown(template, expression):
+        advice = _ADVICE.get(wrong, "it is not supported")
+        raise SchemaError(f"agg found the aggregate {wrong} in column {name!r}: {advice}; {known()}")
+
+
+def _unknown(template: DataFrame, expression: Column) -> list[str]:
+    """Names of the aggregates that are left in an expression."""
+    names: list[str] = []
+
+    def replacement(call: ColumnCall, whole: Column) -> Column | None:
+        try:
+            with unlogged():
+                nodes = analysed_plan(template.select(whole)).nodes
+        except AnalysisException:
+            return None
+        if "Aggregate" not in nodes:
+            return whole
+        inner = [one for argument in call.arguments for one in _unknown(template, argument)]
+        names.extend(inner or [call.name])
+        return whole
+
+    with_calls_replaced(expression, replacement)
+    return names
 
 
 def known() -> str:

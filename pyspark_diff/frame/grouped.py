@@ -15,13 +15,14 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import (
     Aggregate,
     Combined,
+    check_known,
     fields_of,
     identity,
     is_plain,
     known,
     parse_aggregates,
 )
-from pyspark_diff.expressions.analysis import suggesting
+from pyspark_diff.expressions.analysis import suggesting, unlogged
 from pyspark_diff.expressions.check import check_row_wise
 from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Entry, Resolver, unused
@@ -463,25 +464,43 @@ def _computed(
 ) -> Collection:
     """What is computed from aggregates of some rows, beside the columns of the group."""
 
-    def refused(reason: str) -> SchemaError:
+    def refused(reason: str, wrong: Sequence[str]) -> SchemaError:
         return SchemaError(
-            "what agg computes is made of aggregates and columns of the group, and of these it is "
-            f"not: {', '.join(name for name, _ in outputs)}: {reason}; {known()}"
+            "agg computes columns from aggregates and from columns of the group; "
+            f"{', '.join(wrong)} has something else: {reason}; {known()}"
         )
 
     source, _ = groups.seeing([expression for _, expression in outputs])
     kept = [(key.internal, column(key.internal)) for key in keys]
     gone = names_there(rows) - names_there(groups.template())
-    if any(mentions(expression, gone) for _, expression in outputs):
-        raise refused("it takes others")
+    others = [name for name, expression in outputs if mentions(expression, gone)]
     try:
+        if others:
+            raise refused("it takes other columns", others)
         node = computed(source, "agg", [*kept, *outputs])
-    except AnalysisException as error:
+    except (AnalysisException, SchemaError) as error:
+        for name, expression in outputs:
+            check_known(rows, name, expression)
+        if isinstance(error, SchemaError):
+            raise
         # Its suggestions are names that the library gives to aggregates.
-        raise refused(str(error).partition(" Did you mean")[0]) from error
+        reason = str(error).partition(" Did you mean")[0]
+        raise refused(reason, _not_computed(groups.template(), outputs)) from error
     names = Resolver.plain([name for name, _ in outputs]).entries
     entries = groups.resolver.entries[:len(keys)]
     return groups.derived(node, resolver=Resolver((*entries, *names)))
+
+
+def _not_computed(groups: DataFrame, outputs: Sequence[tuple[str, Column]]) -> list[str]:
+    """Names of the columns that Spark cannot compute from columns of the groups."""
+    wrong = []
+    for name, expression in outputs:
+        try:
+            with unlogged():
+                groups.select(expression).schema
+        except AnalysisException:
+            wrong.append(name)
+    return wrong or [name for name, _ in outputs]
 
 
 def _grouping(

@@ -35,6 +35,9 @@ _SQL_OPERATORS = {
 #: What follows the name of an aggregate over values in an order that it has no other name for.
 WITHIN_GROUP = "within group"
 
+#: What follows the name of a function that leaves out nulls.
+IGNORE_NULLS = "ignore nulls"
+
 #: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
 _ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
 
@@ -117,7 +120,7 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
     make: Any = type(column)
 
     def classic(node: Any) -> Any:
-        if kind_of(node) != "UnresolvedFunction":
+        if kind_of(node) not in ("UnresolvedFunction", "AggregateExpression"):
             return None
         call = _parsed_call(node, make, None, filtered=True)
         whole = column_of(node, make)
@@ -219,8 +222,10 @@ def _parsed_call(
     arguments, distinct = items_of(top.children()), False
     if kind_of(top) == "UnresolvedFunction":
         # Nulls are a flag in Spark 4.1 and an option later.
-        nulls_as_usual = str(top.ignoreNulls()) in ("False", "None")
-        plain = nulls_as_usual and (filtered or top.filter().isEmpty())
+        nulls = str(top.ignoreNulls()).lower()
+        ignored = "true" in nulls
+        plain = nulls in ("false", "none") or ignored
+        plain = plain and (filtered or top.filter().isEmpty())
         condition = None if top.filter().isEmpty() else top.filter().get()
         name = ".".join(items_of(top.nameParts())).lower() if plain else None
         arguments, distinct = items_of(top.arguments()), top.isDistinct()
@@ -230,6 +235,12 @@ def _parsed_call(
             known = _ORDERED.get(name or "") if upwards else None
             name = known or name and f"{name} {WITHIN_GROUP}"
             arguments = [order[0].child(), *arguments]
+        if name and ignored:
+            name = f"{name} {IGNORE_NULLS}"
+    if kind_of(top) == "AggregateExpression":
+        # The grammar has rules of its own for first, last and any_value.
+        function = top.aggregateFunction()
+        name, arguments = function.prettyName(), items_of(function.children())
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:
