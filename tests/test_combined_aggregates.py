@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatch
 
 import pytest
 from connect_server import in_sql_text
 from plain import local_frame
-from pyspark.sql import GroupedData
+from pyspark.sql import GroupedData, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -230,6 +231,58 @@ def test_lists_that_hold_no_null_are_computed_with(spark, nullable):
 @pytest.mark.parametrize("nullable", [False, True])
 def test_lists_are_computed_with_in_each_kind_of_groups(spark, nullable):
     kept_lists(spark, nullable, GROUPS)
+
+
+#: Events, the last of no time; seconds before 1970 as well.
+EVENTS = [
+    ("a", datetime(2024, 1, 1, 0, 3), 1), ("a", datetime(2024, 1, 1, 0, 7, 1), 2),
+    ("b", datetime(1960, 1, 1, 0, 9, 59), 3), ("b", datetime(2024, 1, 1, 0, 10), 5), ("b", None, 4),
+]
+TIME_WINDOWS = {
+    "sliding": lambda: F.window("ts", "10 minutes", "5 minutes"),
+    "uneven": lambda: F.window("ts", "10 minutes", "4 minutes", "1 minute"),
+    "tumbling": lambda: F.window("ts", "10 minutes"),
+}
+WINDOWED = {
+    "groupBy": lambda t, w: t.groupBy(w(), "k").agg(F.sum("n"), F.count("*") + F.max("n")),
+    "a start": lambda t, w: t.groupBy(w().start.alias("s")).count(),
+    "rollup": lambda t, w: t.rollup("k", w()).agg(F.sum("n"), F.count("*")),
+    "cube": lambda t, w: t.cube(w().alias("w"), "k").agg((F.sum("n") + F.grouping("k")).alias("r")),
+    "also an argument": lambda t, w: t.rollup("k", w()).agg(F.max(w()), F.count("*")),
+    "pivot": lambda t, w: t.groupBy(w()).pivot("k", ["a", "b"]).agg(F.sum("n")),
+    "argument": lambda t, w: t.groupBy("k").agg(F.max(w()), F.count("*")),
+    "select": lambda t, w: t.select("n", w().alias("w")).groupBy("n").count(),
+    "partition": lambda t, w: t.withColumn(
+        "r", F.row_number().over(Window.partitionBy(w()).orderBy("n", "k"))),
+}
+
+
+def windowed(spark, kind, done):
+    schema = "k string, ts timestamp, n int"
+    table = spark.createDataFrame(EVENTS, schema)
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, session = flow.input("rows", schema)
+        make = TIME_WINDOWS[kind]
+        found = {name: WINDOWED[name](rows, make).keep(name) for name in done}
+        session.insert(EVENTS)
+        flow.advance_to(1)
+        for name, ours in found.items():
+            expected = WINDOWED[name](table, make)
+            assert ours.dtypes == expected.dtypes
+            assert multiset(ours.at(0)) == multiset(expected), name
+        session.remove(EVENTS)
+        flow.advance_to(2)
+        assert [name for name, ours in found.items() if ours.at(1).collect()] == []
+
+
+def test_sliding_windows_in_a_rollup(spark):
+    windowed(spark, "sliding", ["rollup"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TIME_WINDOWS)
+def test_time_windows_of_each_kind_in_each_operator(spark, kind):
+    windowed(spark, kind, WINDOWED)
 
 
 def test_in_a_loop(spark):

@@ -341,7 +341,9 @@ def check_known(template: DataFrame, name: str, expression: Column) -> None:
     """
     for wrong in _unknown(template, expression):
         advice = _ADVICE.get(wrong, "it is not supported")
-        raise SchemaError(f"agg found the aggregate {wrong} in column {name!r}: {advice}; {known()}")
+        raise SchemaError(
+            f"agg found the aggregate {wrong} in column {name!r}: {advice}; {known()}"
+        )
 
 
 def _unknown(template: DataFrame, expression: Column) -> list[str]:

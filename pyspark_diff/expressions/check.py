@@ -6,16 +6,17 @@ they are, keeping their time and diff. Spark expressions that look at one row at
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.spark import jvm
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
-#: Logical operators that treat each row by itself.
+#: Logical operators that treat each row by itself. Each of several results that a row has, as in
+#: a sliding window, comes from Expand.
 _ROW_WISE = frozenset(
-    "Project Filter Generate SubqueryAlias LocalRelation LogicalRDD MapInPandas MapInArrow "
+    "Project Filter Generate Expand SubqueryAlias LocalRelation LogicalRDD MapInPandas MapInArrow "
     "Union Repartition RepartitionByExpression RepartitionById RebalancePartitions "
     "ResolvedHint UnresolvedHint View Range OneRowRelation BatchEvalPython ArrowEvalPython "
     "DeserializeToObject SerializeFromObject TypedFilter LocalTableScan Sort".split()
@@ -68,6 +69,12 @@ def sessions_refused(what: str) -> SchemaError:
         "key of groupBy(...).agg(...) may be a session, without rollup, cube and pivot. Group by "
         "it, and select session_window.start or .end from the result"
     )
+
+
+def changes_rows(rows: DataFrame, expression: Column) -> bool:
+    """Whether a row has no value of an expression, or several, as it may have time windows."""
+    nodes = jvm.analysed_plan(rows.select(expression)).nodes
+    return not {"Filter", "Expand"}.isdisjoint(nodes)
 
 
 def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> None:

@@ -23,7 +23,7 @@ from pyspark_diff.expressions.aggregates import (
     parse_aggregates,
 )
 from pyspark_diff.expressions.analysis import suggesting, unlogged
-from pyspark_diff.expressions.check import check_row_wise
+from pyspark_diff.expressions.check import changes_rows, check_row_wise
 from pyspark_diff.expressions.handles import handles_in
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
@@ -161,6 +161,7 @@ class GroupedDiff(Generic[FrameT]):
     def _one(
         self, source: Collection, cols: Sequence[str | Column], exprs: Any, empty: bool,
         exact: bool, outputs: Sequence[tuple[str, Column]] = (), combined: Combined | None = None,
+        beside: Sequence[Any] = (),
     ) -> Collection:
         """The aggregates of one grouping.
 
@@ -168,6 +169,8 @@ class GroupedDiff(Generic[FrameT]):
         ----------
         outputs, combined : optional
             What is computed from aggregates, and these, if that is known already.
+        beside : optional
+            Keys of other groupings that `changes_rows` is true of.
         """
         rows, shown = source.template(), source.resolver.as_shown
         names = self._names(source, cols)
@@ -187,7 +190,7 @@ class GroupedDiff(Generic[FrameT]):
         found = [replace(one, name=shown(one.name, e)) for one, e in zip(found, several)]
         results = [one.name for one in found] if combined is None else [n for n, _ in outputs]
         check_names([*names, *results])
-        node, arguments = self._evaluated(source, cols, names, found)
+        node, arguments = self._evaluated(source, cols, names, found, beside)
         plan = Aggregation(node, tuple(names), exact)
         for one, columns in zip(found, arguments):
             plan.add(one, columns)
@@ -216,6 +219,11 @@ class GroupedDiff(Generic[FrameT]):
         columns = [one for one in given if isinstance(one, Column)]
         names = self._names(source, keys)
         rows = source.template()
+        # Spark evaluates the keys before it forms the groupings: a row without a time window is in
+        # none of them, and a row of several windows counts in each for all groupings.
+        changing = [
+            n for n, key in enumerate(keys) if isinstance(key, Column) and changes_rows(rows, key)
+        ]
         kinds = rows.groupBy(*keys).agg(F.count(F.lit(1))).schema.fields
         known_as = [*keys, *_by_handle(source, keys)]
         fields = fields_of(rows.rollup(*known_as), columns, len(known_as)) if columns else []
@@ -223,6 +231,7 @@ class GroupedDiff(Generic[FrameT]):
         nodes: list[Node] = []
         for chosen in sets:
             cols = [keys[number] for number in chosen]
+            beside = [key for n, key in enumerate(keys) if n in changing and n not in chosen]
             if columns and not all(map(is_plain, columns)):
                 combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
                 grouping = _grouping(source, keys, chosen)
@@ -232,9 +241,9 @@ class GroupedDiff(Generic[FrameT]):
                     (name, combined.over(column, besides=grouping).cast(result))
                     for name, column, result in zip(shown, columns, results)
                 ]
-                one = self._one(source, cols, (), False, exact, outputs, combined)
+                one = self._one(source, cols, (), False, exact, outputs, combined, beside)
             else:
-                one = self._one(source, cols, exprs, False, exact)
+                one = self._one(source, cols, exprs, False, exact, beside=beside)
             others = one.node.schema.struct.fields[len(chosen):]
             padded = [
                 (names[number] if number in chosen else None,
@@ -283,7 +292,7 @@ class GroupedDiff(Generic[FrameT]):
 
     def _evaluated(
         self, collection: Collection, cols: Sequence[str | Column], names: Sequence[str],
-        found: Sequence[Aggregate],
+        found: Sequence[Aggregate], beside: Sequence[Column] = (),
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         rows = collection.template()
@@ -303,6 +312,8 @@ class GroupedDiff(Generic[FrameT]):
                     wanted.append((known[shown], argument))
                 named.append(known[shown])
             arguments.append(named)
+        for key in beside:
+            wanted.append((unused("argument", [n for n, _ in wanted]), key))
         plain = [(plain_column(collection, expression), name) for name, expression in wanted]
         pairs = [(old, name) for old, name in plain if old is not None]
         if len(pairs) == len(wanted):
