@@ -1031,24 +1031,26 @@ def over() -> Window:
     [
         (
             lambda c: c.transform(lambda df: df.withColumn("k", F.row_number().over(over()))),
-            "Window",
+            "a window function",
         ),
-        (lambda c: c.transform(lambda df: df.limit(1)), "Limit"),
-        (lambda c: c.transform(lambda df: df.distinct()), "D"),
-        (lambda c: c.transform(lambda df: df.dropDuplicates(["n"])), "Deduplicate"),
-        (lambda c: c.transform(lambda df: df.join(df.select("n"), "n")), "Join"),
+        (lambda c: c.transform(lambda df: df.limit(1)), "a limit"),
+        (lambda c: c.transform(lambda df: df.distinct()), "distinct"),
+        (lambda c: c.transform(lambda df: df.dropDuplicates(["n"])), "dropDuplicates"),
+        (lambda c: c.transform(lambda df: df.join(df.select("n"), "n")), "a join"),
         (
             lambda c: c.transform(
                 lambda df: df.groupBy("n", "time").agg(F.sum("diff").alias("diff"))
             ),
-            "Aggregate",
+            "an aggregate",
         ),
-        (lambda c: c.transform(lambda df: df.sample(fraction=0.5, seed=1)), "Sample"),
-        (lambda c: c.transform(lambda df: df.exceptAll(df)), "Except"),
+        (lambda c: c.transform(lambda df: df.sample(fraction=0.5, seed=1)), "sample"),
+        (lambda c: c.transform(lambda df: df.exceptAll(df)), "exceptAll"),
     ],
 )
 def test_what_looks_at_several_rows_is_refused(spark, use, part):
-    with refused(SchemaError, "one row at a time", part, "operators of DiffFrame"):
+    window = part == "a window function"
+    remedy = "select or withColumn" if window else "operators of DiffFrame"
+    with refused(SchemaError, "one row at a time", part, remedy):
         use(DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS)))
 
 

@@ -23,6 +23,17 @@ _ROW_WISE = frozenset(
 )
 
 
+#: Operators of a plan, as a user writes them.
+_CONSTRUCTS = {
+    "Aggregate": "an aggregate (such as sum, or groupBy)",
+    "Window": "a window function (over)",
+    "GlobalLimit": "a limit", "LocalLimit": "a limit per partition",
+    "Deduplicate": "distinct or dropDuplicates", "Distinct": "distinct",
+    "Join": "a join", "Sample": "sample", "Except": "exceptAll or subtract",
+    "Intersect": "intersect", "Offset": "offset",
+}
+
+
 #: What is meant by the time of day, in a collection.
 _CLOCK = (
     ". For records of the last seven days write frame.expire_after(\"7 days\", column), and for "
@@ -109,7 +120,7 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
             )
         raise SchemaError(
             f"{what} may only look at one row at a time, but its plan has "
-            f"{', '.join(dict.fromkeys(others))}; {instead}"
+            f"{', '.join(_CONSTRUCTS.get(one, one) for one in dict.fromkeys(others))}; {instead}"
         )
 
 
