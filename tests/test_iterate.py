@@ -893,3 +893,34 @@ def test_a_variable_of_an_inner_loop_may_depend_on_none(spark):
 @pytest.mark.parametrize("case", [*map(depending, range(RANDOM_DEPENDENCIES))])
 def test_variables_of_an_inner_loop_depend_on_any_collections(spark, case):
     check_dependencies(spark, "local", case, 1)
+
+
+def least_of_the_connected(edges):
+    both = edges.union(edges.select("dst", "src")).toDF("node", "other")
+    start = both.select("node").distinct().withColumn("least", F.col("node"))
+
+    def body(least):
+        sent = least.join(both, "node").select(F.col("other").alias("node"), "least")
+        return least.union(sent).groupBy("node").agg(F.min("least").alias("least"))
+
+    return start.iterate(body)
+
+
+@pytest.mark.parametrize("kind, names", [
+    ("string", ("a", "b", "c")),
+    pytest.param("string", ("n02", "\u00e9 3", "\u00e9 6"), marks=pytest.mark.slow),
+    pytest.param("string", ("u1", "u2", "u3"), marks=pytest.mark.slow),
+    pytest.param("long", (1, 2, 3), marks=pytest.mark.slow),
+])
+def test_a_minimum_in_a_loop_is_visited_again_without_new_keys(spark, kind, names):
+    a, b, c = names
+    with Dataflow(spark) as flow:
+        edges, edges_in = flow.input("edges", f"src {kind}, dst {kind}")
+        least_of_the_connected(edges).keep("least")
+        edges_in.insert([(c, b)])
+        flow.advance_to(1)
+        edges_in.insert([(c, a), (b, a)])
+        flow.advance_to(2)
+        edges_in.remove([(c, a)])
+        flow.advance_to(3)
+        assert sorted(map(tuple, flow["least"].at().collect())) == [(a, a), (b, a), (c, a)]

@@ -212,6 +212,8 @@ def key_ranges(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
         return low, high
     # The rows of a key are next to each other: a range that begins and ends with it is all its own.
     held = np.flatnonzero(high > low)
+    if not held.size:  # keys that are none have no columns, and nothing can be joined to them
+        return low, high
     ends = np.concatenate((low[held], high[held] - 1))
     shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
     while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
