@@ -35,7 +35,7 @@ _SQL_OPERATORS = {
 #: What follows the name of an aggregate over values in an order that it has no other name for.
 WITHIN_GROUP = "within group"
 
-#: What follows the name of a function that leaves out nulls.
+#: The text after the name of a function that leaves out nulls.
 IGNORE_NULLS = "ignore nulls"
 
 #: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
