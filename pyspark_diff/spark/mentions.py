@@ -1,13 +1,16 @@
-"""Which columns an expression of a Connect client surely takes, known without asking the server.
+"""Columns that an expression names, known without an analysis.
 
-    mentions(c, names)  ==>  c cannot be analysed over a frame that has none of these names
+    mentions(c, names)  ==>  c takes a column of these names, if a frame has one
 
-A classic session is asked instead: its failed analysis costs a tenth of a millisecond and leaves
-nothing behind, where a server writes a stack trace into its log for each.
+A classic session analyses a whole expression in a tenth of a millisecond, so the library asks it.
+A Connect server writes a stack trace into its log for each failed analysis, so its client looks
+first. Some names need the look on classic too: without a column `user`, Spark reads ``user`` as the
+function, and the analysis succeeds.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -15,17 +18,23 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
-from pyspark_diff.spark.jvm import is_classic, is_classic_frame
+from pyspark_diff.spark.jvm import expression_json, is_classic, is_classic_frame
+
+#: Functions that Spark calls for a name without brackets if no column has the name.
+BARE_FUNCTIONS = frozenset(
+    "current_catalog current_database current_date current_path current_schema current_time "
+    "current_timestamp current_user grouping__id localtimestamp session_user user".split()
+)
 
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 #: A word of SQL text that is no function, and no part of what stands in front of it.
 _WORD = re.compile(r"(?<![\w.`])(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*))(?!\w|\s*\()(\.?)")
 #: Words that SQL has in expressions, which may be those of columns: of these nothing is said.
 _KEYWORDS = frozenset(
-    "all and any array as asc between both by case cast collate current_date current_time "
-    "current_timestamp current_user date day days desc distinct div double else end escape exists "
-    "false filter first float following for from hour hours ignore in int integer interval is last "
-    "leading like long map microsecond microseconds minute minutes month months not null nulls of "
+    "all and any array as asc between both by case cast collate date day days desc distinct div "
+    "double else end escape exists false filter first float following for from hour hours ignore "
+    "in int integer interval is last leading like long map microsecond microseconds minute minutes "
+    "month months not null nulls of "
     "or order over partition preceding range regexp respect rlike row rows second seconds some "
     "string struct then time timestamp timestamp_ltz timestamp_ntz to trailing true unbounded "
     "unknown week weeks when where within year years".split()
@@ -38,19 +47,20 @@ def mentions(column: Column, names: Collection[str]) -> bool:
     Parameters
     ----------
     column : Column
-        Of a classic one nothing is said.
+        The answer for a classic one covers `BARE_FUNCTIONS` only.
     names : collection of str
         Of columns; with a dot at the end, of what something is taken, as of an alias.
 
     Examples
     --------
-    >>> mentions(F.lit(1), ["x"])
-    False
+    >>> mentions(F.lit(1), ["x"]), mentions(F.col("user") == "a", ["user"])
+    (False, True)
     """
-    if not names or is_classic(column):
-        return False
     wanted = {name.lower() for name in names}
-    return not wanted.isdisjoint(_names_in(column._expr))
+    if is_classic(column):
+        wanted &= BARE_FUNCTIONS
+        return bool(wanted) and not wanted.isdisjoint(_classic_names(column))
+    return bool(wanted) and not wanted.isdisjoint(_names_in(column._expr))
 
 
 def references(column: Column) -> list[str] | None:
@@ -60,10 +70,10 @@ def references(column: Column) -> list[str] | None:
 
 
 def names_there(frame: DataFrame) -> set[str]:
-    """What columns of a Connect client's frame may be called by: their names, and the aliases in
-    it. None of a classic one's, of which nothing is asked."""
+    """The names of a frame's columns and the aliases in it; of a classic frame `BARE_FUNCTIONS`
+    only."""
     if is_classic_frame(frame):
-        return set()
+        return {name.lower() for name in frame.columns} & BARE_FUNCTIONS
     found = [f"{one._alias}." for one in _plans(frame._plan) if _kind(one) == "SubqueryAlias"]
     for field in frame.schema:
         found.append(field.name)
@@ -89,6 +99,23 @@ def first_part(name: str) -> tuple[str, bool]:
 
 def _with_dot(name: str, more: bool) -> str:
     return name.lower() + "." * more
+
+
+def _classic_names(column: Column) -> set[str]:
+    """The names without a qualifier in a classic expression."""
+    text = expression_json(column)
+    if text is None:
+        return set(re.findall(r"\w+", str(column).lower()))
+    names, stack = set(), [json.loads(text)]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            if str(part.get("class")).endswith(".UnresolvedAttribute"):
+                names.add(str(part["nameParts"])[1:-1].lower())
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)
+    return names
 
 
 def _references(node: Any) -> Iterator[str]:
