@@ -59,7 +59,7 @@ def order_of(program: Program) -> tuple[Item, ...]:
 def _sources(node: Node, results: Mapping[Variable, Node]) -> tuple[Node, ...]:
     """The inputs of a node, and the result of a variable if it is outside of the loop."""
     result = results.get(node) if isinstance(node, Variable) else None
-    if result is None or result in node.loop:
+    if result is None or node.loop is None or result in node.loop:
         return node.inputs
     return (*node.inputs, result)
 

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.check import check_deterministic, check_no_sessions
+from pyspark_diff.expressions.check import check_no_sessions, check_own_values
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.spark.calls import (
     IGNORE_NULLS,
@@ -378,7 +378,7 @@ def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:
         return
     # Before Spark sees the aggregates: it refuses rand() there, but not the clock.
     frame = template.select(*arguments)
-    check_deterministic(frame)
+    check_own_values(frame)
     check_no_sessions(frame, "an argument of an aggregate")
     if len(frame.columns) != len(arguments):
         raise SchemaError(

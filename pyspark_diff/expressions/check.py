@@ -57,6 +57,29 @@ def check_deterministic(frame: DataFrame) -> None:
         )
 
 
+def check_own_values(frame: DataFrame) -> None:
+    """Refuse expressions whose value depends on more than their row.
+
+    Spark binds session variables and subqueries anew for each query, so that one collection would
+    mix rows of old and new values.
+
+    Raises
+    ------
+    NonDeterministicError
+        See `check_deterministic`.
+    SchemaError
+        If an expression has a session variable or a subquery.
+    """
+    plan = jvm.analysed_plan(frame)
+    if plan.outside:
+        raise SchemaError(
+            f"an expression reads {' and '.join(plan.outside)}. Spark reads it anew at each step, "
+            "and rows of old and new values would be mixed. Write the value as a literal, "
+            "F.lit(...), or make the rows an input and join with it"
+        )
+    check_deterministic(frame)
+
+
 def _is_clock(name: str) -> bool:
     """Whether an expression is the time of day."""
     return name.startswith(("current_", "now", "localtimestamp"))
@@ -104,9 +127,10 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
     NonDeterministicError
         See `check_deterministic`.
     SchemaError
-        If the plan has an aggregate, a join, a window, a limit or the like.
+        If the plan has an aggregate, a join, a window, a limit or the like; see also
+        `check_own_values`.
     """
-    check_deterministic(frame)
+    check_own_values(frame)
     plan = jvm.analysed_plan(frame)
     if plan.sessions and not intervals:
         raise sessions_refused(what)

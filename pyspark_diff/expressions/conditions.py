@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import identity
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.check import check_deterministic, check_no_sessions
+from pyspark_diff.expressions.check import check_no_sessions, check_own_values
 from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import call_of
 from pyspark_diff.spark.mentions import mentions, names_there
@@ -153,7 +153,7 @@ def parse_condition(
     joined = left.join(right, reduce(and_, conditions))
     # Connect looks at the condition only when it is asked for something.
     joined.schema
-    check_deterministic(joined)
+    check_own_values(joined)
     check_no_sessions(joined, "a join condition")
     pairs: list[_Compared] = []
     residual: list[Column] = []

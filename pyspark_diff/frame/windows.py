@@ -24,7 +24,7 @@ from pyspark_diff.expressions.aggregate_functions import (
 )
 from pyspark_diff.expressions.aggregates import constants_of, filtered_call, identity
 from pyspark_diff.expressions.analysis import suggesting
-from pyspark_diff.expressions.check import check_deterministic, check_no_sessions
+from pyspark_diff.expressions.check import check_no_sessions, check_own_values
 from pyspark_diff.expressions.handles import Handle, Lineage, Owner
 from pyspark_diff.expressions.names import Entry, unused
 from pyspark_diff.frame.collection import Collection
@@ -128,7 +128,7 @@ def _replaced(
     with suggesting(source.columns):
         typed = source.template().select(*wholes)
         kinds = [f.dataType for f in typed.schema.fields]
-    check_deterministic(typed)
+    check_own_values(typed)
     check_no_sessions(typed, "a window")
     # Windows over windows: those inside come first, and are columns then.
     inner: dict[str, Column] = {}

@@ -48,6 +48,11 @@ _SESSION = re.compile(
 #: A plan whose root gives the frame a name.
 _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
+#: Values from outside of a row, as an analysed plan shows them.
+_VARIABLE = re.compile(r"\bvariablereference\((?:system\.session\.)?([^=]+)=")
+_SUBQUERY = re.compile(r"\b(?:list|scalar-subquery|exists|lateral-subquery)#\d+ \[")
+_VIEW = re.compile(r"\bView \((`[^,]+`), \[")
+
 _MOST_CASES = 8
 
 #: Whether Spark gives up the buckets of tables. One thread at a time says that it does not.
@@ -72,12 +77,15 @@ class Plan:
         What the frame was called with `alias`.
     sessions : bool
         Whether an expression is ``session_window``, which only an aggregate of Spark merges.
+    outside : tuple of str
+        Session variables and subqueries in expressions, in words.
     """
 
     nodes: tuple[str, ...]
     unstable: tuple[str, ...]
     alias: str | None = None
     sessions: bool = False
+    outside: tuple[str, ...] = ()
 
     @property
     def hinted(self) -> bool:
@@ -104,6 +112,9 @@ def analysed_plan(frame: DataFrame) -> Plan:
         clock = analysed.containsPattern(sql_class("catalyst.trees.TreePattern").CURRENT_LIKE())
         # A plan is deterministic if its expressions are and the plans below it.
         unstable = _named(text) if clock or not analysed.deterministic() else ()
+        pattern = sql_class("catalyst.trees.TreePattern")
+        variable = analysed.containsPattern(pattern.VARIABLE_REFERENCE())
+        subquery = analysed.containsPattern(pattern.PLAN_EXPRESSION())
     else:
         extended = frame._explain_string(extended=True)  # type: ignore[operator]
         text = extended.split("== Analyzed Logical Plan ==")[-1].split("== Optimized")[0]
@@ -120,10 +131,19 @@ def analysed_plan(frame: DataFrame) -> Plan:
         elsewhere = not told.whole or any(_NAMES.search(one) for one in told.texts)
         if not unstable and elsewhere and _UNSTABLE.search(text):
             unstable = _named(text)
+        variable, subquery = _VARIABLE.search(text), _SUBQUERY.search(text)
+    outside: list[str] = []
+    if variable:
+        names = dict.fromkeys(_VARIABLE.findall(text))
+        outside += [f"the session variable {name}" for name in names] or ["a session variable"]
+    if subquery:
+        views = dict.fromkeys(_VIEW.findall(text))
+        outside += [f"a subquery over the view {name}" for name in views] or ["a subquery"]
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
     alias = _ALIAS.match(text)
     sessions = _SESSION.search(text) is not None
-    return Plan(nodes, unstable, None if alias is None else alias.group(1), sessions)
+    name = None if alias is None else alias.group(1)
+    return Plan(nodes, unstable, name, sessions, tuple(outside))
 
 
 def _named(text: str) -> tuple[str, ...]:
