@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -34,8 +35,11 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from pyspark_diff.kernels.arrow_expression import Field
+from pyspark_diff.operators.linear import DropNull, MultiplyDiff, Negate, Pick, SortMaps
 from pyspark_diff.operators.loop import Variable
-from pyspark_diff.operators.node import Node
+from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.operators.projection import Compute
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import Objects
@@ -174,15 +178,11 @@ def _restored(
                 f"the store at {objects.root} has {what} {held[name]!r}, and not {here[name]!r}: "
                 f"open it with {name}={held[name]!r}"
             )
-    if here["zone"] != held["zone"]:
-        _logger.warning(
-            "the store at %s was written with spark.sql.session.timeZone = %s, and now it is %s: "
-            "instants are the same, but what expressions make of them may differ",
-            objects.root, held["zone"], here["zone"],
-        )
     if told is None:
         return flow._state, {}
     program = written(flow._wanted())
+    if here["zone"] != held["zone"]:
+        _check_zone(program.nodes, held["zone"], here["zone"], objects.root)
     prints = fingerprints(program, rows=True)
     found = rebuilt(told, program, prints, flow._outputs.called())
     changes = _changes(found, set(kept), set(flow._outputs.names()))
@@ -229,6 +229,33 @@ def _restored(
     if missing is not None:
         state = _anew(flow, told, decoder, found, prints)
     return state, prints
+
+
+def _computes(stage: object) -> bool:
+    """Whether a stage has an expression other than a column."""
+    if isinstance(stage, Compute):
+        return not all(isinstance(formula, Field) for _, formula in stage.outputs)
+    return not isinstance(stage, (Pick, DropNull, SortMaps, MultiplyDiff, Negate))
+
+
+def _check_zone(nodes: Sequence[Node], before: str, now: str, root: str) -> None:
+    """Refuse another time zone of the session for a program with expressions of times; instants
+    in a collection are the same in each zone."""
+    setting = "spark.sql.session.timeZone"
+    for node in nodes:
+        if isinstance(node, Linear) and _computes(node.stage) and any(
+            re.search(r'"(date|timestamp|timestamp_ntz)"', one.schema.struct.json())
+            for one in (node, *node.inputs)
+        ):
+            raise ProgramChangedError(
+                f"the store at {root} was written with {setting} = {before}, and now it is {now}. "
+                f"{node.kind} has dates or timestamps, and its values may depend on the zone. "
+                f"Set it back, spark.conf.set({setting!r}, {before!r}), or load a new store"
+            )
+    _logger.warning(
+        "the store at %s was written with %s = %s, and now it is %s; no expression of the program "
+        "has columns of dates or timestamps", root, setting, before, now,
+    )
 
 
 def _anew(
