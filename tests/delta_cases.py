@@ -642,6 +642,30 @@ def test_changes_by_files_are_those_of_spark(spark, tmp_path, types, writer, fea
 NAMES = "`A.b` int, `c``d` string, `e f` int"
 
 
+@pytest.mark.parametrize("by", ["files", "Spark"])
+def test_columns_replaced_under_their_names_are_gaps(spark, table, monkeypatch, by):
+    if by == "Spark":
+        monkeypatch.setattr(MODULES[0], "delta_files", lambda *_: None)
+    spark.sql(f"CREATE TABLE {table} (id INT, x STRING, s STRUCT<z: INT, y: STRING>) USING delta "
+              f"TBLPROPERTIES ({FEED}, delta.columnMapping.mode = 'name')")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'x', struct(0, 'y'))")
+    strict, lenient = delta(table), delta(table, on_gap="snapshot", key="id")
+    for source in strict, lenient:
+        source.columns(spark)
+    offset = strict.read(spark, None).offset
+    for name in "x", "s.y":
+        spark.sql(f"ALTER TABLE {table} DROP COLUMN {name}")
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN {name} STRING {'AFTER id' * (name == 'x')}")
+        with pytest.raises(SourceError, match=rf"other columns of the names .*{name[0]}.*on_gap"):
+            strict.read(spark, offset)
+        reading = lenient.read(spark, offset)
+        assert [type(change) for change in reading.changes] == [Whole]
+        assert applied({}, reading) == rows_of(spark, table)
+        offset = reading.offset
+    spark.sql(f"INSERT INTO {table} VALUES (2, 'x', struct(0, 'y'))")
+    assert [type(change) for change in strict.read(spark, offset).changes] == [Removes, Inserts]
+
+
 @pytest.mark.slow
 def test_names_nulls_and_nothing(spark, table, reads_files):
     with Dataflow(spark, runner="local") as flow:

@@ -20,12 +20,19 @@ from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
-from pyspark_diff.spark.delta_files import KIND, VERSION, DeltaFiles, delta_files
+from pyspark_diff.spark.delta_files import (
+    KIND,
+    VERSION,
+    DeltaFiles,
+    delta_files,
+    physical_names,
+)
 from pyspark_diff.spark.frames import FEW_ROWS, column
 from pyspark_diff.spark.schema import as_keys, without_nullability
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
+_MAPPING = "delta.columnMapping.mode"
 _FEED, _ROWS = "delta.enableChangeDataFeed", "delta.enableRowTracking"
 
 
@@ -121,6 +128,9 @@ class _Delta(VersionedSource):
         if version == begin:
             return None
         self._check_columns(columns)
+        replaced = self._replaced(spark, offset, table, files)
+        if replaced:
+            return self._gap(spark, now, f"{replaced}: its change feed does not record this")
         if files is not None and _is_on(table.properties.get(_FEED)):
             held = files.changes(self._known().names, begin + 1, FEW_ROWS)
             if held is not None:
@@ -144,6 +154,27 @@ class _Delta(VersionedSource):
             frame = reader.option("readChangeFeed", "true").table(self._name)
         rows = frame.select(*map(column, (*self._known().names, KIND, VERSION)))
         return self._changes_in(rows, versions=first < last)
+
+    def _replaced(
+        self, spark: SparkSession, offset: Offset, table: DeltaTable | DeltaFiles,
+        files: DeltaFiles | None,
+    ) -> str:
+        """The columns that other columns of their names have replaced; empty if there are none.
+
+        The schema is the same, so that only the names in the files, or the history, show it.
+        """
+        if files is not None and "columns" in offset:
+            was, now = offset["columns"], physical_names(files.struct)
+            names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+            return f"has other columns of the names {', '.join(sorted(names))}" if names else ""
+        if table.properties.get(_MAPPING, "none") == "none":
+            return ""
+        history = spark.sql(f"DESCRIBE HISTORY {self._name}").select("version", "operation")
+        rows = history.where(column("version") > int(offset["version"])).collect()
+        steps = [f"{row.operation} in version {row.version}" for row in rows
+                 if row.operation in _REPLACES]
+        names = ", ".join(self._known().names)
+        return f"may have other columns of the names {names} ({', '.join(steps)})" if steps else ""
 
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
         rows = spark.read.option("versionAsOf", offset["version"]).table(self._name)
@@ -184,11 +215,16 @@ class _Delta(VersionedSource):
 
 def _offset(table: str, version: int, files: DeltaFiles | None) -> Offset:
     mark = None if files is None or files.id != table else files.mark(version)
-    return {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
+    offset = {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
+    if files is not None and (files.id, files.version) == (table, version):
+        offset["columns"] = physical_names(files.struct)
+    return offset
 
 
 def _is_on(value: str | None) -> bool:
     return (value or "").lower() == "true"
 
 
+#: Operations that can put another column, or an older one, in the place of a column.
+_REPLACES = frozenset({"DROP COLUMNS", "RENAME COLUMN", "REPLACE COLUMNS", "RESTORE"})
 _NOT_RECORDED = frozenset({"DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGELOG_REQUIRES_ROW_TRACKING"})

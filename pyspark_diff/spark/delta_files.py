@@ -317,6 +317,34 @@ class DeltaFiles:
         return self._or_none("delta_merge", ask) or False
 
 
+def physical_names(kind: T.DataType, path: str = "") -> dict[str, str]:
+    """The names in the files of those columns and fields that have other names there.
+
+    Such a name is drawn at random when a column is added, and a column keeps it when it is renamed.
+
+    Examples
+    --------
+    >>> name = {"delta.columnMapping.physicalName": "col-7"}
+    >>> physical_names(T.StructType().add("id", "int").add("note", "string", True, name))
+    {'note': 'col-7'}
+    """
+    if isinstance(kind, T.ArrayType):
+        return physical_names(kind.elementType, f"{path}.element")
+    if isinstance(kind, T.MapType):
+        return {
+            **physical_names(kind.keyType, f"{path}.key"),
+            **physical_names(kind.valueType, f"{path}.value"),
+        }
+    names: dict[str, str] = {}
+    for field in kind.fields if isinstance(kind, T.StructType) else ():
+        inner = f"{path}.{field.name}" if path else field.name
+        name = (field.metadata or {}).get("delta.columnMapping.physicalName", field.name)
+        if name != field.name:
+            names[inner] = name
+        names.update(physical_names(field.dataType, inner))
+    return names
+
+
 def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
     """The files of a Delta table; None if Spark has to be asked.
 
