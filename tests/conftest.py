@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import connect_server
+import drawn
 import pytest
 from hypothesis import Phase, settings
 from py4j.java_gateway import JavaClass, JVMView
@@ -26,7 +27,7 @@ settings.register_profile(
     # The first example of a test may have to compile a kernel or to start a worker.
     deadline=None,
     # The same examples in every run, so that a failure is a change and never luck.
-    derandomize=True,
+    derandomize=not drawn.PLAN,
     max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "3")),
     # How to repeat a failure, also from a log.
     print_blob=True,
@@ -115,6 +116,7 @@ SAMPLED = {
 def leave_out_cases(items: list[pytest.Item]) -> None:
     """Of each of these tests that has cases most are slow: which, hangs on its name, so that of a
     pair such as two runners one test runs the first and another one the second."""
+    failed = drawn.keep_failed(items)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.stem in SAMPLED and not item.get_closest_marker("slow"):
@@ -122,8 +124,11 @@ def leave_out_cases(items: list[pytest.Item]) -> None:
     for name, found in cases.items():
         every = min(SAMPLED[found[0].path.stem], len(found))
         for number, item in enumerate(found):
+            if item.nodeid in failed:
+                continue
             if number % every != zlib.crc32(name.encode()) % every:
                 item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.left_out)
 
 
 #: What reports of tests left out over Connect begin with.
@@ -134,6 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "classic_only(reason): cannot be so over Spark Connect, and why; left out there"
     )
+    drawn.register(config)
 
 
 def leave_out_classic_ones(items: list[pytest.Item]) -> None:
@@ -162,10 +168,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """The longest files come first, so that the processes of a run end at about the same time."""
     leave_out_cases(items)
     leave_out_classic_ones(items)
+    drawn.draw(items, config)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 
