@@ -642,7 +642,7 @@ def test_changes_by_files_are_those_of_spark(spark, tmp_path, types, writer, fea
 NAMES = "`A.b` int, `c``d` string, `e f` int"
 
 
-@pytest.mark.parametrize("by", ["files", "Spark"])
+@pytest.mark.parametrize("by", ["files", pytest.param("Spark", marks=pytest.mark.slow)])
 def test_columns_replaced_under_their_names_are_gaps(spark, table, monkeypatch, by):
     if by == "Spark":
         monkeypatch.setattr(MODULES[0], "delta_files", lambda *_: None)

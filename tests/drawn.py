@@ -1,6 +1,6 @@
 """The tests that `ci/prove` draws, their budget, and the examples that failed once.
 
-    the cases of slice 0, …, slice 19  =  all slow and left-out cases, each once
+    the cases of slice 0, …, slice 19  =  all slow and left-out cases but campaigns, each once
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Budget:
         signal.alarm(0 if PLAN == "all" else LIMIT)
         try:
             return (yield)
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             examples = getattr(item.obj, "_hypothesis_internal_use_settings", settings())
             note_failure(item.nodeid, SEED, examples.max_examples)
             raise

@@ -173,8 +173,8 @@ class _Delta(VersionedSource):
         rows = history.where(column("version") > int(offset["version"])).collect()
         steps = [f"{row.operation} in version {row.version}" for row in rows
                  if row.operation in _REPLACES]
-        names = ", ".join(self._known().names)
-        return f"may have other columns of the names {names} ({', '.join(steps)})" if steps else ""
+        known = ", ".join(self._known().names)
+        return f"may have other columns of the names {known} ({', '.join(steps)})" if steps else ""
 
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
         rows = spark.read.option("versionAsOf", offset["version"]).table(self._name)
