@@ -38,8 +38,6 @@ DONE = {
     "fillna": lambda a, o, p, n: a.fillna(7, subset=[n("w")]),
     "fillna of a dict": lambda a, o, p, n: a.fillna({n("w"): 7.0}),
     "na.fill": lambda a, o, p, n: a.na.fill(7, n("w")),
-    "replace": lambda a, o, p, n: a.replace(1.5, 9.0, subset=n("w")),
-    "na.replace": lambda a, o, p, n: a.na.replace({1: 9}, subset=[n("src")]),
     "unpivot": lambda a, o, p, n: a.unpivot([n("w")], [n("src"), n("Dst")], "name", "value"),
     "melt": lambda a, o, p, n: a.melt(n("src"), n("Dst"), "name", "value"),
     "unpivot the rest": lambda a, o, p, n: a.select("src", "Dst").unpivot(
