@@ -192,7 +192,6 @@ def test_many_rows(seed):
         pa.array(["a"]),
         pa.array([[1], None]),
         pa.array([{"a": [1]}]),
-        pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())),
     ],
     ids=lambda column: str(column.type),
 )
