@@ -345,7 +345,27 @@ def test_explain_sql(flow):
     ]
     assert "LIMIT without ORDER BY" in flow.explain_sql("SELECT src FROM edges LIMIT 3")
     assert "NON_DETERMINISTIC" in flow.explain_sql("SELECT rand() FROM edges")
+    assert flow.explain_sql(
+        "WITH MUTUALLY RECURSIVE r (n bigint) AS (SELECT src FROM edges UNION SELECT n FROM r) "
+        "SELECT * FROM r"
+    ).startswith("supported; reads")
     assert list(flow) == []
+
+
+def test_explain_sql_and_refusals_leave_the_dataflow_unchanged(spark, flow):
+    _, edges = flow.input("edges", EDGES)
+    spark.sql("DROP TABLE IF EXISTS sql_unread")
+    spark.sql("CREATE TABLE sql_unread (src bigint) USING parquet")
+    both = "SELECT (SELECT dst FROM edges) AS x, u.src FROM sql_unread u"
+    assert "sql_unread" in flow.explain_sql(both)
+    with pytest.raises(UnsupportedQueryError, match="NON_DETERMINISTIC"):
+        flow.sql("SELECT rand(), src FROM sql_unread")
+    with pytest.raises(NotReadableError, match="no input"):
+        flow.session("spark_catalog.default.sql_unread")
+    # Two rows would break the claim that the scalar subquery has one.
+    edges.insert([(1, 2), (2, 3)])
+    flow.advance_to(1)
+    spark.sql("DROP TABLE sql_unread")
 
 
 def test_the_guide_lists_all_codes():

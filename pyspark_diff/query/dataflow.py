@@ -24,6 +24,7 @@ from pyspark_diff.query.recursion import (
 )
 from pyspark_diff.query.translation import translated
 from pyspark_diff.sources import delta, iceberg, snapshots
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm import (
     analysed_of,
     copied_session,
@@ -100,11 +101,7 @@ class Dataflow(FrameDataflow):
         ...     revenue.at().collect()
         [Row(region='north', revenue=25)]
         """
-        mutual = mutual_recursion(query) if isinstance(query, str) else None
-        if mutual is not None:
-            return self._mutually_recursive(mutual, args, kwargs)
-        frame, named = self._analysed(query, args, kwargs)
-        return self._built(self._read(frame), named)
+        return self._of_text(query, args, kwargs)[0]
 
     def query(self, frame: DataFrame) -> DiffFrame:
         """The collection that a plain DataFrame over `table` defines, kept up to date.
@@ -193,15 +190,22 @@ class Dataflow(FrameDataflow):
         ...     print(flow.explain_sql("SELECT word, count(*) FROM words GROUP BY word"))
         supported; reads words
         """
-        frame, named = self._analysed(query, args, kwargs)
-        try:
-            read = self._read(frame)
-            frame_of_query = self._built(read, named)
-        except UnsupportedQueryError as error:
-            return str(error)
+        self._check_open()
+        # Sources and claims of the query belong to a dataflow of their own, and not to this one.
+        with Dataflow(self.spark, time=self.time_name, diff=self.diff_name) as apart:
+            for name, table in self._tables().items():
+                apart.input(name, table.schema)
+            values = {
+                name: apart.input(f"{{{name}}}", item.schema)[0]
+                if isinstance(item, DiffFrame) else item for name, item in kwargs.items()
+            }
+            try:
+                frame, read = apart._of_text(query, args, values)
+            except UnsupportedQueryError as error:
+                return str(error)
+            costs = frame.explain()
         lines = [f"supported; reads {', '.join(sorted(read.tables)) or 'no table'}"]
         lines += read.notes
-        costs = frame_of_query.explain()
         for item in costs.operators:
             lines += [f"{item.name}: {reason.code}" for reason in item.reasons]
         lines += [f"{item.code}: {item.text}; {item.advice}" for item in costs.reasons]
@@ -215,6 +219,17 @@ class Dataflow(FrameDataflow):
         }
         return {**tables, **{name: self[name] for name in self._kept_names()}}
 
+    def _of_text(
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+    ) -> tuple[DiffFrame, Read]:
+        """The collection of a query in SQL, and the query as it was read."""
+        mutual = mutual_recursion(query) if isinstance(query, str) else None
+        if mutual is not None:
+            return self._mutually_recursive(mutual, args, values)
+        frame, named = self._analysed(query, args, values)
+        read = self._read(frame)
+        return self._built(read, named), read
+
     def _analysed(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
         variables: dict[str, DiffFrame] | None = None,
@@ -223,6 +238,8 @@ class Dataflow(FrameDataflow):
         self._check_open()
         if not isinstance(query, str):
             raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
+        if not is_classic_frame(frame_of_no_rows(self.spark, T.StructType([]))):
+            raise _needs_classic()
         # Names of the dataflow are views of a session of their own, and not of the user's.
         session = copied_session(self.spark)
         views = {name: (name, table) for name, table in self._tables().items()}
@@ -250,7 +267,7 @@ class Dataflow(FrameDataflow):
     def _mutually_recursive(
         self, query: MutualRecursion, args: dict[str, Any] | list[Any] | None,
         values: dict[str, Any],
-    ) -> DiffFrame:
+    ) -> tuple[DiffFrame, Read]:
         """The query over the fixed point of its definitions, which begin empty."""
         with self.loop(query.limit, query.on_limit) as loop:
             variables = {}
@@ -279,30 +296,26 @@ class Dataflow(FrameDataflow):
                     )
                 fields = variable.schema.fields
                 results[item.name] = variable.set(body.select(*[
-                    F.col(f"`{old}`").cast(field.dataType).alias(field.name)
+                    column(old).cast(field.dataType).alias(field.name)
                     for old, field in zip(body.columns, fields)
                 ]))
         fixed = {name: loop.leave(result) for name, result in results.items()}
         frame, named = self._analysed(query.query, args, values, fixed)
-        return self._built(self._read(frame), named)
+        read = self._read(frame)
+        return self._built(read, named), read
 
     def _read(self, frame: DataFrame) -> Read:
         if not is_classic_frame(frame):
-            raise UnsupportedQueryError(
-                "queries need a classic session, as Spark's analysed plan is not visible over "
-                "Spark Connect. Write the query with the methods of DiffFrame"
-            )
-        return read_plan(analysed_of(frame), frame.sparkSession, self._declared)
-
-    def _declared(self, name: str, provider: str) -> str | None:
-        """The input that reads a table of the catalog, declared if it is not there."""
-        if provider not in _SOURCES or self.times is not None:
-            return None
-        if name not in {session.name for session in self._inputs.sessions()}:
-            self.source(name, _SOURCES[provider](name))
-        return name
+            raise _needs_classic()
+        # A dataflow whose times are structs has no sources.
+        providers = frozenset(_SOURCES) if self.times is None else frozenset()
+        return read_plan(analysed_of(frame), frame.sparkSession, providers)
 
     def _built(self, read: Read, named: dict[str, DiffFrame]) -> DiffFrame:
+        inputs = {session.name for session in self._inputs.sessions()}
+        for name, provider in read.sources:
+            if name not in inputs:
+                self.source(name, _SOURCES[provider](name))
         tables = {**self._tables(), **named}
         frame = translated(read.relation, tables, self.spark, self.constant)
         names = [name.lower() for _, name in read.columns]
@@ -311,6 +324,13 @@ class Dataflow(FrameDataflow):
             replace(frame._collection, time_name=time, diff_name=diff)
         )
         return wrapped.select(*[F.col(old).alias(new) for old, new in read.columns])
+
+
+def _needs_classic() -> UnsupportedQueryError:
+    return UnsupportedQueryError(
+        "queries need a classic session, as Spark's analysed plan is not visible over Spark "
+        "Connect. Write the query with the methods of DiffFrame"
+    )
 
 
 def _free(name: str, used: Sequence[str]) -> str:

@@ -140,6 +140,8 @@ class Read:
         Pairs of a column of the relation and its name in the result.
     tables : frozenset of str
         The tables of the dataflow that it reads.
+    sources : tuple of (str, str)
+        The tables of the catalog among them, each with its provider.
     notes : tuple of str
         Remarks for `explain_sql`: clauses that have no effect on a collection.
     """
@@ -147,11 +149,12 @@ class Read:
     relation: Relation
     columns: tuple[tuple[str, str], ...]
     tables: frozenset[str]
+    sources: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
 
 def read_plan(
-    plan: Any, spark: SparkSession, external: Callable[[str, str], str | None] | None = None
+    plan: Any, spark: SparkSession, providers: frozenset[str] = frozenset()
 ) -> Read:
     """The relational form of an analysed plan.
 
@@ -161,16 +164,15 @@ def read_plan(
         A logical plan that Spark has analysed.
     spark : SparkSession
         The session that analysed it.
-    external : callable, optional
-        Declares a table of the session's catalog as a source: takes its name and its provider,
-        returns the name of the table in the dataflow, or None if no source reads it.
+    providers : frozenset of str
+        The providers of tables of the catalog that a source reads.
 
     Raises
     ------
     UnsupportedQueryError
         If the query has parts that cannot be kept up to date; it lists all of them.
     """
-    reader = _PlanReader(spark, external)
+    reader = _PlanReader(spark, providers)
     relation: Relation | None = None
     try:
         relation = reader.walk(reader.prepared(plan))
@@ -194,7 +196,10 @@ def read_plan(
         reader.notes.append(
             "ORDER BY: a collection has no order; sort the frame that at() returns"
         )
-    return Read(relation, tuple(columns), frozenset(reader.tables), tuple(reader.notes))
+    return Read(
+        relation, tuple(columns), frozenset(reader.tables), tuple(reader.sources.items()),
+        tuple(reader.notes),
+    )
 
 
 def _top(plan: Any) -> Iterable[Any]:
@@ -207,13 +212,12 @@ def _top(plan: Any) -> Iterable[Any]:
 
 
 class _PlanReader:
-    def __init__(
-        self, spark: SparkSession, external: Callable[[str, str], str | None] | None
-    ):
-        self.spark, self.external = spark, external
+    def __init__(self, spark: SparkSession, providers: frozenset[str]):
+        self.spark, self.providers = spark, providers
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
         self.tables: set[str] = set()
+        self.sources: dict[str, str] = {}
         self._names: dict[int, str] = {}
         self._numbers = 0
         self._bodies: dict[int, Any] = {}
@@ -509,16 +513,16 @@ class _PlanReader:
             self.refuse(refusals.NODE, kind, plan)
             return None
         name, provider = table
-        declared = self.external(name, provider) if self.external is not None else None
-        if declared is None:
+        if provider not in self.providers:
             self.refuse(refusals.TABLE, name, plan, (
                 f"no source reads the changes of a {provider} table. Remedy: declare it first, "
                 f"flow.source({name!r}, pyspark_diff.sources.snapshots({name!r})), which compares "
                 "the whole table at each catch_up"
             ))
             return None
-        self.tables.add(declared)
-        return self.scan(declared, plan)
+        self.tables.add(name)
+        self.sources[name] = provider
+        return self.scan(name, plan)
 
     def on_project(self, plan: Any) -> Relation:
         return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))
