@@ -116,8 +116,19 @@ def _unset(g, set_it):
     return out.at(0).collect()
 
 
-def _mapped(frame, wrap=lambda column: column):
-    return frame.select(wrap(F.create_map("k", "v")).alias("m")).distinct().at(0).collect()
+def _marked(frame, *dropped):
+    marked = frame.withColumn("mark", F.parse_json(F.lit("1")))
+    return marked.drop(*dropped).distinct().at(0).collect()
+
+
+def _in_sessions(g):
+    return F.session_window(F.timestamp_seconds("v"), "5 minutes")
+
+
+def _kept_as(g, name):
+    flow = g.flow()
+    flow.constant([(1,)], "k int").keep(name)
+    return flow
 
 
 def _negative(g, **options):
@@ -279,8 +290,25 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
         lambda g: g.flow(time_type=3),
         lambda g: (g.flow(time_type="long"), g.flow(time_type="date")),
     ),
-    "cannot be part of a key": (
-        lambda g: _mapped(g.n), lambda g: _mapped(g.n, lambda m: F.array_sort(F.map_entries(m)))
+    "turn it into columns that can be compared": (
+        lambda g: _marked(g.n), lambda g: _marked(g.n, "mark")
+    ),
+    "Give each field a name of its own": (
+        lambda g: g.n.select(F.struct(F.col("v"), F.col("v")).alias("x")),
+        lambda g: g.n.select(F.struct(F.col("v").alias("a"), F.col("v").alias("b")).alias("x"))
+    ),
+    "select session_window.start or .end": (
+        lambda g: g.n.select(_in_sessions(g)),
+        lambda g: g.n.groupBy(_in_sessions(g)).count().select("session_window.start")
+    ),
+    "Write the value as a literal": (
+        lambda g: g.n.where("v IN (SELECT 1)"), lambda g: g.n.where(F.col("v") == F.lit(1))
+    ),
+    "a text goes to flow.sql(...)": (
+        lambda g: g.flow().query("SELECT 1 AS x"), lambda g: g.flow().sql("SELECT 1 AS x")
+    ),
+    "Keep the collection first": (
+        lambda g: g.flow().table("x"), lambda g: _kept_as(g, "x").table("x")
     ),
     "leaves the range of": (
         lambda g: _computed(g, F.col("v") + 2147483647),
@@ -337,6 +365,8 @@ def _sourced(g):
 #: Messages whose remedies are not run here, by a part of them: they need more than a small program.
 #: The area that they belong to, or the reason.
 ELSEWHERE = {
+    "has dates or timestamps, and its values may depend on the zone": "test_other_zone",
+    "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
     "a join condition is a column such as": "join refuses such a list before",
     "rows alone cannot tell that": "test_data_source",
