@@ -245,6 +245,13 @@ class FullScanError(DiffError, ValueError):
     """
 
 
+class FallbackError(DiffError, RuntimeError):
+    """With ``PYSPARK_DIFF_FALLBACKS=raise``: a fast path left its work to a slower one.
+
+    Names the operator, the path and the reason. The step is undone, as after any error.
+    """
+
+
 class UnsupportedQueryError(DiffError, ValueError):
     """A query has parts that cannot be kept up to date.
 
@@ -284,6 +291,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         SourceError,
         SinkError,
         TooManyRowsError,
+        FallbackError,
         FullScanError,
         UnsupportedQueryError,
     )

@@ -19,6 +19,7 @@ BUILTIN_OF = {
     "InvalidTimeError": ValueError,
     "InvalidDiffError": ValueError,
     "DuplicateKeyError": ValueError,
+    "FallbackError": RuntimeError,
     "FullScanError": ValueError,
     "UnsupportedQueryError": ValueError,
     "TimeRegressionError": ValueError,

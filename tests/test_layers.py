@@ -25,6 +25,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
     "reasons": frozenset(),
+    "fallbacks": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression blocks bucketed buffers cache candidates consolidate "
         "coordinates decimals diff_vectors double_word equality few grouping hashing history "
@@ -35,7 +36,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_files expression_parts fallbacks frames jobs jvm maps "
+        "bridge calls causes delta delta_files expression_parts frames jobs jvm maps "
         "mentions parquet_footer parquet_plan replaced schema sent session stars stored_schema "
         "tables taken task_jobs values version window_calls window_text".split()
     ),
@@ -88,11 +89,11 @@ ROOMS: dict[str, frozenset[str]] = {
     "__main__": frozenset(),
 }
 #: Rooms that stand on one level.
-LEVELS = {room: max(number - 2, 0) for number, room in enumerate(ROOMS)}
+LEVELS = {room: max(number - 3, 0) for number, room in enumerate(ROOMS)}
 
 #: Rooms that reach less far down than all that is below them.
 REACHES: dict[str, frozenset[str]] = {
-    "trace": frozenset({"errors", "times", "kernels", "spark"}),
+    "trace": frozenset({"errors", "times", "fallbacks", "kernels", "spark"}),
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
     "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
     "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.engine.costs import Cost
 from pyspark_diff.engine.explanation import Operator
+from pyspark_diff.fallbacks import Fallbacks
 from pyspark_diff.reasons import Reason
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.skew import loads
@@ -103,15 +104,19 @@ class Explanation:
         The number of the last step; 0 before the first.
     seconds : float
         That it took.
+    fallbacks : Counter of Fallback
+        The number of times that a fast path left its work to a slower one in the last step.
     """
 
     def __init__(
         self, operators: Sequence[Operator], step: int, seconds: float,
         spark: SparkSession | None = None, full: bool = False,
+        fallbacks: Fallbacks = Fallbacks(),
     ):
         self.operators = tuple(operators)
         self.step, self.seconds = step, seconds
         self._spark, self._full = spark, full
+        self.fallbacks = Fallbacks(fallbacks)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -178,6 +183,19 @@ class Explanation:
             lines.append(f"{rest:10,.1f} ms  {len(busy) - EXPENSIVE} others")
         return [*lines, ""]
 
+    def _fallbacks(self) -> list[str]:
+        """The kinds of fallbacks of the last step, the most frequent first, a line each."""
+        kinds = self.fallbacks.most_common()
+        if not kinds:
+            return []
+        shown = kinds if self._full else kinds[:EXPENSIVE]
+        lines = ["", f"fallbacks of step {self.step}, in which a slower path did the work:"]
+        lines += [f"{number:10,}  {kind}" for kind, number in shown]
+        if len(kinds) > len(shown):
+            rest = sum(number for _, number in kinds[len(shown):])
+            lines.append(f"{rest:10,}  of {len(kinds) - len(shown)} other kinds")
+        return lines if self._full else [_cut(line, WIDTH_MAX) for line in lines]
+
     def _widths(self, lines: list[list[str]]) -> list[int]:
         """The width of each column, so that a line fits."""
         widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
@@ -204,7 +222,7 @@ class Explanation:
             ).rstrip()
             for line in lines
         ]
-        shown = [*self._expensive(), *shown, "", self._last()]
+        shown = [*self._expensive(), *shown, *self._fallbacks(), "", self._last()]
         for reason in self.reasons:
             text = f"{reason.code}: {reason.text}; {reason.advice}"
             shown += [text] if self._full else textwrap.wrap(text, WIDTH_MAX)
@@ -220,6 +238,10 @@ class Explanation:
         )
         told = "".join(
             f"<p><b>{r.code}</b>: {escape(r.text)}; {escape(r.advice)}</p>" for r in self.reasons
+        )
+        told += "".join(
+            f"<p>{number:,} fallbacks: {escape(str(kind))}</p>"
+            for kind, number in self.fallbacks.most_common()
         )
         return f"<table><caption>{self._last()}</caption><tr>{head}</tr>{rows}</table>{told}"
 

@@ -20,6 +20,7 @@ from pyspark_diff.engine.graph import graph_of
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.state import Watch
 from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.fallbacks import counting
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.checked import checked
 from pyspark_diff.operators.node import Arranged, Node, Reader
@@ -78,7 +79,7 @@ class FeedingMethods(SteppingMethods):
         <BLANKLINE>
         """
         self._check_outside("catch_up")
-        with self._lock:
+        with self._lock, counting(self._inputs.fallbacks):
             return self._catch_up(on_iteration, token)
 
     def _catch_up(self, on_iteration: Watch | None = None, token: str | None = None) -> bool:

@@ -27,6 +27,7 @@ from pyspark_diff.errors import (
     TimeRegressionError,
 )
 from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.fallbacks import Fallbacks, counting
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import bounds_of, joined
 from pyspark_diff.operators.node import Input
@@ -95,6 +96,8 @@ class BaseSession:
         self._content = _Content(begin, begin, [], [])
         #: Sessions of which a step may have to take in something, of all inputs of a dataflow.
         self._changed: dict[BaseSession, None] = {}
+        #: Of all inputs of a dataflow.
+        self._fallbacks = Fallbacks()
         #: For the moment in which the content changes; what is handed in is converted before.
         self._lock = threading.Lock()
         self._flow_closed = False
@@ -487,7 +490,8 @@ class InputSession(BaseSession):
         found = coerce(data, self._node.schema.struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
-            scan = parquet_scan(found)
+            with counting(self._fallbacks):
+                scan = parquet_scan(found)
             with self._lock:
                 now = self._open()
                 entered = UpdateRows.of_frame(
@@ -499,7 +503,8 @@ class InputSession(BaseSession):
                 self._add(rows=[(found, self._open(), diff)])
 
     def _update_frame(self, frame: DataFrame) -> None:
-        scan = parquet_scan(frame)
+        with counting(self._fallbacks):
+            scan = parquet_scan(frame)
         span = None if scan is None else self._span_told(scan)
         span = self._span(frame) if span is None else span
         if span.rows:

@@ -22,6 +22,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.errors import SchemaError, TimeRegressionError
+from pyspark_diff.fallbacks import Fallbacks
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.operators.due import Clock
@@ -74,6 +75,8 @@ class Inputs:
         self._anew: set[Node] = set()
         #: Those of which the state may not have all: of many inputs few. They put themselves there.
         self._changed: dict[BaseSession, None] = {}
+        #: Fallbacks that no step has reported: of feeding, of sources, and of the step that runs.
+        self.fallbacks = Fallbacks()
 
     def new(
         self, name: str, schema: str | T.StructType, start: Any, state: State
@@ -173,7 +176,7 @@ class Inputs:
     def add(self, session: BaseSession) -> None:
         """An input is there."""
         self._sessions[session._node] = session
-        session._changed = self._changed
+        session._changed, session._fallbacks = self._changed, self.fallbacks
         self._changed[session] = None
         self.begins[session._node] = session._content.frontier
 

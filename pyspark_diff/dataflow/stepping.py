@@ -32,6 +32,7 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from pyspark_diff.fallbacks import counting, move
 from pyspark_diff.kernels.jit import interrupted, interruptible
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.runners.spark import SparkRunner
@@ -276,6 +277,12 @@ class SteppingMethods(Parts):
     def _step(
         self, on_iteration: Watch | None, stop: Stop | None = None, token: str | None = None
     ) -> bool:
+        with counting(self._inputs.fallbacks):
+            return self._step_counted(on_iteration, stop, token)
+
+    def _step_counted(
+        self, on_iteration: Watch | None, stop: Stop | None, token: str | None
+    ) -> bool:
         self._check_open()
         self._token = token
         if self._owes:
@@ -324,7 +331,7 @@ class SteppingMethods(Parts):
     ) -> None:
         watch = None if on_iteration is None else Watched(on_iteration)
         stop = stop or Stop()
-        self._shown = self._complete()
+        self._shown, before = self._complete(), self._state
         self._live.begin(partial(self._inputs.frontier, self._shown))
         try:
             try:
@@ -346,6 +353,8 @@ class SteppingMethods(Parts):
             self._give()
         finally:
             self._live.end(self._frontier)
+            if self._state is not before:
+                move(self._inputs.fallbacks, self._state.report.fallbacks)
             self._tidy()
 
     def _commit(

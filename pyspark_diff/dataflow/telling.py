@@ -102,7 +102,8 @@ class TellingMethods(SteppingMethods):
             found = operators(graph, state.traces, state.report.costs, self._outputs.called())
             if not skew:
                 return Explanation(
-                    found, state.epoch, state.report.seconds, self.spark, full
+                    found, state.epoch, state.report.seconds, self.spark, full,
+                    state.report.fallbacks,
                 )
             rows = skew_rows(self._arranged_of(graph, found), self._buckets)
         return self.spark.createDataFrame(rows, SKEW)

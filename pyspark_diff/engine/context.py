@@ -25,6 +25,7 @@ from pyspark_diff.engine.rewind import kept, rewound, taken_back
 from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
+from pyspark_diff.fallbacks import MEMORY, count
 from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.operators.due import Waiting
 from pyspark_diff.operators.inspect import Inspect
@@ -399,6 +400,9 @@ class StepContext:
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
             self.report.rows_out += result.output.rows
+            if result.rest:
+                reason = "its output exceeds the memory of a step and is computed at each reading"
+                count(self.graph.program.name(node), MEMORY, reason)
         self.report.costs.of(node).took(results, runner is not self.local)
         if runner is self.local:
             self.report.local_runs += 1

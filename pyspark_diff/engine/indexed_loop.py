@@ -98,6 +98,10 @@ class Around(Protocol):
         """Tell that an iteration is over."""
 
 
+#: The reason if the indices of a loop exceed the rows that the driver keeps in memory.
+_TOO_MUCH = "the indices exceed the memory of a step"
+
+
 class IndexedLoop:
     """The run of one loop in one step.
 
@@ -139,8 +143,7 @@ class IndexedLoop:
         Unfit
             Then nothing has been done.
         """
-        if not self._fits():
-            raise Unfit
+        self._check_fit()
         self._team = Team(len(self._shards))
         try:
             self._note(0)
@@ -167,8 +170,8 @@ class IndexedLoop:
             if node in report.costs or seconds >= NOTED:
                 report.costs.of(node).seconds += seconds
 
-    def _fits(self) -> bool:
-        """Whether all that is read is numbers, and what is new of it few rows."""
+    def _check_fit(self) -> None:
+        """Raise `Unfit` if an input has other values than integers, or has many new rows."""
         step = self._step
         rows: float = 0
         every: list[Int64] = []
@@ -182,25 +185,26 @@ class IndexedLoop:
                     or not all(s.keeps_time_and_diff or isinstance(s, Negate) for s in feed.chain)
                     for feed in feeds
                 ):
-                    return False
+                    raise Unfit("an operator outside the loop emits rows that are read later")
                 rows += rows_of(feeds)
         for source in self._plan.columns:
             view = self._around.seen(source)
             if view.both or (source.loop is not None and view.new):
-                return False
+                raise Unfit("an arrangement outside the loop has new rows of two kinds")
             if source.loop is None:
                 rows += view.rows
             largest = np.empty(0, np.int64)
             for files in (view.old, view.new):
                 for updates in opened(opened_together(files)):
                     if updates.words is None:
-                        return False
+                        raise Unfit("the rows of a file are not integers")
                     if updates.key64.size > largest.size:
                         largest = updates.key64
             every.append(largest)
         if rows >= SHARDED:
             self._shards = shards_of(every, min(os.cpu_count() or 1, MOST_SHARDS))
-        return step.settings.few(rows)
+        if not step.settings.few(rows):
+            raise Unfit("the rows are more than the driver takes")
 
     def _note(self, at: int) -> None:
         if at not in self._agenda:
@@ -296,7 +300,7 @@ class IndexedLoop:
         loop = node.loop
         if at + 1 >= loop.max_iterations:
             if not loop.stops:
-                raise Unfit  # the error tells of updates that still go round, if there are any
+                raise Unfit("the loop reached its limit of iterations")
             return 0
         if self._around.stalls.watched(loop, at):
             rows = whole(found)
@@ -417,7 +421,7 @@ class IndexedLoop:
         count = sum(map(len, rows))
         for pairs in self._each(pairs_of, zip(self._index(node, 1 - ours), rows), count):
             if pairs is None or self._is_too_much():
-                raise Unfit
+                raise Unfit(_TOO_MUCH)
             if pairs.shape[1]:
                 columns = {
                     name: pairs[which] for name, which in self._parts_of(node, ours).items()
@@ -485,7 +489,7 @@ class IndexedLoop:
         rows: list[Sorted] = []
         for number, made in enumerate(self._each(given_of, zip(shards, new, due), count)):
             if made is None or self._is_too_much():
-                raise Unfit
+                raise Unfit(_TOO_MUCH)
             given, later = made
             for code, keys in later.items():
                 self._due.setdefault((node, code), [[] for _ in shards])[number].append(keys)
@@ -573,7 +577,7 @@ def _by_function(node: Reader, given: Int64) -> Sorted:
     keys, old, times, new = given
     after, earlier = kernel.of(new), kernel.of(old)
     if any(part.size and np.abs(part.astype(float)).max() >= 2.0**61 for part in (after, earlier)):
-        raise Unfit  # differences of them may leave 64 bits, and the others look at that
+        raise Unfit("the differences of a threshold may exceed 64 bits")
     change = after - earlier
     before = np.zeros_like(change)
     before[1:] = np.where(keys[1:] == keys[:-1], change[:-1], 0)

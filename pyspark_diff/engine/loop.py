@@ -44,6 +44,7 @@ from pyspark_diff.operators.loop import (
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
+from pyspark_diff.fallbacks import INTEGERS, fall_back
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
@@ -143,16 +144,17 @@ class Iteration:
             self.step.emitted[leave] = _together(feeds)
 
     def _indexed(self, subgraph: Subgraph) -> bool:
-        """Run the loop on numbers alone; gives whether that could be done."""
+        """Run the loop on integers. Returns whether that was possible."""
         step, plan = self.step, self._graph.on_numbers(subgraph)
         if plan is None or step.settings.runner == "spark" or step.settings.open:
-            return False
+            return False  # by the program or the settings, which `explain` shows
         pending, report, traces = dict(step.pending), replace(step.report), step.traces.copy()
         iterations = len(step.report.iterations)
         try:
             IndexedLoop(self, subgraph, plan).run()
             return True
-        except Unfit:
+        except Unfit as unfit:
+            fall_back(subgraph.loop.name, INTEGERS, str(unfit))
             step.pending, step.report, step.traces = pending, report, traces
             del step.report.iterations[iterations:]
             return False

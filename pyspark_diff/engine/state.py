@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark_diff.engine.costs import Costs
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.traces import Traces
+from pyspark_diff.fallbacks import Fallbacks
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
@@ -264,6 +265,9 @@ class Report:
         Wall time.
     iterations : list of IterationReport
         The iterations of loops, in the order in which they ran.
+    fallbacks : Counter of Fallback
+        The number of times that a fast path left its work to a slower one, by operator, path and
+        reason: in the step, and in the reading and feeding before it.
     costs : Costs
         The same by operator. Where a loop was begun on numbers alone and could not be finished so,
         both runs count.
@@ -277,6 +281,7 @@ class Report:
     local_runs: int = 0
     seconds: float = 0.0
     iterations: list[IterationReport] = field(default_factory=list)
+    fallbacks: Fallbacks = field(default_factory=Fallbacks)
     costs: Costs = field(default_factory=Costs, repr=False)
 
 

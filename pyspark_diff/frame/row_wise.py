@@ -251,7 +251,8 @@ def _linear(
     if node:
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
-    stage = Expression(apply, takes, keeps_time_and_diff, tuple(same))
+    label = "the condition" if condition is not None else f"({', '.join(schema.names)})"
+    stage = Expression(apply, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}")
     found = Linear(kind, source.node, schema, stage)
     return found if condition is not None else with_sorted_maps(found)
 

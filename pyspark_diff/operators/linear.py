@@ -230,12 +230,15 @@ class Expression(Stage):
     keeps_time_and_diff : bool
     same : tuple of (str, str)
         Pairs of (column of the input, column of the output that it is), as far as they are known.
+    label : str
+        The operator and its columns, for the report of a step.
     """
 
     apply: Callable[[DataFrame], DataFrame]
     takes: T.StructType
     keeps_time_and_diff: bool = True
     same: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    label: str = field(default="", compare=False)
     portable = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:

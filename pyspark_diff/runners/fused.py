@@ -19,10 +19,15 @@ import os
 from dataclasses import dataclass, replace
 from typing import Iterator, Mapping, Sequence
 
+from pyspark_diff.fallbacks import FUSED, count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
 from pyspark_diff.runners.read import Read, read_bucket
 from pyspark_diff.runners.work import BucketResult, Split, Work, run_bucket
+
+
+class NotHere(Exception):
+    """The task cannot run an operator, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class Reading:
 
     read: Read
     made: Mapping[int, int]
+
+    @property
+    def name(self) -> str:
+        """The operator that reads."""
+        return self.read.name
 
     @property
     def directory(self) -> str:
@@ -92,6 +102,11 @@ class Taking:
     source: int
 
     @property
+    def name(self) -> str:
+        """The operator that takes updates in."""
+        return self.work.name
+
+    @property
     def directory(self) -> str:
         """Where files go."""
         return self.work.directory
@@ -111,12 +126,12 @@ class Taking:
 
         Raises
         ------
-        ValueError
+        NotHere
             If it cannot be done here: not all is at hand, or some of it belongs into other buckets.
         """
         given = done[self.source]
         if given.output.paths or given.rest:
-            raise ValueError("it is too much to be held")
+            raise NotHere("the input of a bucket exceeds the memory of a task")
         table = given.output.table
         if table is None or not table.num_rows:
             return None
@@ -124,8 +139,8 @@ class Taking:
             table = stage.on_table(table)
         updates = self.split.updates(table)
         if (self.split.layout.buckets(updates, self.split.buckets) != bucket).any():
-            raise ValueError("it has to be moved")
-        intake = Intake(os.path.dirname(self.work.directory), self.work.most)
+            raise NotHere("the output of a bucket belongs to another bucket")
+        intake = Intake(os.path.dirname(self.work.directory), self.work.most, self.work.name)
         intake.add(bucket, updates)
         return run_bucket(self.work, bucket, intake, Waiting(self.work.most))
 
@@ -155,7 +170,9 @@ def run_behind(
         if one.needs <= done.keys():
             try:
                 found = one.run(bucket, done)
-            except Exception:  # it is done once more, where whatever it is can be told
+            except Exception as error:  # A job of its own runs it again, and reports the fault.
+                reason = str(error) if isinstance(error, NotHere) else type(error).__name__
+                count(one.name, FUSED, reason)
                 continue
             left = fused[number:]
             done = {other: _needed(result, other, left) for other, result in done.items()}

@@ -15,10 +15,12 @@ from typing import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.fallbacks import COMPILED, fall_back
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates, concat
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.operators.linear import Expression
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.parquet import ROWS
 from pyspark_diff.runners.pieces import Intake, Waiting, share
@@ -71,7 +73,7 @@ class LocalRunner:
             found = self._together(work, schema, feeds)
             if found is not None:
                 return found
-        intake = Intake(os.path.dirname(work.directory), work.most)
+        intake = Intake(os.path.dirname(work.directory), work.most, work.name)
         for feed in feeds:
             for bucket, part in self._parts(work, schema, feed):
                 intake.add(bucket, part)
@@ -200,6 +202,10 @@ class LocalRunner:
                 continue
             if waiting:
                 # Neighbours are evaluated in one go: the cost is per call.
+                for one in waiting:
+                    if isinstance(one, Expression):
+                        operator, _, columns = one.label.partition(" ")
+                        fall_back(operator, COMPILED, f"Spark evaluates {columns}")
                 table = self._evaluate(table, waiting)
                 waiting = []
             if stage is not None:

@@ -32,12 +32,14 @@ from pyspark_diff.operators.linear import DropNull, Negate, Pick
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
+#: The reason if arithmetic leaves 64 bits. The general operators raise the user's error.
+_OVERFLOW = "a number may exceed 64 bits"
 #: Up to this many rows that are too wide for one number each are sorted where they are.
 SMALL = 4096
 
 
 class Unfit(Exception):
-    """These rows are not for numbers alone: the operators that take anything do them."""
+    """The general operators have to process these rows, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def numbers_of(table: pa.Table) -> Numbers:
 
 def _number(column: pa.ChunkedArray) -> Int64:
     if column.null_count or not is_number(column.type):
-        raise Unfit
+        raise Unfit("a column has nulls, or is not of integers")
     return as_int64(joined([column])).to_numpy()
 
 
@@ -321,27 +323,27 @@ def on_numbers(stage: Stage) -> OnNumbers | None:
 
 def _negated(rows: Numbers) -> Numbers:
     if (rows.diff == np.iinfo(np.int64).min).any():
-        raise Unfit
+        raise Unfit(_OVERFLOW)
     return Numbers(rows.columns, rows.time, -rows.diff)
 
 
 def _added(a: Int64, b: Int64) -> Int64:
     found = a + b
     if np.any(((a ^ found) & (b ^ found)) < 0):
-        raise Unfit  # whoever computes it for the user says so in his words
+        raise Unfit(_OVERFLOW)
     return found
 
 
 def _subtracted(a: Int64, b: Int64) -> Int64:
     found = a - b
     if np.any(((a ^ b) & (a ^ found)) < 0):
-        raise Unfit
+        raise Unfit(_OVERFLOW)
     return found
 
 
 def _multiplied(a: Int64, b: Int64) -> Int64:
     if np.any(np.abs(np.multiply(a, b, dtype=np.float64)) >= 2.0**62):
-        raise Unfit
+        raise Unfit(_OVERFLOW)
     return a * b
 
 

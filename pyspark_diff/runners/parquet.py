@@ -22,10 +22,11 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SourceError
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.tree import planned_tree
+from pyspark_diff.fallbacks import PYARROW, fall_back
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field, column_of
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
-from pyspark_diff.spark.parquet_plan import ParquetPlan, ScannedFile, parquet_plan
+from pyspark_diff.spark.parquet_plan import Declined, ParquetPlan, ScannedFile, parquet_plan
 from pyspark_diff.spark.schema import arrow_type, without_nullability
 
 #: So many rows are made at once.
@@ -202,53 +203,59 @@ class ParquetScan:
 def parquet_scan(frame: DataFrame) -> ParquetScan | None:
     """The rows of a frame as they can be read without Spark; None if Spark has to be asked.
 
-    Nothing is run. The ends of the files are read, which tell what is in them.
+    Nothing is run. The footers of the files are read. If Spark has to read Parquet files, that is a
+    fallback of the path "pyarrow".
     """
-    plan = parquet_plan(frame)
-    if plan is None or len(plan.files) > FILES:
+    try:
+        plan = parquet_plan(frame)
+        return None if plan is None else _scan(plan, frame.schema)
+    except Declined as declined:
+        fall_back("input", PYARROW, str(declined))
         return None
-    outputs = _outputs(plan, frame.schema)
+
+
+def _scan(plan: ParquetPlan, struct: T.StructType) -> ParquetScan:
+    if len(plan.files) > FILES:
+        raise Declined(f"the frame has more than {FILES:,} files")
+    outputs = _outputs(plan, struct)
     condition = None
     if plan.condition is not None:
-        found = _compiled(plan, plan.condition)
-        condition = None if found is None or found.kind != T.BooleanType() else found.formula
-        if condition is None:
-            return None
-    if outputs is None:
-        return None
+        compiled_condition = _compiled(plan, plan.condition)
+        if compiled_condition is None or compiled_condition.kind != T.BooleanType():
+            raise Declined("the condition is not compiled")
+        condition = compiled_condition.formula
     scan = ParquetScan((), (), outputs, condition)
     needed = frozenset[str]().union(*[value.columns for _, value in outputs])
     needed |= condition.columns if condition is not None else frozenset()
     fields = [field for field in plan.struct.fields if field.name in needed]
-    if not all(_is_known(field.dataType) for field in fields):
-        return None
+    for field in fields:
+        if not _is_known(field.dataType):
+            raise Declined(f"column {field.name} has the type {field.dataType.simpleString()}")
     threads = min(_THREADS, len(plan.files))
     ends = list(side_by_side(lambda file: _end(file, fields, condition), plan.files, threads))
-    known = [end for end in ends if end is not None]
-    if len(known) < len(ends):
-        return None
     return replace(
         scan,
-        groups=tuple(group for end in known for group in end.groups),
+        groups=tuple(group for end in ends for group in end.groups),
         types=tuple((field.name, arrow_type(field.dataType)) for field in fields),
-        bounds=tuple(_joined([end.bounds for end in known])),
+        bounds=tuple(_joined([end.bounds for end in ends])),
     )
 
 
 def _outputs(
     plan: ParquetPlan, struct: T.StructType
-) -> tuple[tuple[str, ArrowExpression], ...] | None:
+) -> tuple[tuple[str, ArrowExpression], ...]:
     """The columns of a frame as formulas."""
     if plan.outputs is None:
         if struct.names != plan.struct.names:
-            return None
+            raise Declined("the columns of the frame have other names than those of the files")
         return tuple((f.name, Field(f.name, arrow_type(f.dataType))) for f in struct.fields)
     found = [_compiled(plan, text) for text in plan.outputs]
-    outputs = [
-        (field.name, one.formula) for field, one in zip(struct.fields, found)
-        if one is not None and one.kind == without_nullability(field.dataType)
-    ]
-    return tuple(outputs) if len(outputs) == len(struct.fields) == len(found) else None
+    outputs = []
+    for field, one in zip(struct.fields, found, strict=True):
+        if one is None or one.kind != without_nullability(field.dataType):
+            raise Declined(f"the expression of column {field.name} is not compiled")
+        outputs.append((field.name, one.formula))
+    return tuple(outputs)
 
 
 def _compiled(plan: ParquetPlan, text: str) -> CompiledExpression | None:
@@ -278,28 +285,31 @@ class _End(NamedTuple):
 
 def _end(
     file: ScannedFile, fields: Sequence[T.StructField], condition: ArrowExpression | None
-) -> _End | None:
-    """What a file says of some columns; None if it is not certain that it is read right."""
+) -> _End:
+    """The footer of a file, for some columns."""
     try:
-        metadata = pq.read_metadata(file.path) if _is_same(file) else None
-        return None if metadata is None else _told(file, metadata, fields, condition)
-    except (OSError, pa.ArrowException):
-        return None  # Spark tells what is wrong
+        if not _is_same(file):
+            raise Declined(f"the file {file.path} has changed after Spark listed it")
+        return _told(file, pq.read_metadata(file.path), fields, condition)
+    except (OSError, pa.ArrowException) as error:  # Spark reports the fault
+        raise Declined(f"pyarrow cannot read {file.path}: {error}") from error
 
 
 def _told(
     file: ScannedFile, metadata: pq.FileMetaData, fields: Sequence[T.StructField],
     condition: ArrowExpression | None,
-) -> _End | None:
+) -> _End:
     leaves = {metadata.schema.column(i).path: i for i in range(len(metadata.schema))}
     schema = metadata.schema.to_arrow_schema()
     lower = [name.lower() for name in schema.names]
     for field in fields:
         name, kind = field.name, arrow_type(field.dataType)
         if "." in name or name not in leaves or lower.count(name.lower()) > 1:
-            return None
+            raise Declined(f"the file {file.path} has no single column {name}")
         if not is_read_as(schema.field(name).type, kind):
-            return None
+            raise Declined(
+                f"column {name} has the type {schema.field(name).type} in {file.path}"
+            )
     keys = metadata.metadata or {}
     # As Spark compares them.
     today = keys.get(VERSION_KEY, b"") >= b"3.0.0" and LEGACY_KEY not in keys
@@ -312,13 +322,13 @@ def _told(
             column = group.column(leaves[field.name])
             size += column.total_uncompressed_size
             if column.compression not in _CODECS:
-                return None
+                raise Declined(f"the file {file.path} has the codec {column.compression}")
             told = _bounds(column)
             if told is not None and _is_number(field.dataType):
                 found[field.name] = told
             agreed = _AGREED.get(field.dataType)
             if agreed is not None and not today and (told is None or told.first < agreed):
-                return None
+                raise Declined(f"column {field.name} may have dates of the old calendar")
         if group.num_rows and _may_hold(condition, found):
             groups.append(Group(file, number, group.num_rows, size))
             bounds.append(found)

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.errors import TooManyRowsError
+from pyspark_diff.fallbacks import MEMORY, count
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
 from pyspark_diff.kernels.machine_memory import free_memory
@@ -142,10 +143,12 @@ class Intake:
         Where files go. They have no names, so that nothing is left of them.
     most : int
         Rows that are held, of all buckets together.
+    name : str
+        The operator, for the count of spills.
     """
 
-    def __init__(self, folder: str, most: int):
-        self._folder, self._most = folder, most
+    def __init__(self, folder: str, most: int, name: str = "intake"):
+        self._folder, self._most, self._name = folder, most, name
         self._held: dict[int, list[tuple[int, Updates]]] = {}
         self._sorted: dict[int, list[Updates]] = {}
         self._waiting = self._bytes = 0
@@ -190,7 +193,8 @@ class Intake:
             self._bytes += less.nbytes
 
     def _write(self) -> None:
-        """Let go of what is held, each bucket's in order of its keys."""
+        """Spill the updates of each bucket, in the order of their keys."""
+        count(self._name, MEMORY, "its new rows exceed the memory of a step and are spilled")
         for bucket, [(_, part)] in self._held.items():
             if len(part):
                 self._sorted.setdefault(bucket, []).append(storage.spilled(self._folder, part))

@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
 from pyspark_diff.errors import errors_from_text
+from pyspark_diff.fallbacks import count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
@@ -206,7 +207,14 @@ class SparkRunner:
     def _told(self, rows: Sequence[tasks.Row]) -> list[BucketResult]:
         for *_, error in rows:
             tasks.raise_error(error)
-        return [_result(bucket, json.loads(text), output) for bucket, text, output, _ in rows]
+        results = []
+        for bucket, text, output, _ in rows:
+            if bucket == tasks.FELL_BACK:
+                for operator, path, reason, times in json.loads(text):
+                    count(operator, path, reason, times)
+            else:
+                results.append(_result(bucket, json.loads(text), output))
+        return results
 
     def _run(self, job: Callable[[], _T]) -> _T:
         self._stop.check()

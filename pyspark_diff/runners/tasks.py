@@ -25,6 +25,7 @@ from pyspark_diff.errors import (
     to_payload,
     to_text,
 )
+from pyspark_diff.fallbacks import Fallbacks, counting
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import worker_task
 from pyspark_diff.kernels.split import split
@@ -53,6 +54,8 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
 BLOB_ROWS = 1 << 20
 #: The bucket of a result that says that rows were not in the task of their bucket.
 MISPLACED = -1
+#: The bucket of a result that is a list of the fallbacks of a task, not of update rows.
+FELL_BACK = -2
 #: Output goes to the driver with the results up to this many bytes of all buckets together, however
 #: many these are; else it is in files, and the driver learns their names.
 INLINE_BYTES = 1 << 18
@@ -134,7 +137,7 @@ def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], 
                 yield bucket, part, batch.column("blob")[number].as_buffer()
 
     def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, _results(work, fused, _partition(), blobs(batches)))
+        return _as_data(RESULTS, _counted(_results(work, fused, _partition(), blobs(batches))))
 
     return run
 
@@ -153,7 +156,7 @@ def run_moved(
             yield bucket, part, blob
 
     def run(bucket: int, found: Iterable[bytes]) -> Iterator[Row]:
-        results = _results(work, fused, bucket, blobs(bucket, found))
+        results = _counted(_results(work, fused, bucket, blobs(bucket, found)))
         return _told_of(len(RESULTS.split(", ")), results)
 
     return run
@@ -199,7 +202,7 @@ def work_in_place(
 
     def results(batches: Batches) -> Iterator[Row]:
         here, number = _partition(), 0
-        intake = Intake(os.path.dirname(work.directory), work.most)
+        intake = Intake(os.path.dirname(work.directory), work.most, work.name)
         for table in _chunks(batches):
             updates = how.updates(table)
             if (how.layout.buckets(updates, how.buckets) != here).any():
@@ -213,7 +216,7 @@ def work_in_place(
         yield from _done(work, fused, here, intake)
 
     def run(batches: Batches) -> Batches:
-        return _as_data(RESULTS, results(batches))
+        return _as_data(RESULTS, _counted(results(batches)))
 
     return run
 
@@ -221,12 +224,12 @@ def work_in_place(
 def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     """A task for each bucket: the reading of it, and its result."""
 
-    def run(number: int) -> Iterator[Row]:
+    def results(number: int) -> Iterator[Row]:
         began = time.perf_counter()
         made = read_bucket(read, buckets[number], Waiting(read.most))
         yield _result(made, read.directory, read.all_buckets, began)
 
-    return run
+    return lambda number: _counted(results(number))
 
 
 def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
@@ -252,7 +255,7 @@ def _results(
     work: Work, fused: Sequence[Fused], here: int, blobs: Iterable[tuple[int, int, pa.Buffer]]
 ) -> Iterator[Row]:
     """The results of the bucket that blobs came for."""
-    intake = Intake(os.path.dirname(work.directory), work.most)
+    intake = Intake(os.path.dirname(work.directory), work.most, work.name)
     for bucket, part, blob in blobs:
         intake.add(bucket, ipc.from_bytes(blob), part)
     yield from _done(work, fused, here, intake)
@@ -271,6 +274,14 @@ def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iter
         for made in run_behind(fused, bucket, made):
             yield _result(made, fused[made.operator - 1].directory, outputs, began)
             began = time.perf_counter()
+
+
+def _counted(results: Iterator[Row]) -> Iterator[Row]:
+    """The results of a task, and a last row with the fallbacks, if there are any."""
+    with counting(Fallbacks()) as fallbacks:
+        yield from results
+    if fallbacks:
+        yield FELL_BACK, json.dumps([[*kind, times] for kind, times in fallbacks.items()]), None
 
 
 def _result(result: BucketResult, directory: str, outputs: int, began: float) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Callable, Iterable, Iterator, TypeVar
 
 _Item = TypeVar("_Item")
@@ -36,7 +37,7 @@ def side_by_side(
             if len(waiting) == threads:
                 yield waiting.popleft().result()
             try:
-                waiting.append(pool.submit(do, item))
+                waiting.append(pool.submit(copy_context().run, do, item))
             except RuntimeError:  # the program ends, and waits for this: no thread can be had
                 while waiting:
                     yield waiting.popleft().result()

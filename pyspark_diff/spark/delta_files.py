@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from pyspark_diff.fallbacks import DELTALAKE, fall_back
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
-from pyspark_diff.spark.fallbacks import fall_back
 from pyspark_diff.spark.jvm import folder_of
 from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
@@ -165,8 +165,7 @@ class DeltaFiles:
         """Why Spark has to read some columns of a file of the table; None if there is no reason."""
         if "://" in path or path.startswith(("/", "file:")):
             return "a file is outside the folder of the table"
-        reason = fallback_reason(str(self._folder / path), size, columns)
-        return None if reason is None else f"{reason}, in file {path}"
+        return fallback_reason(str(self._folder / path), size, columns)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
@@ -325,7 +324,7 @@ def physical_names(kind: T.DataType, path: str = "") -> dict[str, str]:
     Examples
     --------
     >>> name = {"delta.columnMapping.physicalName": "col-7"}
-    >>> physical_names(T.StructType().add("id", "int").add("note", "string", True, name))
+    >>> physical_names(T.StructType().add("id", "integer").add("note", "string", True, name))
     {'note': 'col-7'}
     """
     if isinstance(kind, T.ArrayType):
@@ -359,12 +358,13 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
     folder = unquote(location.path)
     reason = _library_reason()
     if reason is not None:
-        fall_back("delta", folder, reason)
+        fall_back("delta", DELTALAKE, f"{folder}: {reason}")
         return None
     import deltalake
 
     if "\\" in folder or "%2f" in folder.lower():
-        return None  # deltalake would look elsewhere
+        fall_back("delta", DELTALAKE, f"{folder}: deltalake reads another path of this name")
+        return None
     return _or_none(
         "delta", folder, lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder))
     )
@@ -398,11 +398,11 @@ def _or_none(operator: str, path: str, ask: Callable[[], _Found]) -> _Found | No
     try:
         return ask()
     except _Refused as refused:
-        fall_back(operator, path, str(refused))
+        fall_back(operator, DELTALAKE, f"{path}: {refused}")
     except BaseException as error:
         if not _is_of_library(error):
             raise
-        fall_back(operator, path, f"{type(error).__name__}: {error}")
+        fall_back(operator, DELTALAKE, f"{path}: {type(error).__name__}: {error}")
     return None
 
 

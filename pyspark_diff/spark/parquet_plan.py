@@ -78,10 +78,19 @@ class ParquetPlan:
     condition: str | None
 
 
+class Declined(Exception):
+    """Spark has to read the Parquet files of a frame, for this reason."""
+
+
 def parquet_plan(frame: DataFrame) -> ParquetPlan | None:
-    """The plan of a frame; None if it is of another kind, or nobody here knows, as over Connect.
+    """The plan of a frame; None if it reads no Parquet files, or over Connect.
 
     Nothing is run, and no file is read.
+
+    Raises
+    ------
+    Declined
+        If the frame is more than columns and a condition over Parquet files.
     """
     # Asked before Spark has to plan: most of the other frames are told from it.
     if list(map(kind_of, leaves_of(frame))) != ["LogicalRelation"]:
@@ -96,34 +105,43 @@ def parquet_plan(frame: DataFrame) -> ParquetPlan | None:
     if kind_of(plan) == "Filter":
         condition = plan.condition().toJSON()
         plan = plan.child()
-    if kind_of(plan) != "LogicalRelation" or plan.isStreaming():
-        return None
+    if kind_of(plan) != "LogicalRelation":
+        if not _is_parquet(leaves_of(frame)[0].relation()):
+            return None
+        raise Declined(f"the frame has the operator {kind_of(plan)}")
     relation = plan.relation()
-    if kind_of(relation) != "HadoopFsRelation" or not _is_plain(relation):
+    if plan.isStreaming() or not _is_parquet(relation):
         return None
-    if any(frame.sparkSession.conf.get(name, "false") != "false" for name in _SETTINGS):
-        return None
+    _check_plain(relation)
+    for name in _SETTINGS:
+        if frame.sparkSession.conf.get(name, "false") != "false":
+            raise Declined(f"the setting {name} is not false")
     files = _files(relation.location())
-    if files is None:
-        return None
     struct = T.StructType.fromJson(json.loads(relation.dataSchema().json()))
     return ParquetPlan(files, struct, outputs, condition)
 
 
-def _is_plain(relation: Any) -> bool:
-    """Whether a relation is Parquet files and nothing besides."""
-    names = relation.options().keys().mkString("\n").lower().split("\n")
+def _is_parquet(relation: Any) -> bool:
     return (
-        relation.fileFormat().getClass().getName()
+        kind_of(relation) == "HadoopFsRelation"
+        and relation.fileFormat().getClass().getName()
         == "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-        and kind_of(relation.location()) == "InMemoryFileIndex"
-        and relation.bucketSpec().isEmpty()
-        and relation.partitionSchema().isEmpty()
-        and _OPTIONS.issuperset(filter(None, names))
     )
 
 
-def _files(location: Any) -> tuple[ScannedFile, ...] | None:
+def _check_plain(relation: Any) -> None:
+    """Decline a relation that is more than a list of Parquet files."""
+    if kind_of(relation.location()) != "InMemoryFileIndex":
+        raise Declined(f"the files have the index {kind_of(relation.location())}")
+    if not relation.bucketSpec().isEmpty() or not relation.partitionSchema().isEmpty():
+        raise Declined("the table has buckets or partitions")
+    names = filter(None, relation.options().keys().mkString("\n").lower().split("\n"))
+    others = sorted(set(names) - _OPTIONS)
+    if others:
+        raise Declined(f"the reader has the options {', '.join(others)}")
+
+
+def _files(location: Any) -> tuple[ScannedFile, ...]:
     """The files of a scan, asked for at once: there may be thousands."""
     empty = location.partitionSchema().toSeq()
     found: list[ScannedFile] = []
@@ -134,6 +152,6 @@ def _files(location: Any) -> tuple[ScannedFile, ...] | None:
             for path, size, modified in _FILE.findall(files.mkString("\n"))
         ]
         if len(told) != files.size():
-            return None
+            raise Declined("a file is not on a local disk, or its path has an unknown form")
         found += told
     return tuple(found)

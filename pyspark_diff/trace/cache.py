@@ -26,6 +26,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
+from pyspark_diff.fallbacks import CACHE, count
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import DATA_FILE
 from pyspark_diff.trace.objects import SCRATCH, Objects, redacted
@@ -69,6 +70,7 @@ def local_copy(url: str) -> str:
                 return path
         except FileNotFoundError:
             pass
+        count("store", CACHE, "a batch file was fetched from the object store")
         _make_room(folder, length)
         scratch = f"{path}.{secrets.token_hex(8)}{SCRATCH}"
         try:
