@@ -1,7 +1,7 @@
 """Random SQL queries over two tables, for comparison with plain Spark.
 
-Each query is a tree of clauses with columns ``a``, ``b`` (int) and ``s`` (string); each kind of
-clause reads queries of the same shape, so that any may be inside of any other.
+Each query is a tree of clauses with columns ``a``, ``b`` (int) and ``s`` (string). Each kind of
+clause reads queries of the same shape, so that they nest in any order.
 """
 
 from __future__ import annotations

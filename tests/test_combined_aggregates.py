@@ -178,7 +178,7 @@ GROUPS = {
 
 
 def nested(nullable):
-    """The type of such rows; either nothing or everything may be null."""
+    """The type of nested rows; either nothing or everything may be null."""
     inner = T.StructType([
         T.StructField("a", T.IntegerType(), nullable), T.StructField("b", T.StringType(), nullable)
     ])

@@ -138,7 +138,7 @@ def test_functions_of_users_are_given_dicts(spark, runner):
 
 
 def test_a_late_operator_has_the_form_of_the_first(spark):
-    """What is kept fills it; what comes then has to be in the same order of entries."""
+    """Kept rows fill it; later rows need the same order of entries."""
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "m map<string,int>")
         rows.keep()
@@ -152,7 +152,7 @@ def test_a_late_operator_has_the_form_of_the_first(spark):
 
 
 def test_a_result_that_is_recorded_has_one_form(spark):
-    """A reduce gives a map in one order, and takes back what it recorded."""
+    """A reduce emits a map in one order, and retracts the map that it recorded."""
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "k int, n int")
         made = rows.reduce(

@@ -139,7 +139,7 @@ def _negative(g, **options):
 
 Step = Callable[[Given], object]
 
-#: By a part of the message: what provokes it, and what it advises.
+#: By a part of the message: the call that provokes it, and the call that it advises.
 REMEDIES: dict[str, tuple[Step, Step]] = {
     "is neither true nor false": (lambda g: bool(g.n), lambda g: not g.n.at(0).isEmpty()),
     "cannot be gone through": (lambda g: list(g.n), lambda g: g.n.at(0).collect()),

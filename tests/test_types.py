@@ -659,8 +659,8 @@ def test_types_apart_have_none_in_common(another, ansi):
 
 # Each type in each operator.
 
-#: Values of each type as SQL has them, of which several may be equal; maps with doubles have no
-#: nulls, as Spark 4.2 groups a null value of a map as zero.
+#: Values of each type as SQL has them, some of them equal. Maps with doubles have no nulls, as
+#: Spark 4.2 groups a null value of a map as zero.
 LITERALS = {
     "boolean": ["true", "false"],
     "tinyint": ["-128Y", "127Y"],
@@ -748,7 +748,7 @@ CARRY = {
     ).select("l.v", "r.w", "r.m"),
     "lag": lambda d: d.withColumn("x", F.lag("v").over(Window.partitionBy("k").orderBy("n"))),
 }
-#: Those that compare it, and are refused of what is carried only.
+#: The operators that compare the column. They refuse a type that is only carried.
 COMPARE = {
     "distinct": lambda d: d.distinct(),
     "groupBy": lambda d: d.groupBy("v").agg(F.sum("n").alias("s"), F.count("*").alias("c")),
@@ -768,7 +768,7 @@ COMPARE = {
     "dropDuplicates": lambda d: d.dropDuplicates(["v"]).select("v"),
     "exceptAll": lambda d: d.exceptAll(d.where("n > 2")),
 }
-#: Those of this library, with what plain Spark has for them.
+#: The operators of this library, with their equivalent in plain Spark.
 OWN = {
     "arrange": (lambda d: d.arrange_by_key("k"), lambda d: d),
     "reduce": (

@@ -1,4 +1,4 @@
-"""The order in which nodes run: each behind its inputs, and each loop as a whole.
+"""The order in which nodes run: each after its inputs, and each loop as a whole.
 
 A loop is one item of the order around it. Inside it its nodes have an order of their own, which
 begins at the variables: the way back from a variable's result does not count. A result from outside

@@ -189,8 +189,8 @@ class Resolver:
     ) -> "Resolver":
         """The columns of a join: all of this side, then of the other without its ``keys``.
 
-        The columns ``using`` come first, once. A handle of one side's own stands for that side,
-        also where the other comes from the same collection.
+        The columns ``using`` come first, once. A handle of one side is bound to that side,
+        also if both sides come from the same collection.
 
         Parameters
         ----------

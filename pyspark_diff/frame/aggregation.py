@@ -186,7 +186,7 @@ class Aggregation:
         """The part with the first of each group, and its column."""
         first = function.order[0][0]
         values, made = self._values(arguments, [first])
-        # Of values that tie any will do, also where they have no order.
+        # Any of several equal values is right, also of a type without an order.
         values.schema.check_compared([made[first]], "order")
         order = [(made[number], down, False) for number, down in function.order]
         back = function.from_back

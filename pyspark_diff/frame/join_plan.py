@@ -327,8 +327,8 @@ class JoinPlan:
         if not self.keys[0]:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
-                "right side, and no comparison or band of numbers, texts, dates or timestamps of "
-                "both, so there is nothing to find matches by. " + self._without_matches()
+                "right side. It also has no comparison or band of numbers, texts, dates or "
+                "timestamps of both, so there is nothing to find matches by. " + self._without_matches()
             )
         self.null_safe = any(condition.null_safe)
         self.residual = condition.residual
@@ -596,5 +596,5 @@ class JoinPlan:
 def _distinct(source: Node, key: Sequence[str]) -> Arranged:
     """The distinct keys of a collection, arranged."""
     keys = pick("select", source, [(name, name) for name in key])
-    node = threshold(keys, None, by_bytes=True)  # what is joined by was checked
+    node = threshold(keys, None, by_bytes=True)  # the types of the keys were checked
     return over_arrangement(node, arrange_by_self(keys), arranged=True)

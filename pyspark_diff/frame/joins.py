@@ -60,7 +60,7 @@ class JoinMethods(Frame):
             ``F.col("y").between(F.col("x") - 5, F.col("x") + 5)``, in which no expression has
             columns of both; whatever else it asks is checked on the pairs that this gives. Where a
             name is on both sides, take the columns from their frames, ``a.join(b, a["x"] ==
-            b["y"])``, or tell them apart with `alias`: ``a.alias("l").join(b.alias("r"),
+            b["y"])``, or name the sides with `alias`: ``a.alias("l").join(b.alias("r"),
             F.col("l.x") == F.col("r.y"))``. A plain Spark frame has its own columns, ``a.join(df,
             a["x"] == df["y"])``. A collection that is joined with itself needs `alias` for either.
         how : str
@@ -88,15 +88,17 @@ class JoinMethods(Frame):
             rest = rest.withColumn("one", F.lit(1)).join(nulls, "one", "left_anti")
             not_in = rest.drop("one").union(empty.where("x IS NULL").drop("one"))
 
-        What a condition finds pairs by: its equalities; and with them, or without, a value of one
-        side that lies between two expressions of the other which differ by constants, also told as
-        a band, ``F.abs(F.col("x") - F.col("y")) <= 5``. Then the pairs that are looked at are about
-        twice those that are given, however many records have the same key. Without equalities also
-        a value between any two expressions, at about ten rows for each record; intervals of both
-        sides that overlap, ``(F.col("lo") <= F.col("high")) & (F.col("low") <= F.col("hi"))``, at
-        some thirty; and a single comparison, at up to 250 for each record of the right side (or of
-        the left one, if that has the hint ``broadcast``). In a band of whole numbers those that are
-        further apart than their type has room for are no match, and no error.
+        A condition finds pairs by its equalities. It also finds them, with or without equalities,
+        by a band: a value of one side between two expressions of the other that differ by
+        constants, or ``F.abs(F.col("x") - F.col("y")) <= 5``. The operator then reads about two
+        pairs for each pair of the result, at any number of records of a key.
+
+        Without equalities, three more forms find pairs. A value between any two expressions costs
+        about ten rows for each record. Overlapping intervals of both sides, ``(F.col("lo") <=
+        F.col("high")) & (F.col("low") <= F.col("hi"))``, cost about thirty. A single comparison
+        costs up to 250 for each record of the right side, or of the left side if it has the hint
+        ``broadcast``. In a band of whole numbers, a difference that overflows their type is no
+        match and no error.
 
         Examples
         --------

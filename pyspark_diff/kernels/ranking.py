@@ -43,7 +43,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int64:
-    """A number for each record that stands for its place in the order.
+    """A number for each record that encodes its place in the order.
 
     Codes of different calls may be compared only where a single column of numbers, dates or times
     is ordered: it is its own code as long as it has no nulls.

@@ -222,7 +222,7 @@ class Dataflow(FrameDataflow):
     def _of_text(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
     ) -> tuple[DiffFrame, Read]:
-        """The collection of a query in SQL, and the query as it was read."""
+        """The collection of a query in SQL, and the query in its relational form."""
         mutual = mutual_recursion(query) if isinstance(query, str) else None
         if mutual is not None:
             return self._mutually_recursive(mutual, args, values)

@@ -317,9 +317,9 @@ class DeltaFiles:
 
 
 def physical_names(kind: T.DataType, path: str = "") -> dict[str, str]:
-    """The names in the files of those columns and fields that have other names there.
+    """The names of columns and fields in the files, if they differ from their names in the table.
 
-    Such a name is drawn at random when a column is added, and a column keeps it when it is renamed.
+    Delta draws the name at random when a column is added. A renamed column keeps it.
 
     Examples
     --------

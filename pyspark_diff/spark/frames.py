@@ -54,8 +54,9 @@ def map_in_arrow(
 
 
 def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -> DataFrame:
-    """PySpark's `createDataFrame` of a table, also of one without columns, of which a client of
-    Connect loses the rows, or with null variants.
+    """PySpark's `createDataFrame` of a table, also without columns or with null variants.
+
+    A client of Connect loses the rows of a table without columns.
 
     Examples
     --------

@@ -65,7 +65,7 @@ JVM_FRAME = "_jdf"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the library asks of an analysed plan.
+    """The properties of an analysed plan that the library reads.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Columns that an expression names, known without an analysis.
 
-    mentions(c, names)  ==>  c takes a column of these names, if a frame has one
+    mentions(c, names)  ==>  c takes a column with one of the names, if a frame has one
 
 A classic session analyses a whole expression in a tenth of a millisecond, so the library asks it.
 A Connect server writes a stack trace into its log for each failed analysis, so its client looks
@@ -42,7 +42,7 @@ _KEYWORDS = frozenset(
 
 
 def mentions(column: Column, names: Collection[str]) -> bool:
-    """Whether an expression surely takes a column, or one under an alias, of one of these names.
+    """Whether an expression surely takes a column with one of the names, also under an alias.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ class Schema:
         return tuple(found)
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
-        """The layout of records of these columns. Two are equal if their bytes are, in the
+        """The layout of records with some columns. Two are equal if their bytes are, in the
         normal form of `pyspark_diff.kernels.equality`.
 
         Raises
