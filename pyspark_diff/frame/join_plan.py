@@ -328,7 +328,8 @@ class JoinPlan:
             raise SchemaError(
                 "the condition has no equality between a column of the left side and one of the "
                 "right side. It also has no comparison or band of numbers, texts, dates or "
-                "timestamps of both, so there is nothing to find matches by. " + self._without_matches()
+                "timestamps of both, so there is nothing to find matches by. "
+                + self._without_matches()
             )
         self.null_safe = any(condition.null_safe)
         self.residual = condition.residual
