@@ -117,6 +117,9 @@ def leave_out_cases(items: list[pytest.Item]) -> None:
     """Of each of these tests that has cases most are slow: which, hangs on its name, so that of a
     pair such as two runners one test runs the first and another one the second."""
     failed = drawn.keep_failed(items)
+    for item in items:
+        if item.nodeid in failed:  # each default run repeats it, also a slow one
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.stem in SAMPLED and not item.get_closest_marker("slow"):
