@@ -308,6 +308,35 @@ def test_a_root_without_maps_and_locks_gives_the_same(spark, tmp_path, monkeypat
     assert not os.path.exists(other.root)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.ENOTSUP, errno.ESPIPE])
+def test_a_root_without_renames_and_links_gives_the_same(spark, tmp_path, monkeypatch, code):
+    """As the volumes of Databricks, and other mounts of object stores."""
+    refused = []
+
+    def refuse(path, *_, **__):
+        refused.append(path)
+        raise OSError(code, os.strerror(code), str(path))
+
+    for name in ("rename", "replace", "link"):
+        monkeypatch.setattr(os, name, refuse)
+    root = tmp_path / "root"
+    with Dataflow(spark, root=str(root), runner="local", buckets=2) as flow:
+        words, session = flow.input("words", "word string")
+        counts = words.groupBy("word").count().keep("counts")
+        for time in range(3):
+            insert_at(session, time, range(time + 3))
+            flow.step()
+        assert {tuple(row) for row in counts.at(2).collect()} == {
+            (f"w{i}", sum(i < time + 3 for time in range(3))) for i in range(5)
+        }
+        flow.report(tmp_path / "page.html")
+        path = f"{flow._storage.root}/one.arrow"
+        storage.write_batch(path, pa.record_batch({"x": [1, 2]}))
+        assert storage.read_table(path).column("x").to_pylist() == [1, 2]
+    assert refused and not os.listdir(root)
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of four megabytes."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark_diff.engine.explanation import Operator
+from pyspark_diff.trace.storage import put_in_place
 
 
 class StepCosts(NamedTuple):
@@ -56,7 +57,7 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(scratch, 0o644)  # mkstemp lets nobody else read
-        os.replace(scratch, target)
+        put_in_place(scratch, str(target))
     except BaseException:
         os.unlink(scratch)
         raise

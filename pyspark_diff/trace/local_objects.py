@@ -42,6 +42,8 @@ UNSUPPORTED = frozenset({
 })
 #: What a file system says that has no links.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+#: The errors of a file system that has no rename.
+NO_RENAME = UNSUPPORTED | {errno.EPERM, errno.ESPIPE}
 #: What the operating system takes at once.
 _MOST_PARTS = 512
 #: The folders that are kept open; all others come and go.

@@ -1,7 +1,9 @@
 """Where batch files live: a directory that this process owns and always removes, or the folder of a
 store that outlives it.
 
-A file is written under a temporary name and moved into place, so under its final name it is whole::
+A file is written under a temporary name and moved into place, so under its final name it is whole.
+A volume or another mount of an object store has no rename: there the content is copied to the final
+name, which a reader learns from the result of the task, after the file is whole::
 
     open(path) succeeds  ==>  the file holds all of one bucket's rows
 
@@ -43,7 +45,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import held_batches
 from pyspark_diff.trace.cache import local_copy, upload
-from pyspark_diff.trace.local_objects import UNSUPPORTED
+from pyspark_diff.trace.local_objects import NO_RENAME, UNSUPPORTED
 
 _PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
@@ -235,12 +237,23 @@ def _written(
             if lasting:
                 sync(scratch)
                 path = f"{path.removesuffix('.arrow')}-crc{checksum_of(scratch):08x}-{size}.arrow"
-            os.replace(scratch, path)
+            put_in_place(scratch, path)
         except BaseException:
             if os.path.exists(scratch):
                 os.unlink(scratch)
             raise
     return path, size
+
+
+def put_in_place(scratch: str, path: str) -> None:
+    """Give a whole file its final name; if the file system has no rename, by a copy."""
+    try:
+        os.replace(scratch, path)
+    except OSError as error:
+        if error.errno not in NO_RENAME:
+            raise
+        shutil.copyfile(scratch, path)
+        os.unlink(scratch)
 
 
 def sync(path: str) -> None:
@@ -558,7 +571,12 @@ def _make_locked(folder: Path) -> tuple[str, int]:
             # Without the marker nobody takes this directory for an orphan, not even a machine where
             # the same folder can be locked; what a killed process leaves there stays.
         # Whole and locked before it has its name: nobody takes this directory for an orphan.
-        os.rename(scratch, os.path.join(root, "lock"))
+        # Without a rename there is no such lock, and the directory of a killed process stays.
+        try:
+            os.rename(scratch, os.path.join(root, "lock"))
+        except OSError as error:
+            if error.errno not in NO_RENAME:
+                raise
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
         if lock >= 0:
