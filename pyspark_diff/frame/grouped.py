@@ -207,8 +207,16 @@ class GroupedDiff(Generic[FrameT]):
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
         """Names of the columns of the group."""
-        frame = source.template().groupBy(*cols).agg(F.count(F.lit(1)))
-        return [source.resolver.as_shown(n, c) for n, c in zip(frame.columns, cols)]
+        rows = source.template()
+        try:
+            frame = rows.groupBy(*cols).agg(F.count(F.lit(1)))
+            names = frame.columns
+        except AnalysisException as error:
+            if error.getCondition() == "GROUP_EXPRESSION_TYPE_IS_NOT_ORDERABLE":
+                # Spark's error names no remedy.
+                Schema(rows.select(*cols).schema).check_compared()
+            raise
+        return [source.resolver.as_shown(n, c) for n, c in zip(names, cols)]
 
     def _several(
         self, source: Collection, keys: Sequence[str | Column], sets: Sequence[Sequence[int]],
