@@ -78,12 +78,18 @@ def test_versions_of_spark_are_checked_at_once(spark, monkeypatch, caplog):
         version._checked.clear()
         version.check.cache_clear()
 
-    for found in ("3.5.4", "4.0.2"):
-        for call in calls:
-            meet(found)
-            with pytest.raises(RuntimeError, match=f"this is Spark {found}; .* 4.1 to 4.3"):
-                call()
-    for found, said in (("4.1.0", 0), ("4.3.7", 0), ("17.3.x-vendor", 1), ("4.4.0", 1)):
+    with monkeypatch.context() as old:
+        old.delattr(type(edges).__mro__[1], "repartitionById")
+        old.delattr(type(edges), "repartitionById", raising=False)
+        for found in ("3.5.4", "4.0.2"):
+            for call in calls:
+                meet(found)
+                with pytest.raises(
+                    RuntimeError, match=f"this is Spark {found}, .* no repartitionById.* 4.1 to 4.3"
+                ):
+                    call()
+    for found, said in (("4.1.0", 0), ("4.3.7", 0), ("17.3.x-vendor", 1), ("4.4.0", 1),
+                        ("4.0.0", 1)):  # the client of Databricks 17.3
         meet(found)
         caplog.clear()
         for call in calls:
@@ -93,7 +99,7 @@ def test_versions_of_spark_are_checked_at_once(spark, monkeypatch, caplog):
         assert len(caplog.records) == said
     version._checked.clear()
     asked = []
-    monkeypatch.setattr(version, "check", asked.append)
+    monkeypatch.setattr(version, "check", lambda *about: asked.append(about))
     for _ in range(3):
         pyspark_diff.DiffFrame(edges)
     assert len(asked) == 2  # this process, and the session

@@ -1,8 +1,11 @@
-"""Which versions of Spark the library runs on; asked once for each session, before anything else.
+"""The Spark that the library runs on, checked once for each session, before anything else.
 
-    oldest <= version < beyond   =>  nothing is said
-    version < oldest             =>  refused at once: what is missing would be met in the first step
-    version >= beyond            =>  one warning, since nobody has tried it
+    tried versions, 4.1 to 4.3             =>  accepted
+    another version with all capabilities  =>  accepted, with one warning
+    a capability is missing                =>  refused at once, by its name
+
+The number of a vendor's version says little: the client of Databricks 17.3 calls itself 4.0.0 and
+has the methods of 4.1.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ from functools import lru_cache
 from weakref import WeakSet
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_diff.errors import SchemaError
 
-#: Spark 4.1 has `DataFrame.repartitionById`.
+#: The oldest version with all capabilities, and the first one that nobody has tried.
 OLDEST = (4, 1)
 BEYOND = (4, 4)
+#: The methods of a DataFrame that steps use and that older versions do not have.
+METHODS = ("repartitionById", "mapInArrow")
 
 _logger = logging.getLogger("pyspark_diff")
 _checked: WeakSet[SparkSession] = WeakSet()
@@ -31,18 +37,18 @@ def check_installed() -> None:
     Raises
     ------
     RuntimeError
-        If it is too old.
+        If it has no method that steps need.
     """
-    check(pyspark.__version__)
+    check(pyspark.__version__, tuple(name for name in METHODS if not hasattr(DataFrame, name)))
 
 
 def check_session(spark: SparkSession) -> None:
-    """Check a session's Spark, which with Connect is the server's.
+    """Check the Spark of a session. With Connect that is the server's.
 
     Raises
     ------
     RuntimeError
-        If it is too old.
+        If it lacks a capability that steps need.
     SchemaError
         If it is no session.
     """
@@ -53,24 +59,58 @@ def check_session(spark: SparkSession) -> None:
         )
     if spark not in _checked:
         check_installed()
-        check(spark.version)
+        numbers = _numbers(spark.version)
+        check(spark.version, missing_in(spark) if numbers and numbers < OLDEST else ())
         _checked.add(spark)
 
 
+def missing_in(spark: SparkSession) -> tuple[str, ...]:
+    """The methods in `METHODS` whose plans a session refuses. Nothing is run.
+
+    Examples
+    --------
+    >>> missing_in(spark)
+    ()
+    """
+    frame = spark.range(1)
+    try:
+        frame.repartitionById(1, frame["id"].cast("int")).schema
+    except PySparkException:
+        return ("repartitionById",)
+    return ()
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a version; None for a vendor's own way of counting."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
 @lru_cache(maxsize=None)
-def check(version: str) -> None:
-    """Check a version; what is said of it is said once."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None:
-        return  # a vendor's own way of counting
-    found = int(numbers[1]), int(numbers[2])
-    which = f"{OLDEST[0]}.{OLDEST[1]} to {BEYOND[0]}.{BEYOND[1] - 1}"
-    if found < OLDEST:
+def check(version: str, missing: tuple[str, ...] = ()) -> None:
+    """Check a version and its capabilities; warn once of a version that nobody has tried.
+
+    Parameters
+    ----------
+    version : str
+    missing : tuple of str
+        The methods that it does not have.
+
+    Raises
+    ------
+    RuntimeError
+        If a method is missing.
+    """
+    tried = f"{OLDEST[0]}.{OLDEST[1]} to {BEYOND[0]}.{BEYOND[1] - 1}"
+    if missing:
         raise RuntimeError(
-            f"this is Spark {version}; pyspark_diff runs on {which}. Install one of these: "
+            f"this is Spark {version}, whose DataFrame has no {' and no '.join(missing)}. "
+            f"pyspark_diff runs on Spark {tried}. Install one of these: "
             f'pip install "pyspark_diff[spark]", or a newer runtime of the cluster'
         )
-    if found >= BEYOND:
+    numbers = _numbers(version)
+    if numbers is not None and not OLDEST <= numbers < BEYOND:
         _logger.warning(
-            "this is Spark %s; pyspark_diff has been tried on %s only", version, which
+            "this is Spark %s; it has what pyspark_diff needs, and pyspark_diff has been tried on "
+            "%s only", version, tried,
         )
