@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pyspark_diff.frame.grouped import GroupedDiff
     from pyspark_diff.frame.loops import Loop
     from pyspark_diff.reasons import REASONS, Reason
+    from pyspark_diff.spark.doctor import doctor
     from pyspark_diff.spark.session import configure, session
     from pyspark_diff.times import Antichain
 
@@ -119,6 +120,7 @@ _HOMES = {
     "UnsupportedQueryError": "errors",
     "UnsupportedTypeError": "errors",
     "configure": "spark.session",
+    "doctor": "spark.doctor",
     "graphs": "graphs",
     "session": "spark.session",
 }
@@ -175,6 +177,7 @@ __all__ = [
     "UnsupportedQueryError",
     "UnsupportedTypeError",
     "configure",
+    "doctor",
     "graphs",
     "session",
 ]

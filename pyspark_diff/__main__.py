@@ -49,7 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
         "latest commit. Nothing of it is changed, and its writer goes on.",
     )
     look.add_argument("store", help="path or URI")
+    check = commands.add_parser(
+        "doctor", help="report the capabilities of Spark and of this machine",
+        description="Report the capabilities of the session and of this machine, their "
+        "consequences, and the settings to change.",
+    )
+    check.add_argument("--root", help="the folder of a state; by default the temporary folder")
     given = parser.parse_args(arguments)
+    if given.command == "doctor":
+        return _doctor(given.root)
     if given.command == "run":
         return _run(_program(given.program, parser), given)
     if given.command == "inspect":
@@ -112,6 +120,13 @@ def _told(reader: StateReader) -> int:
             kept = reader[name]
             print(f"{name}: {kept.schema.simpleString()}")
             print(f"    readable from {kept.since()}, complete up to {kept.frontier()}")
+    return 0
+
+
+def _doctor(root: str | None) -> int:
+    from pyspark_diff import doctor, session
+
+    print(doctor(session(), root=root))
     return 0
 
 

@@ -36,7 +36,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_files expression_parts frames jobs jvm maps "
+        "bridge calls causes delta delta_files doctor expression_parts frames jobs jvm maps "
         "mentions parquet_footer parquet_plan replaced schema sent session stars stored_schema "
         "tables taken task_jobs values version window_calls window_text".split()
     ),
