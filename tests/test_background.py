@@ -635,7 +635,9 @@ def test_cancelled_by_many_at_once(spark, gate):
 @pytest.mark.parametrize("place", ["merge_bucket", "pass_by"])
 def test_cancelled_while_it_compacts_and_commits(spark, monkeypatch, tmp_path, place):
     """The last places at which a step ends."""
-    with Dataflow(spark, runner="local", root=str(tmp_path), buckets=3) as flow:
+    # Few rows of several buckets are merged in one go, and not bucket by bucket.
+    buckets = 1 if place == "merge_bucket" else 3
+    with Dataflow(spark, runner="local", root=str(tmp_path), buckets=buckets) as flow:
         rows, session = flow.input("rows", ONE)
         counts = rows.count().keep()
         where = local if place == "merge_bucket" else stop.Stop
