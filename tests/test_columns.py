@@ -111,7 +111,6 @@ def test_call(spark, case):
         lambda: F.expr("x"),
         lambda: F.expr("sum(x) / count(*)"),
         lambda: F.expr("sum(x) FILTER (WHERE b)"),
-        lambda: F.expr("first(x) IGNORE NULLS"),
     ],
 )
 def test_no_call(spark, make):
