@@ -17,6 +17,7 @@ from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.degrees import degrees
 from pyspark_diff.graphs.edges import edges_of, nodes_of
 from pyspark_diff.graphs.find import find
+from pyspark_diff.graphs.graph_diff import GraphDiff
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank
@@ -28,6 +29,7 @@ from pyspark_diff.graphs.transitive_closure import transitive_closure
 from pyspark_diff.graphs.triangles import triangles
 
 __all__ = [
+    "GraphDiff",
     "bfs",
     "connected_components",
     "degrees",

@@ -1,0 +1,529 @@
+"""GraphFrames' interface over a graph that is kept up to date.
+
+    GraphDiff(v, e).method(...).at(t)  =  GraphFrame(v at t, e at t).method(...)
+
+with the names, arguments and result columns of graphframes-py 0.12. No plugin of a server is
+needed. A method whose result in GraphFrames is any one of several right ones has a fixed choice
+here: a component is named by its smallest vertex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.graphs.connected_components import connected_components
+from pyspark_diff.graphs.edges import at_least_one
+from pyspark_diff.graphs.find import find
+from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.shortest_paths import shortest_paths
+from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
+from pyspark_diff.graphs.triangles import triangles
+from pyspark_diff.spark.frames import column
+
+#: Ranks are whole numbers of this part of one, so that sums do not depend on their order.
+RANK_UNIT = 1 << 40
+#: The least relative change of the sum of ranks that a vertex without an edge from it causes.
+_LOST = 1e-7
+
+
+class GraphDiff:
+    """A graph that is kept up to date, with the methods of a GraphFrame.
+
+    Parameters
+    ----------
+    vertices : DiffFrame, DataFrame, or an object with ``vertices`` and ``edges``
+        With a column ``id``, each once, and any attributes. A GraphFrame has both tables.
+    edges : DiffFrame or DataFrame, optional
+        With columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge with an
+        end that is no vertex counts in the algorithms, and only vertices have results.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, or types differ.
+
+    Notes
+    -----
+    A plain Spark frame is fixed: it is the same at all times.
+
+    Without an equivalent here are ``bfs`` with its columns for each length of a path (see
+    `pyspark_diff.graphs.bfs`), sketches, random walks, SVD++ and power iteration clustering.
+
+    Source: GraphFrames, https://graphframes.io
+
+    Examples
+    --------
+    >>> from pyspark_diff import Dataflow
+    >>> from pyspark_diff.graphs import GraphDiff
+    >>> with Dataflow(spark) as flow:
+    ...     vertices, vertices_in = flow.input("vertices", "id long, name string")
+    ...     edges, edges_in = flow.input("edges", "src long, dst long")
+    ...     parts = GraphDiff(vertices, edges).connectedComponents().keep("parts")
+    ...     vertices_in.insert([(1, "Ann"), (2, "Bob"), (3, "Eve")])
+    ...     edges_in.insert([(1, 2), (2, 3)])
+    ...     _ = flow.advance_to(1)
+    ...     edges_in.remove([(2, 3)])
+    ...     _ = flow.advance_to(2)
+    ...     sorted(tuple(row) for row in parts.at().collect())
+    [(1, 'Ann', 1), (2, 'Bob', 1), (3, 'Eve', 3)]
+    """
+
+    def __init__(self, vertices: Any, edges: Any = None):
+        if edges is None:
+            if not hasattr(vertices, "vertices") or not hasattr(vertices, "edges"):
+                raise SchemaError(
+                    "GraphDiff takes vertices and edges, or a GraphFrame. This is a "
+                    f"{type(vertices).__name__} alone. Pass GraphDiff(vertices, edges)"
+                )
+            vertices, edges = vertices.vertices, vertices.edges
+        changing = next((one for one in (vertices, edges) if isinstance(one, DiffFrame)), None)
+        self._vertices = _collection(vertices, changing, ("id",), "the vertices")
+        self._edges = _collection(edges, changing, ("src", "dst"), "the edges")
+        wanted = self._vertices.schema["id"].dataType
+        for name in ("src", "dst"):
+            kind = self._edges.schema[name].dataType
+            if kind != wanted:
+                raise SchemaError(
+                    f"column {name!r} of the edges is {kind.simpleString()}, and 'id' of the "
+                    f"vertices is {wanted.simpleString()}. Cast one of them"
+                )
+
+    @property
+    def vertices(self) -> DiffFrame:
+        """The vertices: ``id`` and the attributes."""
+        return self._vertices
+
+    nodes = vertices
+
+    @property
+    def edges(self) -> DiffFrame:
+        """The edges: ``src``, ``dst`` and the attributes."""
+        return self._edges
+
+    def at(self, time: Any = None) -> tuple[DataFrame, DataFrame]:
+        """The vertices and edges at a time, for ``GraphFrame(*graph.at(time))``.
+
+        Raises
+        ------
+        NotReadableError
+            If one of them is not kept, or the time is not complete.
+        """
+        return self._vertices.at(time), self._edges.at(time)
+
+    def __repr__(self) -> str:
+        return f"GraphDiff(v:{self._vertices.columns}, e:{self._edges.columns})"
+
+    # Degrees and parts of the graph
+
+    @property
+    def outDegrees(self) -> DiffFrame:
+        """``id`` and ``outDegree`` of each vertex with an edge from it."""
+        return self._edges.select("src").count().toDF("id", "outDegree")
+
+    @property
+    def inDegrees(self) -> DiffFrame:
+        """``id`` and ``inDegree`` of each vertex with an edge to it."""
+        return self._edges.select("dst").count().toDF("id", "inDegree")
+
+    @property
+    def degrees(self) -> DiffFrame:
+        """``id`` and ``degree`` of each vertex with an edge. A self-loop counts twice."""
+        return self._ends().count().toDF("id", "degree")
+
+    def type_out_degree(
+        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
+    ) -> DiffFrame:
+        """``id`` and ``outDegrees``: a struct of the number of edges of each type from a vertex."""
+        return self._by_type("src", edge_type_col, edge_types, "outDegrees")
+
+    def type_in_degree(
+        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
+    ) -> DiffFrame:
+        """``id`` and ``inDegrees``: a struct of the number of edges of each type to a vertex."""
+        return self._by_type("dst", edge_type_col, edge_types, "inDegrees")
+
+    def _by_type(
+        self, end: str, name: str, types: Sequence[Any] | None, result: str
+    ) -> DiffFrame:
+        if types is None:
+            raise SchemaError(
+                "the types of edges are columns of the result, so they cannot change with the "
+                "edges. List them: edge_types=[...]"
+            )
+        calls = [
+            F.sum(F.when(column(name) == value, 1).otherwise(0)).cast("int").alias(f"type{number}")
+            for number, value in enumerate(types)
+        ]
+        counts = self._edges.groupBy(end).agg(*calls)
+        fields = [F.col(f"type{n}").alias(str(value)) for n, value in enumerate(types)]
+        return counts.select(F.col(end).alias("id"), F.struct(*fields).alias(result))
+
+    @property
+    def triplets(self) -> DiffFrame:
+        """``src``, ``edge`` and ``dst``: for each edge, structs of its ends and of the edge."""
+        edges = self._edges.select(_packed(self._edges, "edge"), "src", "dst").toDF(
+            "edge", "src_id", "dst_id")
+        first = self._vertices.select("id", _packed(self._vertices, "src"))
+        second = self._vertices.select("id", _packed(self._vertices, "dst"))
+        return edges.join(first.toDF("src_id", "src"), "src_id").join(
+            second.toDF("dst_id", "dst"), "dst_id").select("src", "edge", "dst")
+
+    def filterVertices(self, condition: str | Column) -> GraphDiff:
+        """The graph of the vertices for which a condition is true, and the edges between them."""
+        vertices = self._vertices.where(condition)
+        return GraphDiff(vertices, _within(self._edges, vertices))
+
+    def filterEdges(self, condition: str | Column) -> GraphDiff:
+        """The graph with all vertices, and the edges for which a condition is true."""
+        return GraphDiff(self._vertices, self._edges.where(condition))
+
+    def dropIsolatedVertices(self) -> GraphDiff:
+        """The graph without the vertices that have no edge."""
+        linked = self._ends().toDF("id").distinct()
+        return GraphDiff(self._vertices.join(linked, "id", "left_semi"), self._edges)
+
+    def as_reversed(self) -> GraphDiff:
+        """The graph with each edge in the other direction."""
+        return GraphDiff(self._vertices, _turned(self._edges))
+
+    def as_undirected(self) -> GraphDiff:
+        """The graph with each edge in both directions."""
+        edges = _turned(_turned(self._edges))
+        return GraphDiff(self._vertices, edges.union(_turned(self._edges)))
+
+    def validate(self, check_vertices: bool = True) -> None:
+        """Fail each step that brings a vertex twice, or an edge with an end that is no vertex.
+
+        Parameters
+        ----------
+        check_vertices : bool
+            Whether the ends of edges are checked.
+
+        Notes
+        -----
+        It adds claims to the dataflow. GraphFrames checks once, when it is called.
+        """
+        twice = self._vertices.groupBy("id").count().where("count > 1")
+        twice.assert_empty("a vertex is there twice")
+        if check_vertices:
+            missing = self._ends().toDF("id").distinct().join(self._vertices, "id", "left_anti")
+            missing.assert_empty("an end of an edge is no vertex")
+
+    def find(self, pattern: str) -> DiffFrame:
+        """All matches of a motif: see `pyspark_diff.graphs.find`."""
+        return find(self, pattern)
+
+    # Algorithms
+
+    def connectedComponents(self, **options: Any) -> DiffFrame:
+        """The vertices with the ``component`` of each: its smallest vertex.
+
+        Parameters
+        ----------
+        **options
+            Those of GraphFrames. They choose an algorithm and its checkpoints, and have no effect.
+        """
+        _check_options(options, "connectedComponents", {
+            "algorithm", "checkpointInterval", "broadcastThreshold", "useLabelsAsComponents",
+            "use_local_checkpoints", "max_iter", "storage_level",
+        })
+        return self._with(connected_components(self._plain()), "component")
+
+    def stronglyConnectedComponents(self, maxIter: int | None = None) -> DiffFrame:
+        """The vertices with the strongly connected ``component`` of each: its smallest vertex.
+
+        Parameters
+        ----------
+        maxIter : int, optional
+            Has no effect: the loop runs until it comes to rest.
+        """
+        return self._with(strongly_connected_components(self._plain()), "component")
+
+    def labelPropagation(self, maxIter: int, **options: Any) -> DiffFrame:
+        """The vertices with the ``label`` of each after some rounds.
+
+        Of several labels with most votes a vertex takes the smallest. GraphFrames takes any.
+        """
+        _check_options(options, "labelPropagation", {
+            "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
+        })
+        rounds = at_least_one(maxIter, "maxIter")
+        return self._with(label_propagation(self._plain(), rounds=rounds), "label")
+
+    def shortestPaths(
+        self, landmarks: Sequence[Any], *, is_directed: bool = True, **options: Any
+    ) -> DiffFrame:
+        """The vertices with ``distances``: a map from a landmark to the number of edges to it.
+
+        Parameters
+        ----------
+        landmarks : sequence of ids
+        is_directed : bool
+            Whether a path follows the direction of edges.
+        """
+        _check_options(options, "shortestPaths", {
+            "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
+        })
+        if not landmarks:
+            raise SchemaError("shortestPaths needs landmarks. Pass the ids of some vertices")
+        # A way to a landmark is a way from it along turned edges.
+        turned = self._edges.select(F.col("dst").alias("src"), F.col("src").alias("dst"))
+        steps = turned.withColumn("weight", F.lit(1).cast("long"))
+        known = self._vertices.select("id").where(F.col("id").isin(list(landmarks)))
+        found = shortest_paths(
+            steps, known.toDF("node"), per_source=True, directed=is_directed
+        )
+        entries = F.struct("source", F.col("distance").cast("int"))
+        maps = found.groupBy("node").agg(
+            F.map_from_entries(F.sort_array(F.collect_list(entries))).alias("distances"))
+        return self._with(maps, "distances", F.expr("map()"))
+
+    def triangleCount(self, *_: Any, **options: Any) -> DiffFrame:
+        """The vertices with the ``count`` of triangles of each."""
+        _check_options(options, "triangleCount", {"storage_level", "algorithm", "lg_nom_entries"})
+        if options.get("algorithm", "exact") != "exact":
+            raise SchemaError(
+                "triangleCount is exact here. Leave algorithm= out, or pass algorithm='exact'"
+            )
+        found = triangles(self._plain())
+        corners = reduce(DiffFrame.union, [found.select(name).toDF("node") for name in "abc"])
+        return self._with(corners.count(), "count", F.lit(0).cast("long"))
+
+    def k_core(self, **options: Any) -> DiffFrame:
+        """The vertices with ``kcore``: the largest k such that a vertex is in the k-core.
+
+        Notes
+        -----
+        In each round a vertex takes the largest h such that h of its neighbours have at least h,
+        from its degree on, until no vertex changes.
+        Source: Lü, Zhou, Zhang, Stanley, "The H-index of a network node and its relation to degree
+        and coreness", Nature Communications 7, 2016.
+        """
+        _check_options(options, "k_core", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        ends = self._edges.where("src <> dst").select("src", "dst")
+        pairs = ends.union(ends.select("dst", "src").toDF("src", "dst")).distinct()
+        start = pairs.select("src").count().toDF("node", "core")
+        arcs = pairs.toDF("other", "node")
+        index = F.expr(
+            "size(filter(sort_array(collect_list(core), false), (core, place) -> core > place))"
+        ).cast("long")
+
+        def round_of(cores: DiffFrame) -> DiffFrame:
+            near = cores.join(arcs.toDF("node", "other"), "node").select(
+                F.col("other").alias("node"), "core")
+            return near.groupBy("node").agg(index.alias("core"))
+
+        cores = start.iterate(round_of, name="k_core")
+        return self._with(cores, "kcore", F.lit(0).cast("long"))
+
+    def pageRank(
+        self, resetProbability: float = 0.15, sourceId: Any = None, maxIter: int | None = None,
+        tol: float | None = None,
+    ) -> GraphDiff:
+        """The graph with ``pagerank`` of each vertex, and ``weight`` of each edge.
+
+        Parameters
+        ----------
+        resetProbability : float
+            The probability of a jump, above 0 and below 1.
+        sourceId : id, optional
+            The vertex that all jumps lead to. By default they lead to any vertex.
+        maxIter : int, optional
+            The number of rounds.
+        tol : float, optional
+            In place of `maxIter`: so many rounds that no rank is further from the limit.
+
+        Notes
+        -----
+        With r the reset probability and d(u) the number of edges from u, from rank 1 on::
+
+            rank(v) := r + (1 - r) * sum over edges (u, v) of rank(u) / d(u)
+
+        The ranks add up to the number of vertices in the end, or to 1 with `sourceId`: if a vertex
+        has no edge from it, all of them are scaled. Ranks are counted in parts of 2**-40.
+
+        A change of one edge changes the ranks of all vertices that its end reaches.
+        """
+        if (maxIter is None) == (tol is None):
+            raise SchemaError("pageRank needs either maxIter or tol. Pass one of them")
+        reset = float(resetProbability)
+        if not 0 < reset < 1:
+            raise SchemaError(
+                f"resetProbability is {resetProbability!r}. Pass a number above 0 and below 1"
+            )
+        if maxIter is None:
+            if not isinstance(tol, (int, float)) or not 0 < tol < 1:
+                raise SchemaError(f"tol is {tol!r}. Pass a number above 0 and below 1")
+            rounds = max(1, math.ceil(math.log(tol) / math.log(1 - reset)))
+        else:
+            rounds = at_least_one(maxIter, "maxIter")
+        everyone = self._vertices.select("id").toDF("node").distinct()
+        starts = everyone if sourceId is None else everyone.where(F.col("node") == sourceId)
+        if sourceId is not None:
+            # Nobody could tell the ranks of a source that is missing from those of an empty graph.
+            number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
+            some = everyone.agg(F.count("*").alias("all")).where("all > 0")
+            number.crossJoin(some.hint("broadcast")).assert_empty(
+                f"pageRank: no vertex has the id {sourceId!r} of sourceId")
+        ranks = self._ranks(everyone, starts, reset, rounds, sourceId is not None)
+        degrees = self.outDegrees.toDF("src", "weight_")
+        edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
+        return GraphDiff(
+            self._with(ranks, "pagerank", F.lit(0.0)),
+            edges.select(*map(column, self._edges.columns), "weight"),
+        )
+
+    def _ranks(
+        self, everyone: DiffFrame, starts: DiffFrame, reset: float, rounds: int, personal: bool
+    ) -> DiffFrame:
+        """``node`` and ``rank`` after some rounds."""
+        arcs = self._edges.select("src", "dst").toDF("node", "other")
+        degrees = arcs.select("node").count().toDF("node", "degree")
+        jumps = starts.withColumn("share", F.lit(round(RANK_UNIT * reset)).cast("long"))
+        nothing = everyone.withColumn("share", F.lit(0).cast("long"))
+        first = starts.withColumn("rank", F.lit(RANK_UNIT).cast("long"))
+        share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
+
+        def round_of(ranks: DiffFrame) -> DiffFrame:
+            leaving = ranks.join(degrees, "node").select("node", share.alias("share"))
+            arriving = leaving.join(arcs, "node").select("other", "share").toDF("node", "share")
+            given = arriving.union(jumps).union(nothing)
+            return given.groupBy("node").agg(F.sum("share").alias("rank"))
+
+        ranks = first.iterate(
+            round_of, max_iterations=rounds, on_limit="return", name="pagerank"
+        )
+        # The sum of all ranks is that of the starts unless some got lost at the end of a path.
+        total = ranks.agg(F.sum("rank").alias("total")).crossJoin(
+            starts.agg(F.count("*").alias("wanted")).hint("broadcast"))
+        scale = F.col("wanted") * F.lit(float(RANK_UNIT)) / F.col("total")
+        scale = F.when(F.abs(scale - 1) < _LOST, F.lit(1.0)).otherwise(scale)
+        scales = total.select(scale.alias("scale"))
+        return ranks.crossJoin(scales.hint("broadcast")).select(
+            "node", (F.col("rank") / F.lit(float(RANK_UNIT)) * F.col("scale")).alias("rank"))
+
+    def aggregateMessages(
+        self, aggCol: Column | Sequence[Column],
+        sendToSrc: Column | str | Sequence[Column | str] | None = None,
+        sendToDst: Column | str | Sequence[Column | str] | None = None,
+        **options: Any,
+    ) -> DiffFrame:
+        """``id`` and aggregates of the messages that edges send to their ends.
+
+        Parameters
+        ----------
+        aggCol : Column or sequence of Column
+            Aggregates of the column ``MSG``.
+        sendToSrc, sendToDst : Column, str, or a sequence of them, optional
+            Messages to an end, over the structs ``src``, ``edge`` and ``dst`` of `triplets`. A null
+            is no message.
+        """
+        _check_options(options, "aggregateMessages", {"intermediate_storage_level"})
+        calls = list(_several(aggCol))
+        sent = [("src", one) for one in _several(sendToSrc)]
+        sent += [("dst", one) for one in _several(sendToDst)]
+        if not calls or not sent:
+            raise SchemaError(
+                "aggregateMessages needs an aggregate and a message. Pass aggCol, and sendToSrc "
+                "or sendToDst"
+            )
+        triplets = self.triplets
+        parts = [
+            triplets.select(
+                F.col(f"{end}.id").alias("id"),
+                (F.expr(one) if isinstance(one, str) else one).alias("MSG"),
+            )
+            for end, one in sent
+        ]
+        messages = reduce(DiffFrame.union, parts).where("MSG IS NOT NULL")
+        return messages.groupBy("id").agg(*calls)
+
+    # Parts
+
+    def _ends(self) -> DiffFrame:
+        """Both ends of each edge, in a column."""
+        return self._edges.select("src").toDF("id").union(self._edges.select("dst").toDF("id"))
+
+    def _plain(self) -> GraphDiff:
+        """The graph without attributes."""
+        return GraphDiff(self._vertices.select("id"), self._edges.select("src", "dst"))
+
+    def _with(
+        self, results: DiffFrame, name: str, default: Column | None = None
+    ) -> DiffFrame:
+        """The vertices with a result, from a collection of a node and its result."""
+        taken = [one for one in self._vertices.columns if one != name]
+        named = results.toDF("id", "result_")
+        how = "inner" if default is None else "left"
+        value = F.col("result_") if default is None else F.coalesce("result_", default)
+        joined = self._vertices.join(named, "id", how)
+        return joined.select(*map(column, taken), value.alias(name))
+
+
+def _collection(
+    table: Any, changing: DiffFrame | None, names: Sequence[str], what: str
+) -> DiffFrame:
+    """A table as a collection, with its columns of a graph in GraphFrames' case."""
+    if not isinstance(table, (DiffFrame, DataFrame)):
+        raise SchemaError(
+            f"{what} are a DiffFrame or a Spark frame, not a {type(table).__name__}. Make one with "
+            "spark.createDataFrame(...)"
+        )
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise SchemaError(
+            f"{what} have no column {missing[0]!r}; the columns are {', '.join(table.columns)}. "
+            f"Rename one: withColumnRenamed(..., {missing[0]!r})"
+        )
+    if isinstance(table, DiffFrame):
+        return table
+    if changing is not None:
+        return changing._lifted(table)
+    if {"time", "diff"} <= set(table.columns):
+        return DiffFrame(table)
+    return DiffFrame(table.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+
+
+def _packed(table: DiffFrame, name: str) -> Column:
+    """A struct of all columns of a table."""
+    return F.struct(*map(column, table.columns)).alias(name)
+
+
+def _within(edges: DiffFrame, vertices: DiffFrame) -> DiffFrame:
+    """The edges whose ends are vertices."""
+    ids = vertices.select("id")
+    columns = edges.columns
+    for end in ("src", "dst"):
+        edges = edges.join(ids.toDF(end), end, "left_semi")
+    return edges.select(*map(column, columns))
+
+
+def _turned(edges: DiffFrame) -> DiffFrame:
+    """Each edge in the other direction: its ends, then its attributes."""
+    attributes = [name for name in edges.columns if name not in ("src", "dst")]
+    return edges.select(
+        F.col("dst").alias("src"), F.col("src").alias("dst"), *map(column, attributes))
+
+
+def _several(columns: Any) -> Iterable[Any]:
+    if columns is None:
+        return ()
+    return (columns,) if isinstance(columns, (str, Column)) else columns
+
+
+def _check_options(options: dict[str, Any], method: str, known: set[str]) -> None:
+    others = sorted(set(options) - known)
+    if others:
+        raise SchemaError(
+            f"{method} has no option {others[0]!r}. Its options are {', '.join(sorted(known))}"
+        )

@@ -1,0 +1,212 @@
+"""GraphDiff against networkx and GraphX's formulas, after a load and after each step of changes.
+
+    GraphDiff(v, e).method().at(t)  =  the method on the graph at t
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import networkx as nx
+import pytest
+from pyspark.sql import functions as F
+
+from pyspark_diff import AssertionFailedError, Dataflow
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.graphs import GraphDiff
+
+#: Vertices of both kinds of ids; the last ones have no edge.
+IDS = {"long": list(range(9)), "string": [f"v {n}'s" for n in range(9)]}
+
+
+def ranks_of(vertices, edges, reset, rounds, source=None):
+    """GraphX's ranks: its formula, and the sum of ranks scaled at the end."""
+    starts = vertices if source is None else [source]
+    degrees = {v: sum(a == v for a, _ in edges) for v in vertices}
+    ranks = {v: 1.0 if v in starts else 0.0 for v in vertices}
+    for _ in range(rounds):
+        sums = dict.fromkeys(vertices, 0.0)
+        for a, b in edges:
+            sums[b] += ranks[a] / degrees[a]
+        ranks = {v: (reset if v in starts else 0) + (1 - reset) * sums[v] for v in vertices}
+    total = sum(ranks.values())
+    return {v: rank * len(starts) / total for v, rank in ranks.items()}
+
+
+def expected(ids, edges):
+    """Each result by vertex, from scratch."""
+    directed = nx.MultiDiGraph()
+    directed.add_nodes_from(ids)
+    directed.add_edges_from(edges)
+    plain = nx.Graph(directed)
+    plain.remove_edges_from(nx.selfloop_edges(plain))
+    smallest = {v: min(part) for part in nx.connected_components(plain) for v in part}
+    strong = {v: min(part) for part in nx.strongly_connected_components(directed) for v in part}
+    to = {v: nx.single_source_shortest_path_length(directed, v) for v in ids}
+    marks = ids[:2]
+    return {
+        "component": smallest,
+        "strong": strong,
+        "distances": {v: {m: to[v][m] for m in marks if m in to[v]} for v in ids},
+        "count": nx.triangles(plain),
+        "kcore": nx.core_number(plain),
+        "pagerank": ranks_of(ids, edges, 0.15, 6),
+        "personal": ranks_of(ids, edges, 0.2, 4, ids[0]),
+    }
+
+
+@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
+def test_each_method_is_right_after_each_step(spark, kind, runner):
+    ids, chance = IDS[kind], random.Random(kind)
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        vertices, vertices_in = flow.input("vertices", f"id {kind}, size int")
+        edges, edges_in = flow.input("edges", f"src {kind}, dst {kind}, km int")
+        graph = GraphDiff(vertices, edges)
+        kept = {
+            "component": graph.connectedComponents(algorithm="graphx").keep("component"),
+            "strong": graph.stronglyConnectedComponents(maxIter=10).keep("strong"),
+            "distances": graph.shortestPaths(ids[:2]).keep("distances"),
+            "count": graph.triangleCount().keep("count"),
+            "kcore": graph.k_core().keep("kcore"),
+            "pagerank": graph.pageRank(maxIter=6).vertices.keep("pagerank"),
+            "personal": graph.pageRank(0.2, ids[0], maxIter=4).vertices.keep("personal"),
+        }
+        vertices_in.insert([(v, n) for n, v in enumerate(ids)])
+        there: list[tuple] = []
+        for step in range(3):
+            coming = [
+                (chance.choice(ids[:7]), chance.choice(ids[:7]), n)
+                for n in range(3 if step else 9)
+            ]
+            going = chance.sample(there, 3) if step else []
+            edges_in.insert(coming)
+            edges_in.remove(going)
+            there += coming
+            for row in going:
+                there.remove(row)
+            flow.advance_to(step + 1)
+            wanted = expected(ids, [row[:2] for row in there])
+            for name, frame in kept.items():
+                rows = frame.at().collect()
+                assert {row["id"]: row["size"] for row in rows} == dict(zip(ids, range(9)))
+                answer = {row["id"]: row[-1] for row in rows}
+                if name in ("pagerank", "personal"):
+                    assert answer == pytest.approx(wanted[name], abs=1e-6), (name, step)
+                else:
+                    assert answer == wanted[name], (name, step)
+
+
+def fixed(spark, edges, vertices=((1, "a"), (2, "b"), (3, "c"))):
+    return GraphDiff(
+        spark.createDataFrame(list(vertices), "id long, name string"),
+        spark.createDataFrame(list(edges), "src long, dst long, kind string"),
+    )
+
+
+EDGES = [(1, 2, "x"), (1, 2, "y"), (2, 2, "x"), (2, 9, "x")]
+
+
+def rows(frame):
+    return sorted(tuple(row) for row in frame.at(0).collect())
+
+
+def test_degrees_have_the_columns_of_graphframes(spark):
+    graph = fixed(spark, EDGES)
+    assert graph.outDegrees.columns == ["id", "outDegree"]
+    assert rows(graph.outDegrees) == [(1, 2), (2, 2)]
+    assert graph.inDegrees.columns == ["id", "inDegree"]
+    assert rows(graph.inDegrees) == [(2, 3), (9, 1)]
+    assert rows(graph.degrees) == [(1, 2), (2, 5), (9, 1)]
+    typed = graph.type_out_degree("kind", ["x", "y"])
+    assert rows(typed) == [(1, (1, 1)), (2, (2, 0))]
+    assert typed.schema["outDegrees"].dataType.names == ["x", "y"]
+    assert rows(graph.type_in_degree("kind", ["x"])) == [(2, (2,)), (9, (1,))]
+
+
+def test_parts_of_a_graph(spark):
+    graph = fixed(spark, EDGES)
+    assert rows(graph.triplets)[0] == ((1, "a"), (1, 2, "x"), (2, "b"))
+    assert len(rows(graph.triplets)) == 3  # an end that is no vertex has no triplet
+    some = graph.filterVertices("name <> 'a'")
+    assert rows(some.vertices) == [(2, "b"), (3, "c")] and rows(some.edges) == [(2, 2, "x")]
+    some = graph.filterEdges(F.col("kind") == "y")
+    assert rows(some.edges) == [(1, 2, "y")] and len(rows(some.vertices)) == 3
+    assert rows(graph.dropIsolatedVertices().vertices) == [(1, "a"), (2, "b")]
+    assert rows(graph.as_reversed().edges)[0] == (2, 1, "x")
+    assert len(rows(graph.as_undirected().edges)) == 8
+    assert rows(graph.find("(a)-[e]->(b); (b)-[]->(b)").select("a.id", "e.kind")) == [
+        (1, "x"), (1, "y"), (2, "x")]
+    assert rows(graph.labelPropagation(2).select("id", "label"))[2] == (3, 3)
+    assert rows(graph.pageRank(tol=0.01).edges.select("src", "dst", "weight"))[0] == (1, 2, 0.5)
+    assert graph.pageRank(maxIter=1).edges.columns == ["src", "dst", "kind", "weight"]
+
+
+def test_messages_are_aggregated(spark):
+    graph = fixed(spark, EDGES[:2])
+    sent = graph.aggregateMessages(
+        [F.collect_set("MSG").alias("names"), F.count("MSG").alias("n")],
+        sendToDst=[F.col("src")["name"]], sendToSrc="if(edge.kind = 'x', dst.name, null)")
+    assert rows(sent) == [(1, ["b"], 1), (2, ["a"], 2)]
+
+
+def test_a_graphframe_is_taken(spark):
+    graph = fixed(spark, EDGES)
+    frames = SimpleNamespace(
+        vertices=spark.createDataFrame([(1,), (2,)], "id long"),
+        edges=spark.createDataFrame([(1, 2)], "src long, dst long"))
+    assert rows(GraphDiff(frames).connectedComponents()) == [(1, 1), (2, 1)]
+    assert [frame.columns for frame in graph.at(0)] == [["id", "name"], ["src", "dst", "kind"]]
+
+
+def test_mistakes_are_named(spark):
+    vertices = spark.createDataFrame([(1,)], "id long")
+    with pytest.raises(SchemaError, match=r"GraphDiff\(vertices, edges\)"):
+        GraphDiff(vertices)
+    with pytest.raises(SchemaError, match="no column 'dst'.*Rename"):
+        GraphDiff(vertices, spark.createDataFrame([(1,)], "src long"))
+    with pytest.raises(SchemaError, match="'src' of the edges is int.*Cast"):
+        GraphDiff(vertices, spark.createDataFrame([(1, 1)], "src int, dst long"))
+    with pytest.raises(SchemaError, match="not a list"):
+        GraphDiff([(1,)], [(1, 2)])
+    graph = fixed(spark, EDGES)
+    for call, words in (
+        (lambda: graph.pageRank(), "either maxIter or tol"),
+        (lambda: graph.pageRank(maxIter=3, tol=0.1), "either maxIter or tol"),
+        (lambda: graph.pageRank(1.5, maxIter=3), "above 0 and below 1"),
+        (lambda: graph.pageRank(tol=7), "above 0 and below 1"),
+        (lambda: graph.shortestPaths([]), "landmarks"),
+        (lambda: graph.triangleCount(algorithm="approx"), "exact"),
+        (lambda: graph.connectedComponents(iterations=3), "no option 'iterations'"),
+        (lambda: graph.type_in_degree("kind"), "edge_types"),
+        (lambda: graph.aggregateMessages(F.count("MSG")), "sendToSrc"),
+    ):
+        with pytest.raises(SchemaError, match=words):
+            call()
+
+
+@pytest.mark.parametrize(("vertices", "edges", "words"), [
+    ([(1,), (1,)], [(1, 1)], "a vertex is there twice"),
+    ([(1,), (2,)], [(1, 5)], "an end of an edge is no vertex"),
+])
+def test_an_invalid_graph_fails_the_step(spark, vertices, edges, words):
+    with Dataflow(spark, runner="local") as flow:
+        first, vertices_in = flow.input("vertices", "id long")
+        second, edges_in = flow.input("edges", "src long, dst long")
+        GraphDiff(first, second).validate()
+        vertices_in.insert(vertices)
+        edges_in.insert(edges)
+        with pytest.raises(AssertionFailedError, match=words):
+            flow.advance_to(1)
+
+
+def test_a_source_that_is_no_vertex_fails_the_step(spark):
+    with Dataflow(spark, runner="local") as flow:
+        vertices, vertices_in = flow.input("vertices", "id long")
+        edges, _ = flow.input("edges", "src long, dst long")
+        GraphDiff(vertices, edges).pageRank(sourceId=7, maxIter=2).vertices.keep("ranks")
+        flow.advance_to(1)
+        vertices_in.insert([(1,)])
+        with pytest.raises(AssertionFailedError, match="no vertex has the id 7"):
+            flow.advance_to(2)
