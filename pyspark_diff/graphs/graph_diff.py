@@ -250,7 +250,7 @@ class GraphDiff:
     def labelPropagation(self, maxIter: int, **options: Any) -> DiffFrame:
         """The vertices with the ``label`` of each after some rounds.
 
-        Of several labels with most votes a vertex takes the smallest. GraphFrames takes any.
+        A vertex takes the smallest of several labels with most votes. GraphFrames takes any of them.
         """
         _check_options(options, "labelPropagation", {
             "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
@@ -370,7 +370,7 @@ class GraphDiff:
         everyone = self._vertices.select("id").toDF("node").distinct()
         starts = everyone if sourceId is None else everyone.where(F.col("node") == sourceId)
         if sourceId is not None:
-            # Nobody could tell the ranks of a source that is missing from those of an empty graph.
+            # The ranks of a missing source are all zero, as those of an empty graph.
             number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
             some = everyone.agg(F.count("*").alias("all")).where("all > 0")
             number.crossJoin(some.hint("broadcast")).assert_empty(
