@@ -521,6 +521,29 @@ def test_a_job_is_looked_at_often_while_it_runs(spark):
     assert len(looks) >= 10
 
 
+def sleeps_once(row, *_):
+    time.sleep(60)
+    return [(1,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["map", "reduce"])
+def test_cancelled_within_one_call_in_a_worker(spark, where):
+    """On the driver a call is not cut short."""
+    with Dataflow(spark, runner="spark", buckets=1) as flow:
+        rows, session = flow.input("rows", ONE)
+        keyed = rows.groupBy("n").reduce(sleeps_once, "m long")
+        (rows.flat_map(sleeps_once, "m long") if where == "map" else keyed).keep()
+        session.insert([(1,)])
+        session.advance_to(1)
+        running = flow.step_async()
+        time.sleep(8)  # so that the worker has begun
+        began = time.monotonic()
+        assert running.cancel() and time.monotonic() - began < 5
+        assert is_idle(spark)
+        session.discard()
+
+
 @pytest.mark.slow
 def test_cancelled_while_spark_plans(spark, tmp_path):
     """The job that begins then is cancelled too."""

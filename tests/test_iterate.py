@@ -622,23 +622,25 @@ def test_a_loop_that_takes_long_says_how_far_it_is(spark, monkeypatch, caplog):
     ]
 
 
-def test_a_refused_step_can_be_followed_by_others(spark):
-    with Dataflow(spark) as flow:
+@pytest.mark.parametrize("history", [False, True])
+def test_a_refused_step_can_be_followed_by_others(spark, history):
+    with Dataflow(spark, keep_history=history) as flow:
         n, n_in = flow.input("n", "n long")
         found = n.iterate(
             lambda x: x.select(F.when(F.col("n") < 5, F.col("n") + 1).otherwise(F.col("n"))
                                .alias("n")), max_iterations=3).keep()
-        for value in (0, 4):
-            n_in.insert([(value,)])
-            n_in.advance_to(n_in.time() + 1)
-            n_in.flush()
-            if value == 0:
-                with pytest.raises(StalledError):
-                    flow.step()
-                n_in.remove([(0,)])
+        n_in.insert([(0,)])
         with pytest.raises(StalledError):
-            flow.step()  # it was there at time 0, and still is
-        assert not flow._state.traces and found is not None
+            flow.advance_to(1)
+        n_in.remove([(0,)])
+        n_in.insert([(4,)])
+        if history:
+            with pytest.raises(StalledError):
+                flow.advance_to(2)  # it was there at time 0, and still is
+            assert not flow._state.traces
+        else:
+            flow.advance_to(2)
+            assert found.at().collect() == [(5,)]
 
 
 def test_a_number_of_iterations(spark):

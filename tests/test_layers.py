@@ -59,8 +59,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "engine": frozenset(
         "blueprint changes compaction context costs demand descent description durable "
         "evaluation explanation fingerprint fusion graph growth indexed_loop live loop "
-        "loop_batches loop_plan lowering oscillation past plan program progress rewind stalls "
-        "state step subgraph traces".split()
+        "loop_batches loop_plan lowering oscillation past pending plan program progress rewind "
+        "stalls state step subgraph traces".split()
     ),
     "dataflow": frozenset(
         "background blame catalog clock coercion dataflow discarding durable explanation "

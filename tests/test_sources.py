@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,7 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from test_types import VALUES
 
-from pyspark_diff import Dataflow, NotReadableError, SchemaError, SourceError
+from pyspark_diff import Dataflow, DiffError, NotReadableError, SchemaError, SourceError
+from pyspark_diff.sinks import foreach
 from pyspark_diff.sources import (
     batches,
     debezium,
@@ -415,3 +417,42 @@ def test_a_store_that_is_opened_without_its_source_keeps_how_far_it_was_read(spa
     with opened(read) as flow:
         assert not flow.catch_up()
         assert standing(flow["kept"]) == [(7,), (8,), (9,)]
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_source_brings_the_correction_of_a_row_that_a_step_refused(spark, runner):
+    table = Table(spark, "id int, n int", [(1, 2)])
+    given = []
+    with Dataflow(spark, buckets=2, runner=runner) as flow:
+        rows = flow.source("rows", snapshots(table, key="id"))
+        shares = rows.selectExpr("id", "6 div n AS share").keep()
+        shares.sink("shares", foreach(lambda changes, epoch: given.extend(changes.collect())))
+        flow.catch_up()
+        table.rows = [(1, 3), (2, 0)]
+        for _ in range(2):
+            with pytest.raises(DiffError, match="Feed the correction"):
+                flow.catch_up()
+        table.rows = [(1, 3), (2, 6)]
+        assert flow.catch_up()
+        assert standing(shares) == [(1, 2), (2, 1)]
+        changes = Counter()
+        for row in given:
+            changes[row["id"], row["share"]] += row["diff"]
+        assert +changes == {(1, 2): 1, (2, 1): 1}
+
+
+def test_a_whole_table_that_a_step_refused_is_read_again_when_it_was_dropped(spark, flow):
+    """It is compared with the rows that are there, so two readings of it do not add up."""
+    table = Table(spark, "id int, n int", [(1, 2)])
+    rows = flow.source("rows", snapshots(table))
+    shares = rows.selectExpr("id", "6 div n AS share").keep()
+    flow.catch_up()
+    table.rows = [(1, 3), (2, 0)]
+    with pytest.raises(DiffError):
+        flow.catch_up()
+    table.rows = [(1, 3), (2, 6)]
+    with pytest.raises(DiffError, match="discard"):
+        flow.catch_up()
+    flow.discard()
+    flow.catch_up()
+    assert standing(shares) == [(1, 2), (2, 1)]

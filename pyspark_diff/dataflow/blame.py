@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.pending import last_told_apart
 from pyspark_diff.engine.rewind import rewound
 from pyspark_diff.engine.state import Arrival, IterationReport, State, Watch
 from pyspark_diff.engine.step import Step
@@ -126,8 +127,9 @@ class Blame:
         if isinstance(error, DiffError):
             kind, told = to_payload(error)
         advice = (
-            f"If it fails for ever, {drop} of the input or of the dataflow drops what entered, "
-            "and returns it to be mended; that of the input takes a condition"
+            f"{self._correction(doing)}If it fails for ever, {drop} of the input or of the "
+            "dataflow drops what entered, and returns it to be mended; that of the input takes a "
+            "condition"
         ) if not late else (
             "What was taken in where times are structs cannot be dropped: open the store again, "
             "and feed what makes up for it before inputs go on, as they are where they were in the "
@@ -138,6 +140,15 @@ class Blame:
             f"{told}\nThe step failed{where} on {found}. It changed nothing and can be run again. "
             + advice,
         )
+
+    def _correction(self, doing: Node | Subgraph | None) -> str:
+        """What a later update can do about it: it is of no use where each time stays readable."""
+        nodes = {doing} if not isinstance(doing, Subgraph) else set(doing.nodes())
+        for part in self._failed.parts:
+            if doing is None or not nodes.isdisjoint(part.nodes):
+                if last_told_apart(self._failed, part) is None:
+                    return ""
+        return "Feed the correction, such as the removal of a wrong row, and step again. "
 
     def _blamed(
         self, before: State, arrivals: Given, upper: Mapping[Node, Antichain], tried: bool = True

@@ -14,12 +14,12 @@ from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.dataflow.source import Source
-from pyspark_diff.dataflow.stepping import SteppingMethods
+from pyspark_diff.dataflow.stepping import UNRELATED, SteppingMethods
 from pyspark_diff.engine.explanation import refuse_scans
 from pyspark_diff.engine.graph import graph_of
 from pyspark_diff.engine.growth import grown
 from pyspark_diff.engine.state import Watch
-from pyspark_diff.errors import NotReadableError, SchemaError
+from pyspark_diff.errors import DiffError, NotReadableError, SchemaError
 from pyspark_diff.fallbacks import counting
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.checked import checked
@@ -58,7 +58,8 @@ class FeedingMethods(SteppingMethods):
         SinkError
             If a sink fails. The next call begins with giving it the same.
         StepError
-            As of `step`. What was read is kept, and the next call tries again, before it reads on.
+            As of `step`. What was read is kept. The next call tries again, and once more with what
+            it reads then, which may bring the correction.
 
         Examples
         --------
@@ -94,9 +95,18 @@ class FeedingMethods(SteppingMethods):
             return False
         self._check_token(token)
         # What was read and came to no commit.
-        done = self._sources.is_ahead(self._state.offsets) and self._step(on_iteration)
+        done, refused = False, None
+        if self._sources.is_ahead(self._state.offsets):
+            try:
+                done = self._step(on_iteration)
+            except DiffError as error:
+                if isinstance(error, UNRELATED):
+                    raise
+                refused = error  # its correction may have come since
         self._give()
-        last = self._sources.read(self._inputs.latest())
+        last = self._sources.read(self._inputs.latest(), self._state.offsets)
+        if refused is not None and last is None:
+            raise refused
         if last is not None:
             self._inputs.advance_to(self.time_type.decode(last + 1))
         self._inputs.hand_over()

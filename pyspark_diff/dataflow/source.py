@@ -252,13 +252,16 @@ class Sources:
             T.StructField(diff, T.LongType()),
         ])
 
-    def read(self, now: int | None) -> int | None:
+    def read(self, now: int | None, taken: Mapping[str, Offset]) -> int | None:
         """Hand over to the inputs what has come to their sources.
 
         Parameters
         ----------
         now : int or None
             The time, encoded, at which it enters if it brings none; None if all are closed.
+        taken : mapping of str to object
+            The offsets of the state. A whole table is compared with the rows of the state, so it
+            is not read again as long as its last reading is pending.
 
         Returns
         -------
@@ -274,6 +277,7 @@ class Sources:
         found = [
             self._read(name, feed, now) for name, feed in self._feeds.items()
             if now is not None and feed.session._at() is not None
+            and (feed.before is None or taken.get(name) == self.offsets.get(name))
         ]
         return max((last for last in found if last is not None), default=None)
 

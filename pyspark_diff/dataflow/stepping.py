@@ -21,6 +21,7 @@ from pyspark_diff.dataflow.inputs import constant_arrival
 from pyspark_diff.dataflow.parts import Parts
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.growth import Growth
+from pyspark_diff.engine.pending import Unchanged
 from pyspark_diff.engine.progress import Progress, progress_after, progress_of
 from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
@@ -39,6 +40,10 @@ from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace import storage
+
+
+#: Errors of a step that do not come from its updates, so that no correction helps.
+UNRELATED = (StepCancelledError, ConcurrentWriteError, UnknownOutcomeError, StorageError)
 
 
 class SteppingMethods(Parts):
@@ -336,18 +341,11 @@ class SteppingMethods(Parts):
         try:
             try:
                 self._commit(growth, old, arrivals, upper, watch, stop)
-            except (StepCancelledError, ConcurrentWriteError, UnknownOutcomeError):
-                raise
             except Exception as error:
-                if self._store is not None:
-                    self._store.check_own(error)
-                if isinstance(error, (StorageError, MemoryError)):
+                self._check_of_data(error, watch)
+                if not explain:
                     raise
-                if not explain or watch is not None and watch.raised or interrupted(error):
-                    raise
-                raise self._blame(stop).error(
-                    error, arrivals, bool(self._state.rewinds)
-                ) from error
+                self._retry(error, growth, old, arrivals, upper, watch, stop)
             if self._state.outbox:
                 self._deliver()
             self._give()
@@ -357,6 +355,53 @@ class SteppingMethods(Parts):
                 move(self._inputs.fallbacks, self._state.report.fallbacks)
             self._tidy()
 
+    def _check_of_data(self, error: Exception, watch: Watched | None) -> None:
+        """Raise an error of a step again if the updates are not to blame for it."""
+        if self._store is not None and not isinstance(error, UNRELATED[:3]):
+            self._store.check_own(error)
+        unrelated = isinstance(error, (*UNRELATED, MemoryError)) or interrupted(error)
+        if unrelated or watch is not None and watch.raised:
+            raise error
+
+    def _retry(
+        self,
+        error: Exception,
+        growth: Growth,
+        old: State,
+        arrivals: Mapping[Node, tuple[Arrival, ...]],
+        upper: Mapping[Node, Antichain],
+        watch: Watched | None,
+        stop: Stop,
+    ) -> None:
+        """Run a refused step again with its pending updates consolidated, as later ones may be the
+        corrections of those that it failed on. Else raise with the updates that are to blame."""
+        first, again = self._begun, bool(self._state.rewinds)
+        assert first is not None  # it has failed
+        # Also the updates that earlier steps released and that wait for another input.
+        waits = frozenset(node for node, recent in old.recent.items() if recent)
+        tried = [first]
+        try:
+            self._commit(
+                growth, replace(old, rewinds=old.rewinds | waits), arrivals, upper, watch, stop,
+                consolidates=True,
+            )
+            return
+        except Exception as other:
+            if not isinstance(other, Unchanged):
+                self._check_of_data(other, watch)
+            second = self._begun
+            assert second is not None
+            tried.append(second)
+            if second.left is None:
+                self._begun = first
+            else:  # what it failed on at first is corrected
+                error, arrivals, again = other, second.left, again or bool(waits)
+            raise self._blame(stop).error(error, arrivals, again) from error
+        finally:
+            for context in tried:
+                if context is not self._begun:
+                    storage.remove_directories(context.directories)
+
     def _commit(
         self,
         growth: Growth,
@@ -365,9 +410,10 @@ class SteppingMethods(Parts):
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
         stop: Stop,
+        consolidates: bool = False,
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
-        after = Step(context, on_iteration).run(arrivals, upper)
+        after = Step(context, on_iteration, consolidates).run(arrivals, upper)
         if self._sources.offsets or self._given:
             after = replace(
                 after, offsets=dict(self._sources.offsets),
@@ -389,7 +435,8 @@ class SteppingMethods(Parts):
         )
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
-        holds = self._outputs.holds(growth.graph)
+        held = self._outputs.holds(growth.graph)
+        holds = dict(held)
         sinks = self._given.holds(
             state, self._inputs.start(), lambda node: self._outputs.arranged(node, growth.graph)
         )
@@ -397,7 +444,7 @@ class SteppingMethods(Parts):
             holds[node] = holds.get(node, hold).meet(hold)
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            holds, self._store is not None, self.times is not None,
+            holds, self._store is not None, self.times is not None, held,
         )
         again: dict[Node, tuple[Arrival, ...]] = {}
         for node in growth.constants:

@@ -108,6 +108,7 @@ class StepContext:
         self.done = 0
         #: Up to where the inputs go of all parts that may have to do anything.
         self.upper: dict[Node, Antichain] = {}
+        self.parts: Sequence[Part] = ()
         self.began = time.monotonic()
         #: What it has of Spark, for who looks on.
         self.jobs = self.live.step
@@ -130,6 +131,8 @@ class StepContext:
         self.fed = set(self.state.given)
         #: What was shown and is taken back.
         self.unshown: list[Shown] = []
+        #: If pending updates have cancelled out, the others as they came.
+        self.left: dict[Node, tuple[Arrival, ...]] | None = None
 
     def begin(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]

@@ -199,20 +199,31 @@ def _grown(
     if any(state.traces[base].since != state.traces[base].lower for base in read):
         stages = [node.stage for node in late if isinstance(node, Linear)]
         stages += [stage for found in pasts.values() for past in found for stage in past.chain]
-        if any(isinstance(stage, (Due, Later)) and stage.column is None for stage in stages):
+        if any(map(_goes_by_arrival, stages)):
             raise NotReadableError(
                 "delay, and expire_after without a column, go by when each record came, and the "
                 "times of what has been processed are no longer known one by one; add it before "
                 "the first step, name a column with the time: expire_after(interval, column), or "
                 "keep all times: Dataflow(keep_history=True)"
             )
-        if any(isinstance(s, _SEEING) and not s.keeps_time_and_diff for s in stages):
+        if any(map(looks_at_times, stages)):
             raise NotReadableError(
                 "transform, mapInPandas and mapInArrow may look at the times of updates, and those "
                 "of what has been processed are no longer known one by one; add it before the "
                 "first step, or keep all of them: Dataflow(keep_history=True)"
             )
     return Growth(graph, late, _since(read, state), pasts, tuple(read))
+
+
+def _goes_by_arrival(stage: Stage) -> bool:
+    """Whether what a stage does depends on when each record came."""
+    return isinstance(stage, (Due, Later)) and stage.column is None
+
+
+def looks_at_times(stage: Stage) -> bool:
+    """Whether other times of updates, before those that can be read, may change its results."""
+    seeing = isinstance(stage, _SEEING) and not stage.keeps_time_and_diff
+    return seeing or _goes_by_arrival(stage)
 
 
 def _since(bases: Iterable[Arranged], state: State) -> Antichain:

@@ -308,6 +308,8 @@ class Settings:
     open : bool
         Whether times are structs, frontiers antichains of them, and so updates may still come at
         first fields that earlier steps have processed.
+    held : mapping of Node to Antichain
+        Of the holds, those of users.
     """
 
     buckets: int
@@ -318,6 +320,7 @@ class Settings:
     holds: Mapping[Node, Antichain] = field(default_factory=dict)
     lasting: bool = False
     open: bool = False
+    held: Mapping[Node, Antichain] = field(default_factory=dict)
 
     def few(self, rows: float) -> bool:
         """Whether so many rows are for the driver."""

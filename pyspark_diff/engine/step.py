@@ -19,6 +19,7 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.past import past_of
+from pyspark_diff.engine.pending import consolidated
 from pyspark_diff.engine.progress import progress
 from pyspark_diff.engine.rewind import difference
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, State, Watch
@@ -52,11 +53,17 @@ class Step:
         Made for this step.
     on_iteration : callable, optional
         Called with each `IterationReport` when it is over.
+    consolidates : bool
+        Whether the pending updates are consolidated first. This raises `Unchanged` if that changes
+        nothing.
     """
 
-    def __init__(self, context: StepContext, on_iteration: Watch | None = None):
+    def __init__(
+        self, context: StepContext, on_iteration: Watch | None = None, consolidates: bool = False
+    ):
         self._context = context
         self._on_iteration = on_iteration
+        self._consolidates = consolidates
         self._waiting: dict[Node, tuple[Arrival, ...]] = {}
         self._recent: dict[Node, tuple[Arrival, ...]] = {}
         #: What consumers were shown before, if it is not taken back, and what they are shown now.
@@ -109,6 +116,10 @@ class Step:
         context = self._context
         context.begin(arrivals, upper)
         context.settle()
+        if self._consolidates:
+            arrivals = {**arrivals, **consolidated(context, arrivals)}
+            waiting = {**context.state.waiting, **dict.fromkeys(arrivals, ())}
+            context.state = replace(context.state, waiting=waiting)
         self._waiting = dict(context.state.waiting)
         self._recent = dict(context.state.recent)
         work: list[tuple[int, Item]] = []
