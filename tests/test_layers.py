@@ -75,8 +75,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "reading row_wise session_windows sliding tables windows".split()
     ),
     "graphs": frozenset(
-        "bfs clustering connected_components degrees edges find graph_diff k_core label_propagation "
-        "neighbours pagerank patterns pregel propagation reachability shortest_paths "
+        "bfs clustering connected_components degrees edges find graph_diff k_core "
+        "label_propagation neighbours pagerank patterns pregel propagation reachability shortest_paths "
         "strongly_connected_components transitive_closure triangles".split()
     ),
     "sources": frozenset(

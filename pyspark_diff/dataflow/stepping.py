@@ -27,6 +27,7 @@ from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import (
     ConcurrentWriteError,
+    FallbackError,
     RepeatedTokenError,
     StalledError,
     StepCancelledError,
@@ -43,7 +44,9 @@ from pyspark_diff.trace import storage
 
 
 #: Errors of a step that do not come from its updates, so that no correction helps.
-UNRELATED = (StepCancelledError, ConcurrentWriteError, UnknownOutcomeError, StorageError)
+UNRELATED = (
+    StepCancelledError, ConcurrentWriteError, UnknownOutcomeError, StorageError, FallbackError,
+)
 
 
 class SteppingMethods(Parts):

@@ -250,7 +250,7 @@ class GraphDiff:
     def labelPropagation(self, maxIter: int, **options: Any) -> DiffFrame:
         """The vertices with the ``label`` of each after some rounds.
 
-        A vertex takes the smallest of several labels with most votes. GraphFrames takes any of them.
+        A vertex takes the smallest of the labels with most votes. GraphFrames takes any of them.
         """
         _check_options(options, "labelPropagation", {
             "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
