@@ -184,8 +184,8 @@ def test_delete_files_are_told(spark, table):
 
 
 @pytest.mark.parametrize("statement, told", [
-    ("ADD COLUMN z INT", "z came"), ("DROP COLUMN v", "v went"),
-    ("RENAME COLUMN v TO w", "w came, v went"),
+    ("DROP COLUMN v", "v was dropped"),
+    ("RENAME COLUMN v TO w", "w was added, v was dropped"),
     ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
 ])
 def test_other_columns_are_refused(spark, table, statement, told):

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -53,10 +53,20 @@ def spark_of(
 
 
 def outcomes_of(
-    cases: Path, names: Iterable[str], folder: Path, environment: Mapping[str, str],
+    cases: Mapping[str, Path], folder: Path, environment: Mapping[str, str],
     python: str = sys.executable,
 ) -> dict[str, str]:
-    """What became of each: nothing if it is right, or what was said."""
+    """What became of each: nothing if it is right, or what was said.
+
+    Parameters
+    ----------
+    cases : mapping of str to Path
+        The tests, and the files that have them.
+    folder : Path
+        A new one.
+    environment : mapping of str to str
+    python : str
+    """
     report = folder / "report.xml"
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
@@ -64,7 +74,7 @@ def outcomes_of(
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
          "-m", "slow or not slow", f"--junitxml={report}",
-         *(f"{cases}::{name}" for name in names)],
+         *(f"{file}::{name}" for name, file in cases.items())],
         env={**inherited, **environment}, capture_output=True, text=True, timeout=HANGS,
     )
     assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Delta tables as sources and sinks: the cases of tests/delta_cases.py, in a Spark of their own."""
+"""Delta tables as sources and sinks: the cases of tests/delta_*.py, in a Spark of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from own_spark import names_of, outcomes_of
 
-CASES = Path(__file__).parent / "delta_cases.py"
+HERE = Path(__file__).parent
+CASES = {
+    str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
+    for file in ("delta_cases", "delta_names_cases")
+    for one in names_of(HERE / f"{file}.py")
+}
 #: Where ci/delta_jars puts them.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")
 pytestmark = pytest.mark.classic_only("starts a Spark of its own that knows Delta")
@@ -20,9 +25,12 @@ def outcomes(tmp_path_factory, request):
     names = [item.callspec.params["name"] for item in request.session.items
              if item.path == request.path]
     assert list(JARS.glob("delta-spark_*.jar")), f"no jars in {JARS}: run ci/delta_jars"
-    return outcomes_of(CASES, names, tmp_path_factory.mktemp("delta"), {"DELTA_JARS": str(JARS)})
+    return outcomes_of(
+        {name: CASES[name][1] for name in names}, tmp_path_factory.mktemp("delta"),
+        {"DELTA_JARS": str(JARS)},
+    )
 
 
-@pytest.mark.parametrize("name", names_of(CASES))
+@pytest.mark.parametrize("name", [one for one, _ in CASES.values()])
 def test_case(outcomes, name):
     assert outcomes[name] == "", outcomes[name]

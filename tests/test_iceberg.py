@@ -35,7 +35,7 @@ def outcomes(tmp_path_factory, request):
              and "name" in item.callspec.params]
     python = os.environ.get("ICEBERG_PYTHON") or sys.executable
     return outcomes_of(
-        CASES, names, tmp_path_factory.mktemp("iceberg"),
+        dict.fromkeys(names, CASES), tmp_path_factory.mktemp("iceberg"),
         {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}, python,
     )
 
@@ -214,11 +214,12 @@ def test_other_columns_are_refused(lake):
     lake.columns = "id int, w string"
     anew = iceberg("lake.db.t")
     anew.columns(lake)
-    with pytest.raises(SourceError, match="altered after its last snapshot .w came, v went"):
+    told = "w was added, v was dropped"
+    with pytest.raises(SourceError, match=f"altered after its last snapshot .{told}"):
         anew.read(lake, None)
     lake.write((2, "b"))
     assert applied({}, anew.read(lake, None)) == {(2, "b"): 1}
-    with pytest.raises(SourceError, match="w came, v went.*on_change='rebuild'"):
+    with pytest.raises(SourceError, match="w was added, v was dropped.*on_change='rebuild'"):
         source.read(lake, offset)
 
 

@@ -129,7 +129,7 @@ class FeedingMethods(SteppingMethods):
                 f"rows of {source!r} take the places of others and have no times of their own, so "
                 "none comes too late: leave late='aside' out"
             )
-        columns = source.columns(self.spark)
+        source, columns = self._sources.columns_of(name, source)
         with self._lock:
             if source.key:
                 keyed, keyed_session = self._add_keyed_input(name, columns, start, source.key)

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 from pyspark_diff.dataflow import staleness
 from pyspark_diff.dataflow.dataflow import BaseDataflow
@@ -29,6 +31,7 @@ from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import (
     ConcurrentWriteError,
+    DiffError,
     NotReadableError,
     ProgramChangedError,
     SchemaError,
@@ -40,6 +43,8 @@ from pyspark_diff.operators.linear import DropNull, MultiplyDiff, Negate, Pick, 
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.operators.projection import Compute
+from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.objects import Objects
@@ -93,7 +98,9 @@ def opened(
     flow = make(spark, buckets=buckets, **settings)
     prints: Mapping[Node, Fingerprint] = {}
     try:
-        flow._write(program)
+        if decoder is not None and on_change != "rebuild":
+            flow._sources.stored = _columns(decoder)
+        _write(flow, program)
         while True:
             if last is None or decoder is None:
                 state, places = flow._state, {}
@@ -140,6 +147,39 @@ def opened(
         files.close()
         raise
     return flow
+
+
+def _columns(decoder: Decoder) -> dict[str, T.StructType]:
+    """The columns that the inputs with sources have in a store; older ones do not tell."""
+    with understood():
+        return {
+            str(name): schema_from_json(told)
+            for name, told in dict(decoder.body.get("columns", {})).items()
+        }
+
+
+def _write(flow: _AnyDataflow, program: Callable[[_AnyDataflow], object]) -> None:
+    """Write a program down.
+
+    Raises
+    ------
+    ProgramChangedError
+        If it uses a column that a table has gained and the store lacks.
+    """
+    try:
+        flow._write(program)
+    except (DiffError, PySparkException) as error:
+        for name, columns in flow._sources.left_out.items():
+            text = in_words(error)
+            used = [one for one in columns if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text)]
+            if used:
+                raise ProgramChangedError(
+                    f"the program uses column {', '.join(used)} of input {name!r}, which its "
+                    f"source has gained and the store lacks: {text}. Nothing has been "
+                    "done: open it with on_change='rebuild' to read the source again with all "
+                    "columns"
+                ) from error
+        raise
 
 
 def _same_buckets(objects: Objects, decoder: Decoder, buckets: int | None) -> int:

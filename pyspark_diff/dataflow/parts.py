@@ -35,6 +35,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.schema import check_names
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
+from pyspark_diff.spark.stored_schema import schema_to_json
 from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
@@ -161,6 +162,9 @@ class Parts(ABC):
             "buckets": self._buckets,
             "zone": self._zone,
             "inputs": self._inputs.told(),
+            "columns": {
+                name: schema_to_json(struct) for name, struct in self._sources.columns().items()
+            },
             "numbers": self._inputs.numbers(),
             "kept": self._outputs.told(state),
             "sinks": list(self._given),

@@ -26,7 +26,7 @@ from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, Source
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.frames import column, few, frame_of_table
-from pyspark_diff.spark.schema import TimeType
+from pyspark_diff.spark.schema import Schema, TimeType, contains
 from pyspark_diff.times import Antichain
 
 #: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
@@ -120,6 +120,23 @@ class Source(ABC):
     def columns(self, spark: SparkSession) -> T.StructType:
         """The columns of the rows."""
 
+    def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
+        """The source with the columns that a store has; None if the program declares them.
+
+        Asked if `columns` has just returned others: somebody has changed the table that is read.
+
+        Parameters
+        ----------
+        columns : StructType
+        spark : SparkSession
+
+        Raises
+        ------
+        SourceError
+            If the table lacks one of them.
+        """
+        return None
+
     @abstractmethod
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         """What has come since an offset; None if nothing has.
@@ -163,9 +180,37 @@ class Sources:
         self._feeds: dict[str, _Feed] = {}
         #: How far what was handed over to the inputs was read.
         self.offsets: dict[str, Offset] = {}
+        #: The columns that the store of the dataflow has for its inputs.
+        self.stored: Mapping[str, T.StructType] = {}
+        #: By their inputs the columns that are not read because the store lacks them.
+        self.left_out: dict[str, list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._feeds)
+
+    def columns_of(self, name: str, source: Source) -> tuple[Source, T.StructType]:
+        """The source of an input, and the columns that it reads: those that the store has, if
+        the table has gained others.
+
+        Raises
+        ------
+        SourceError
+            If the table has lost one of them.
+        """
+        now, then = source.columns(self._spark), self.stored.get(name)
+        if then is None or Schema(now).same_types(Schema(then)):
+            return source, now
+        narrowed = source.narrowed(then, self._spark)
+        if narrowed is None:
+            return source, now
+        self.left_out[name] = [one for one in now.names if one not in then.names]
+        return narrowed, then
+
+    def columns(self) -> dict[str, T.StructType]:
+        """By their names the columns of the inputs that have sources, if a store can have them."""
+        found = {name: feed.session.schema for name, feed in self._feeds.items()}
+        return {name: struct for name, struct in found.items()
+                if not contains(struct, T.UserDefinedType)}
 
     def add(
         self, name: str, source: Source, session: BaseSession,

@@ -28,7 +28,7 @@ from pyspark_diff.spark.delta_files import (
     physical_names,
 )
 from pyspark_diff.spark.frames import FEW_ROWS, column
-from pyspark_diff.spark.schema import as_keys, without_nullability
+from pyspark_diff.spark.schema import as_keys
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
@@ -65,7 +65,8 @@ def delta(
     Raises
     ------
     SourceError
-        By `Dataflow.catch_up`, if there is such a gap, or the columns are not what they were.
+        By `Dataflow.catch_up`, if there is such a gap, or a column was dropped, renamed or has
+        another type. Columns that the table gains are not read.
 
     Notes
     -----
@@ -88,10 +89,9 @@ class _Delta(VersionedSource):
     kind, function = "Delta table", "delta"
     comes = ("insert", "update_postimage")
 
-    def columns(self, spark: SparkSession) -> T.StructType:
+    def _columns_now(self, spark: SparkSession) -> T.StructType:
         self._table(spark)
-        self._columns = without_nullability(spark.read.table(self._name).schema)
-        return self._columns
+        return spark.read.table(self._name).schema
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         if offset is None:
@@ -100,7 +100,7 @@ class _Delta(VersionedSource):
             self._check_recorded(spark, begun)
             version = latest_version(spark, self._name)
             return self._first(
-                spark, _offset(begun.id, version, delta_files(spark, self._name))
+                spark, self._offset(begun.id, version, delta_files(spark, self._name))
             )
         begin = int(offset["version"])
         files = delta_files(spark, self._name)
@@ -112,7 +112,7 @@ class _Delta(VersionedSource):
             version = latest_version(spark, self._name)
             table = self._table(spark)
             columns = spark.read.table(self._name).schema
-        now = _offset(table.id, version, files)
+        now = self._offset(table.id, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
         if version < begin:
@@ -164,7 +164,7 @@ class _Delta(VersionedSource):
         The schema is the same, so that only the names in the files, or the history, show it.
         """
         if files is not None and "columns" in offset:
-            was, now = offset["columns"], physical_names(files.struct)
+            was, now = offset["columns"], self._physical(files)
             names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
             return f"has other columns of the names {', '.join(sorted(names))}" if names else ""
         if table.properties.get(_MAPPING, "none") == "none":
@@ -179,7 +179,20 @@ class _Delta(VersionedSource):
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
         rows = spark.read.option("versionAsOf", offset["version"]).table(self._name)
         self._check_columns(rows.schema)
-        return rows
+        return rows.select(*map(column, self._known().names))
+
+    def _physical(self, files: DeltaFiles) -> dict[str, str]:
+        known = self._known()
+        return physical_names(T.StructType(
+            [field for field in files.struct.fields if field.name in known.names]
+        ))
+
+    def _offset(self, table: str, version: int, files: DeltaFiles | None) -> Offset:
+        mark = None if files is None or files.id != table else files.mark(version)
+        offset = {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
+        if files is not None and (files.id, files.version) == (table, version):
+            offset["columns"] = self._physical(files)
+        return offset
 
     def _table(self, spark: SparkSession) -> DeltaTable:
         try:
@@ -211,14 +224,6 @@ class _Delta(VersionedSource):
             f"ALTER TABLE {self._name} SET TBLPROPERTIES ({_FEED} = true) makes it record what "
             "changes from then on"
         )
-
-
-def _offset(table: str, version: int, files: DeltaFiles | None) -> Offset:
-    mark = None if files is None or files.id != table else files.mark(version)
-    offset = {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
-    if files is not None and (files.id, files.version) == (table, version):
-        offset["columns"] = physical_names(files.struct)
-    return offset
 
 
 def _is_on(value: str | None) -> bool:

@@ -23,7 +23,8 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
-from pyspark_diff.sources.versioned import VersionedSource, condition, differences
+from pyspark_diff.sources.tables import differences
+from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta_files import KIND, VERSION
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import as_keys, quoted, without_nullability
@@ -63,7 +64,8 @@ def iceberg(
     Raises
     ------
     SourceError
-        By `Dataflow.catch_up`, if there is such a gap, or the columns are not what they were.
+        By `Dataflow.catch_up`, if there is such a gap, or a column was dropped, renamed or has
+        another type. Columns that the table gains are not read.
 
     Notes
     -----
@@ -91,8 +93,7 @@ class _Iceberg(VersionedSource):
     def columns(self, spark: SparkSession) -> T.StructType:
         self._full = _full_name(self._name, spark)
         self._snapshots(spark)  # it is there, and Iceberg's
-        self._columns = self._columns_now(spark)
-        return self._columns
+        return super().columns(spark)
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         snapshots = self._snapshots(spark)
@@ -137,8 +138,9 @@ class _Iceberg(VersionedSource):
         which = "WHERE false" if number is None else f"VERSION AS OF {number}"
         rows = spark.sql(f"SELECT * FROM {self._full} {which}")
         then, now = without_nullability(rows.schema), self._columns_now(spark)
-        told = differences(then, now)
+        told = differences(self._known(), then)
         if told is not None and differences(self._known(), now) is None:
+            told = differences(then, now) or told
             raise SourceError(
                 f"{self.kind} {self._name} was altered after its last snapshot ({told}), which is "
                 "read with the columns that it was written with. Nothing of it was taken. Write "
@@ -146,7 +148,7 @@ class _Iceberg(VersionedSource):
                 "WHERE false, and there is a snapshot with these columns"
             )
         self._check_columns(then)
-        return rows
+        return rows.select(*map(column, self._known().names))
 
     def _snapshots(self, spark: SparkSession) -> _Snapshots:
         try:

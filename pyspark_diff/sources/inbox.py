@@ -85,6 +85,7 @@ class _Inbox(Source):
     ):
         self._path, self._name, self._schema = path, name, schema
         self.key, self._diff, self._time = key, diff, time
+        self._is_declared = schema is not None
 
     def columns(self, spark: SparkSession) -> T.StructType:
         if self._schema is None:
@@ -98,6 +99,12 @@ class _Inbox(Source):
             fields = [field for field in batches[0].schema.fields if field.name not in beside]
             self._schema = parse_schema(T.StructType(fields)).struct
         return self._schema
+
+    def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
+        # The first batch of those that are left may have others than the first of all.
+        return None if self._is_declared else inbox(
+            self._path, self._name, schema=columns, key=self.key, diff=self._diff, time=self._time
+        )
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         batches = inbox_batches(self._path, self._name, offset)

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Deletes, Offset, Reading, Source, Updates, Upserts
 from pyspark_diff.errors import SchemaError, SourceError
-from pyspark_diff.sources.tables import Table, at_hand, frame_of, named, told
+from pyspark_diff.sources.tables import Table, TableSource, at_hand, frame_of, named, told
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import as_keys
 
@@ -112,11 +112,14 @@ def upserts(
     return _Upserts(table, as_keys(key), order, deleted)
 
 
-class _Log(Source):
+class _Log(TableSource):
     """A table to which rows are added in an order."""
 
     def __init__(self, table: Table, order: str):
         self._table, self._order = table, order
+
+    def _called(self) -> str:
+        return told(self._table)
 
     def _since(
         self, spark: SparkSession, offset: Offset
@@ -165,7 +168,7 @@ class _Updates(_Log):
         super().__init__(table, order or time or "")
         self._diff, self._time = diff, time
 
-    def columns(self, spark: SparkSession) -> T.StructType:
+    def _columns_now(self, spark: SparkSession) -> T.StructType:
         fields = frame_of(self._table, spark).schema.fields
         own = [self._diff, *([] if self._time is None else [self._time])]
         *own, _ = named(fields, [*own, self._order], self._table, spark)
@@ -175,7 +178,10 @@ class _Updates(_Log):
         found = self._since(spark, offset)
         if found is None:
             return None
-        return Reading(found[1], [Updates(found[0], self._diff, self._time)])
+        beside = [self._diff, *([] if self._time is None else [self._time])]
+        return Reading(
+            found[1], [Updates(self._narrowed(found[0], beside), self._diff, self._time)]
+        )
 
     def __repr__(self) -> str:
         return f"updates({told(self._table)}, order={self._order!r})"
@@ -188,7 +194,7 @@ class _Upserts(_Log):
         super().__init__(table, order)
         self.key, self._deleted = key, deleted
 
-    def columns(self, spark: SparkSession) -> T.StructType:
+    def _columns_now(self, spark: SparkSession) -> T.StructType:
         fields = frame_of(self._table, spark).schema.fields
         given = [*self.key, self._order, *([] if self._deleted is None else [self._deleted])]
         gone = named(fields, given, self._table, spark)[len(self.key) + 1:]
@@ -199,14 +205,14 @@ class _Upserts(_Log):
         if found is None:
             return None
         frame, after = found
+        frame = self._narrowed(frame, [] if self._deleted is None else [self._deleted])
         gone = F.lit(False) if self._deleted is None else F.coalesce(
             column(self._deleted), F.lit(False)
         )
         deleted, upserted = latest(
             at_hand(frame), self.key, [column(self._order)], gone, told(self._table)
         )
-        names = [field.name for field in self.columns(spark).fields]
-        upserted = upserted.select(*map(column, names))
+        upserted = upserted.select(*map(column, self._known().names))
         return Reading(after, [Deletes(deleted), Upserts(upserted)])
 
     def __repr__(self) -> str:

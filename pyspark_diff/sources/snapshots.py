@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Offset, Reading, Source, Whole
-from pyspark_diff.sources.tables import Table, frame_of, told
+from pyspark_diff.sources.tables import Table, TableSource, frame_of, told
 from pyspark_diff.spark.schema import as_keys
 
 
@@ -48,17 +48,22 @@ def snapshots(table: Table, *, key: str | Sequence[str] = ()) -> Source:
     return _Snapshots(table, as_keys(key))
 
 
-class _Snapshots(Source):
+class _Snapshots(TableSource):
     def __init__(self, table: Table, key: tuple[str, ...]):
         self._table, self.key = table, key
         self.is_whole = not key
 
-    def columns(self, spark: SparkSession) -> T.StructType:
+    def _columns_now(self, spark: SparkSession) -> T.StructType:
         return frame_of(self._table, spark).schema
+
+    def _called(self) -> str:
+        return told(self._table)
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading:
         number = 1 if offset is None else offset["reading"] + 1
-        return Reading({"reading": number}, [Whole(frame_of(self._table, spark))])
+        return Reading(
+            {"reading": number}, [Whole(self._narrowed(frame_of(self._table, spark)))]
+        )
 
     def __repr__(self) -> str:
         key = f", key={list(self.key)}" if self.key else ""

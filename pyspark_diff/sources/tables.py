@@ -1,16 +1,28 @@
-"""Tables as users name them, for the sources that read one."""
+"""Tables as users name them, for the sources that read one.
+
+    columns that are read  =  columns that the table had when the input was made
+
+Other people change tables. A column that a table gains is left out, so that a program which does
+not use it goes on. A column that is lost, or that has another type, is an error.
+"""
 
 from __future__ import annotations
 
+import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import few, frame_of_table
-from pyspark_diff.spark.schema import meant_by
+from pyspark_diff.dataflow.source import Source
+from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.spark.frames import column, few, frame_of_table
+from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
+
+_logger = logging.getLogger("pyspark_diff")
 
 #: What gives a table: its name, a frame that reads it anew each time, or what makes such a frame.
 Table: TypeAlias = "str | DataFrame | Callable[[], DataFrame]"
@@ -49,6 +61,108 @@ def named(
             )
         found.append(meant[0])
     return found
+
+
+class TableSource(Source):
+    """A source with the columns of a table. It holds them, and names those that it leaves out."""
+
+    _columns: T.StructType | None = None
+    _left_out: tuple[str, ...] = ()
+
+    def columns(self, spark: SparkSession) -> T.StructType:
+        struct = without_nullability(self._columns_now(spark))
+        if self.key:
+            self.key = Schema(struct).resolved(self.key, f"the key of {self!r}", spark)
+        self._columns, self._left_out = struct, ()
+        return struct
+
+    def narrowed(self, columns: T.StructType, spark: SparkSession) -> TableSource:
+        source, now = copy(self), self._known()
+        source._columns = without_nullability(columns)
+        source._check_columns(_respelled(now, columns.names, spark))
+        return source
+
+    @abstractmethod
+    def _columns_now(self, spark: SparkSession) -> T.StructType:
+        """All columns that rows have.
+
+        Raises
+        ------
+        SourceError
+            If there is no such table.
+        """
+
+    @abstractmethod
+    def _called(self) -> str:
+        """The table, in a message."""
+
+    def _known(self) -> T.StructType:
+        assert self._columns is not None  # a source is asked for its columns first
+        return self._columns
+
+    def _check_columns(self, now: T.StructType) -> None:
+        """Refuse columns without those of the source, and name the others in the log, once."""
+        known = self._known()
+        told = differences(known, now)
+        if told is not None:
+            raise SourceError(
+                f"the columns of {self._called()} are not what they were: {told}. Nothing was "
+                "read. Bring them back; or open the dataflow anew, with on_change='rebuild' if it "
+                "has a store, and all is read again with the new columns"
+            )
+        names = frozenset(known.names)
+        left_out = tuple(name for name in now.names if name not in names)
+        if left_out and left_out != self._left_out:
+            _logger.warning(
+                "%s has new columns, %s, which are not read. A dataflow that is opened anew, with "
+                "on_change='rebuild' if it has a store, reads the table again with them",
+                self._called(), ", ".join(left_out),
+            )
+        self._left_out = left_out
+
+    def _narrowed(self, frame: DataFrame, beside: Sequence[str] = ()) -> DataFrame:
+        """The columns of the source in a frame, and some others; case may have changed."""
+        known, spark = self._known().names, frame.sparkSession
+        own = {there for name in beside for there in meant_by(name, frame.columns, spark)}
+        there = T.StructType([field for field in frame.schema.fields if field.name not in own])
+        now = _respelled(there, known, spark)
+        self._check_columns(now)
+        named = dict(zip(now.names, there.names))
+        return frame.select(
+            *(column(named[name]).alias(name) for name in known), *map(column, beside)
+        )
+
+
+def _respelled(
+    struct: T.StructType, names: Sequence[str], spark: SparkSession
+) -> T.StructType:
+    """Columns under those of some names that Spark takes for the same."""
+    meant = {there: name for name in names for there in meant_by(name, struct.names, spark)}
+    return T.StructType([
+        T.StructField(meant.get(field.name, field.name), field.dataType) for field in struct.fields
+    ])
+
+
+def differences(was: T.StructType, now: T.StructType) -> str | None:
+    """The columns that differ, in words; None if all that were there are there with their types.
+
+    Examples
+    --------
+    >>> was, now = (T.StructType.fromDDL(ddl) for ddl in ("a int, b int", "a long, c int"))
+    >>> differences(was, now)
+    'c was added, b was dropped, a was int and is bigint'
+    >>> differences(was, T.StructType.fromDDL("c int, b int, a int")) is None
+    True
+    """
+    old, new = ({field.name: without_nullability(field.dataType) for field in struct.fields}
+                for struct in (was, now))
+    if all(name in new and new[name] == kind for name, kind in old.items()):
+        return None
+    told = [f"{name} was added" for name in new if name not in old]
+    told += [f"{name} was dropped" for name in old if name not in new]
+    told += [f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
+             for name, kind in old.items() if name in new and new[name] != kind]
+    return ", ".join(told)
 
 
 def at_hand(frame: DataFrame) -> DataFrame:

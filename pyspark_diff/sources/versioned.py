@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import (
     Change,
@@ -28,17 +27,17 @@ from pyspark_diff.dataflow.source import (
     Offset,
     Reading,
     Removes,
-    Source,
     Upserts,
     Whole,
 )
 from pyspark_diff.errors import SourceError
+from pyspark_diff.sources.tables import TableSource
 from pyspark_diff.spark.delta_files import KIND, VERSION
 from pyspark_diff.spark.frames import column, few
-from pyspark_diff.spark.schema import Schema, without_nullability
+from pyspark_diff.spark.schema import Schema
 
 
-class VersionedSource(Source):
+class VersionedSource(TableSource):
     """A table of versions, each of which is the one before and what was done to its rows.
 
     Parameters
@@ -60,16 +59,15 @@ class VersionedSource(Source):
             raise ValueError(f"on_gap is 'refuse' or 'snapshot', not {on_gap!r}")
         self._name, self.key, self._on_gap = name, key, on_gap
         self.is_whole = on_gap == "snapshot" and not key
-        self._columns: T.StructType | None = None
 
     @abstractmethod
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
-        """The table as it was at an offset.
+        """The rows of the table at an offset, in the columns of the source.
 
         Raises
         ------
         SourceError
-            If its columns were not those that the source has told.
+            If the table lacked one of these columns.
         """
 
     def _first(self, spark: SparkSession, offset: Offset) -> Reading:
@@ -119,7 +117,11 @@ class VersionedSource(Source):
     def _changed(self, came: DataFrame | pa.Table, went: DataFrame | pa.Table) -> list[Change]:
         if not self.key:
             return [Removes(went), Inserts(came)]
-        return [Deletes(went.select(list(self.key))), Upserts(came)]
+        keys = (
+            went.select(*map(column, self.key)) if isinstance(went, DataFrame)
+            else went.select(list(self.key))
+        )
+        return [Deletes(keys), Upserts(came)]
 
     def _gap(
         self, spark: SparkSession, now: Offset, what: str, cause: Exception | None = None,
@@ -147,43 +149,12 @@ class VersionedSource(Source):
             "now, and compares it with what was read before"
         ) from cause
 
-    def _known(self) -> T.StructType:
-        assert self._columns is not None  # a source is asked for its columns first
-        return self._columns
-
-    def _check_columns(self, now: T.StructType) -> None:
-        """Refuse other columns than those that the source has told."""
-        told = differences(self._known(), without_nullability(now))
-        if told is not None:
-            raise SourceError(
-                f"the columns of {self.kind} {self._name} are not what they were: {told}. Nothing "
-                "of it was taken. Bring them back; or open the dataflow anew, with "
-                "on_change='rebuild' if it has a store, and all is read again with the new columns"
-            )
+    def _called(self) -> str:
+        return f"{self.kind} {self._name}"
 
     def __repr__(self) -> str:
         key = f", key={list(self.key)}" if self.key else ""
         return f"{self.function}({self._name!r}{key})"
-
-
-def differences(was: T.StructType, now: T.StructType) -> str | None:
-    """In what columns differ, as it is told; None if they are the same.
-
-    Examples
-    --------
-    >>> was, now = (T.StructType.fromDDL(ddl) for ddl in ("a int, b int", "a long, c int"))
-    >>> differences(was, now)
-    'c came, b went, a was int and is bigint'
-    """
-    if Schema(was).same_types(Schema(now)):
-        return None
-    old, new = ({field.name: field.dataType.simpleString() for field in schema.fields}
-                for schema in (was, now))
-    told = [f"{name} came" for name in new if name not in old]
-    told += [f"{name} went" for name in old if name not in new]
-    told += [f"{name} was {old[name]} and is {new[name]}"
-             for name in old if name in new and old[name] != new[name]]
-    return ", ".join(told) or "they are in another order"
 
 
 def condition(error: Exception) -> str:

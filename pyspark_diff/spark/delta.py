@@ -8,6 +8,7 @@ Spark's class path, or it is not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -40,14 +41,17 @@ def identifier(table: str | PathLike[str]) -> str:
     Parameters
     ----------
     table : str or path
-        A name, in backticks where it has to be; or a path, which has a slash or is a `Path`.
+        A name, in backticks where it has to be; or a path, which is a `Path` or has a slash
+        outside of backticks.
 
     Examples
     --------
     >>> identifier("shop.orders"), identifier("/data/orders"), identifier("s3://shop/my orders")
     ('shop.orders', 'delta.`/data/orders`', 'delta.`s3://shop/my orders`')
+    >>> identifier("delta.`/data/orders`"), identifier("/data/`new`/orders")
+    ('delta.`/data/orders`', 'delta.`/data/``new``/orders`')
     """
-    if isinstance(table, str) and ("/" not in table or "`" in table):
+    if isinstance(table, str) and "/" not in _QUOTED.sub("", table):
         return table
     path = str(table)
     return f"delta.{quoted(path if '://' in path else str(Path(path).absolute()))}"
@@ -80,4 +84,5 @@ def latest_version(spark: SparkSession, name: str) -> int:
     return int(row.version)
 
 
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _MISSING = frozenset({"DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND"})

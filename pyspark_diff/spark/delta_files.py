@@ -107,7 +107,7 @@ class DeltaFiles:
             None if Spark has to be asked: there are more rows, the changes of a version are not
             recorded, or something else happened to the table than that rows came and went.
         """
-        columns = Schema(self.struct).arrow(names)
+        columns = Schema(T.StructType([self.struct[name] for name in names])).arrow()
 
         def read() -> pa.Table:
             self._refuse(self._changes_reason(columns, first))
