@@ -827,6 +827,30 @@ def test_loops_that_make_no_sense_are_refused(spark):
         second.variable(frame)
 
 
+def test_the_end_of_a_loop_is_no_part_of_its_body(spark):
+    frame = whole(spark, [(1,), (2,)])
+    with pytest.raises(SchemaError, match="as it is at the end.*Use the collection itself"):
+        with Loop(3, "return") as loop:
+            v, w = loop.variable(frame), loop.variable(frame)
+            longer = v.selectExpr("n + 1 AS n").distinct()
+            v.set(longer)
+            w.set(loop.leave(longer))
+    with pytest.raises(SchemaError, match="as it is at the end"):
+        frame.iterate(lambda x: x.union(x.where("n = 1").leave()).distinct())
+    with pytest.raises(SchemaError, match="as it is at the end"):
+        with Loop(3, "return") as loop:
+            v = loop.variable(frame)
+            v.set(v.distinct())
+            loop.leave(v.join(loop.leave(v), "n", "left_semi"))
+    with Loop(3, "return") as loop:
+        v, w = loop.variable(frame), loop.variable(frame)
+        longer = v.selectExpr("n + 1 AS n").distinct()
+        v.set(longer)
+        w.set(longer)
+        early = loop.leave(longer)
+    assert sorted(row.n for row in early.at(0).collect()) == [4, 5]
+
+
 #: The collections that a variable may depend on: two variables, the outer one, and an input.
 READ = "vwxa"
 #: A program that failed: in the inner loop, w is the input in each iteration.

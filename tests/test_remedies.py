@@ -116,6 +116,14 @@ def _unset(g, set_it):
     return out.at(0).collect()
 
 
+def _ended(g, inside):
+    with Loop(2, "return") as loop:
+        x = loop.variable(g.n)
+        found = x.distinct()
+        x.set(x.leave() if inside else found)
+    return found.leave().at(0).collect()
+
+
 def _marked(frame, *dropped):
     marked = frame.withColumn("mark", F.parse_json(F.lit("1")))
     return marked.drop(*dropped).distinct().at(0).collect()
@@ -243,6 +251,9 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     ),
     "was never set; say what it is in the next iteration": (
         lambda g: _unset(g, False), lambda g: _unset(g, True)
+    ),
+    "Use the collection itself inside of the loop": (
+        lambda g: _ended(g, True), lambda g: _ended(g, False)
     ),
     "inspect shows the updates of each step": (
         lambda g: g.n.inspect(print), lambda g: g.n.to_df().collect()

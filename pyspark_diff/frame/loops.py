@@ -144,6 +144,7 @@ class Loop:
                     f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
                     "set; say what it is in the next iteration: x.set(...)"
                 )
+            _check_no_end(variable.result, self._scope)
 
     def variable(self, start: LoopFrameT) -> LoopFrameT:
         """A collection that is `start` at first, and in each iteration what it was `set` to.
@@ -338,6 +339,8 @@ class LoopMethods(Frame):
             raise NotReadableError(
                 "leave is for collections of a loop, and this one is in none: use it as it is"
             )
+        assert self._node.loop is not None  # else it would be in none
+        _check_no_end(self._node, self._node.loop)
         return self._derived(Leave(self._node), resolver=self._collection.resolver)
 
 
@@ -351,6 +354,31 @@ def _stack() -> list[LoopScope]:
 def _name(parent: LoopScope | None) -> str:
     _open.count = getattr(_open, "count", 0) + 1
     return f"loop {_open.count}" + ("" if parent is None else f" in {parent.name}")
+
+
+def _check_no_end(node: Node, loop: LoopScope) -> None:
+    """Refuse a collection of a loop that is made of another one at the end of the same loop.
+
+    Raises
+    ------
+    SchemaError
+    """
+    stack, seen = [node], {node}
+    while stack:
+        at = stack.pop()
+        if isinstance(at, Leave) and at.inputs[0].loop is loop:
+            raise SchemaError(
+                f"{loop.name} uses one of its own collections as it is at the end "
+                f"({at.schema.describe()}), which is not known before the loop has ended. Use the "
+                "collection itself inside of the loop, and leave() outside of it"
+            )
+        sources = [*at.inputs]
+        if isinstance(at, Variable) and at.result is not None:
+            sources.append(at.result)
+        for source in sources:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
 
 
 def _unsettled(node: Node) -> bool:

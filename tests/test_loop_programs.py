@@ -1,0 +1,28 @@
+"""Random programs of loops give what their oracle computes from scratch.
+
+They have one to three variables in each pattern of dependencies, loops in loops, with and without
+limits, over columns of many types, and are fed in random steps with updates that cancel out.
+"""
+
+from __future__ import annotations
+
+import pytest
+from loop_programs import check
+
+#: The seeds of each default run, and the others.
+FEW, MANY = range(6), range(6, 40)
+FEW_IN_SPARK, MANY_IN_SPARK = range(100, 101), range(101, 106)
+
+
+def seeds(few, many):
+    return [*few, *(pytest.param(seed, marks=pytest.mark.slow) for seed in many)]
+
+
+@pytest.mark.parametrize("seed", seeds(FEW, MANY))
+def test_random_loops_on_the_driver(spark, seed):
+    check(spark, seed, "local")
+
+
+@pytest.mark.parametrize("seed", seeds(FEW_IN_SPARK, MANY_IN_SPARK))
+def test_random_loops_in_spark(spark, seed):
+    check(spark, seed, "spark")
