@@ -959,6 +959,8 @@ UNSTABLE = {
     "current_date": lambda: F.current_date(),
     "spark_partition_id": lambda: F.spark_partition_id(),
     "udf": lambda: F.udf(lambda: 1, "int").asNondeterministic()(),
+    # Spark takes it as deterministic, and draws a vector for each evaluation.
+    "aes_encrypt": lambda: F.aes_encrypt(F.lit("a"), F.lit("0123456789abcdef")),
 }
 
 
@@ -1023,7 +1025,10 @@ def test_a_clock_is_found_in_a_wide_plan(spark):
     whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS)).select("n", *wide)
     with refused(NonDeterministicError, "retracted"):
         whole.select("*", F.current_timestamp().alias("z"))
-    for text in ("now() AS z", "current_date AS z", "c1 + rand() AS z"):
+    for text in (
+        "now() AS z", "current_date AS z", "c1 + rand() AS z",
+        "aes_encrypt('a', '0123456789abcdef', 'CBC') AS z",
+    ):
         with refused(NonDeterministicError, "retracted"):
             whole.select("*", F.expr(text))
 
@@ -1032,6 +1037,9 @@ def test_what_only_looks_unstable_is_taken(spark):
     frame = spark.createDataFrame([(1, 0, 1)], "`rand(7)` long, time long, diff long")
     found = DiffFrame(frame).withColumn("w", F.lit("now()")).where("w != 'uuid()'")
     assert found.at(0).collect() == [Row(**{"rand(7)": 1, "w": "now()"})]
+    for more in ("'ECB'", "'GCM', 'DEFAULT', unhex('000000000000000000000000')"):
+        text = f"hex(aes_encrypt('a', '0123456789abcdef', {more})) AS z"
+        assert len(found.selectExpr(text).at(0).collect()) == 1
 
 
 def over() -> Window:

@@ -76,7 +76,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find graph_diff k_core "
-        "label_propagation neighbours pagerank patterns pregel propagation reachability shortest_paths "
+        "label_propagation neighbours pagerank patterns pregel propagation reachability "
+        "shortest_paths "
         "strongly_connected_components transitive_closure triangles".split()
     ),
     "sources": frozenset(

@@ -582,6 +582,10 @@ def test_the_other_columns_break_ties(spark):
     ("make", "parts"),
     [
         (lambda: F.collect_set("v").over(by_v()), ("collect_set", "not maintained", "rank")),
+        (
+            lambda: F.approx_count_distinct("v").over(by_v()),
+            ("approx_count_distinct", "not maintained", "count_if"),
+        ),
         (lambda: F.expr("first(v) filter (where v > 1) over ()"), ("first", "FILTER")),
         (lambda: F.lead("v", 1).over(SparkWindow.orderBy("v")) + F.rand(), ("retracted",)),
         (

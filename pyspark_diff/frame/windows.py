@@ -287,7 +287,10 @@ class _Plan:
             return Picked(arrow, name, found, frame, found)
         if function is FUNCTIONS["collect_list"] and not (ignored or call.distinct):
             return Listed(arrow, self._column(call.arguments[0]), frame)
-        if not isinstance(function, LinearFunction) or ignored or call.distinct:
+        if (
+            not isinstance(function, LinearFunction) or function.counts_once
+            or ignored or call.distinct
+        ):
             raise SchemaError(
                 f"{name} is not maintained over a window"
                 + (" with DISTINCT" if call.distinct else " with IGNORE NULLS" if ignored else "")
@@ -364,5 +367,8 @@ def _distance(limit: Any, kind: T.DataType) -> Any:
 
 def _known() -> set[str]:
     """What there is, for messages."""
-    linear = {f.name for f in FUNCTIONS.values() if isinstance(f, (LinearFunction, Extreme))}
+    linear = {
+        function.name for function in FUNCTIONS.values()
+        if isinstance(function, (LinearFunction, Extreme)) and not function.counts_once
+    }
     return {*linear, *kernels.PLACES, *_OFFSETS, "first", "last", "nth_value", "collect_list"}

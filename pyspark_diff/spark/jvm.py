@@ -45,6 +45,12 @@ _SESSION = re.compile(
     r"precisetimestampconversion\(precisetimestampconversion\("
 )
 
+#: An encryption with another result in each evaluation, which Spark takes as deterministic. Its
+#: mode is not ECB, and the vector is the empty default.
+_RANDOM_VECTOR = re.compile(
+    r"\baes_encrypt\(.*, (?!ECB,)[^,]+, \w+, (?:cast\( as binary\))?, ")
+#: The number of columns in the text of a plan.
+_FIELDS_MAX = 1 << 20
 #: A plan whose root gives the frame a name.
 _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
@@ -107,11 +113,13 @@ def analysed_plan(frame: DataFrame) -> Plan:
     """
     if hasattr(frame, "_jdf"):
         analysed = frame._jdf.queryExecution().analyzed()
-        text = analysed.toString()
+        text = _whole_text(analysed)
         # The clock counts as deterministic in Spark, which reads it once a query.
         clock = analysed.containsPattern(sql_class("catalyst.trees.TreePattern").CURRENT_LIKE())
         # A plan is deterministic if its expressions are and the plans below it.
         unstable = _named(text) if clock or not analysed.deterministic() else ()
+        if _RANDOM_VECTOR.search(text):
+            unstable = (*unstable, "aes_encrypt with an initialisation vector of Spark")
         pattern = sql_class("catalyst.trees.TreePattern")
         variable = analysed.containsPattern(pattern.VARIABLE_REFERENCE())
         subquery = analysed.containsPattern(pattern.PLAN_EXPRESSION())
@@ -122,6 +130,8 @@ def analysed_plan(frame: DataFrame) -> Plan:
         text = "\n".join(text.strip().splitlines()[1:])
         told = sent(frame)
         called = {name for name in told.functions if _UNSTABLE.match(f"{name}(")} | told.random
+        if _RANDOM_VECTOR.search(text):
+            called.add("aes_encrypt with an initialisation vector of Spark")
         for one in told.texts:
             called.update(_UNSTABLE.findall(one))
             # In SQL the clock needs no brackets; a column of that name goes before it.
@@ -144,6 +154,17 @@ def analysed_plan(frame: DataFrame) -> Plan:
     sessions = _SESSION.search(text) is not None
     name = None if alias is None else alias.group(1)
     return Plan(nodes, unstable, name, sessions, tuple(outside))
+
+
+def _whole_text(plan: Any) -> str:
+    """The text of a plan with all columns: Spark's own text shows 25 of a list."""
+    text = str(plan.toString())
+    if " more fields" not in text:
+        return text
+    try:
+        return str(plan.treeString(True, False, _FIELDS_MAX, False, False))
+    except Py4JError:  # the method of another version has other parameters
+        return text
 
 
 def _named(text: str) -> tuple[str, ...]:
