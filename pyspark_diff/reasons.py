@@ -50,8 +50,8 @@ def _reason(code: str, scope: str, text: str, advice: str) -> Reason:
 SPARK_EVALUATION = _reason(
     "SPARK_EVALUATION", "step",
     "its expression is evaluated by Spark, some 15 ms in each step that brings it rows",
-    "use functions that are compiled (arithmetic, comparisons, casts of numbers, dates) if steps "
-    "are small and many",
+    "use functions that are compiled (arithmetic, comparisons, casts of numbers, parts and starts "
+    "of dates) if steps are small and many",
 )
 FAN_OUT = _reason(
     "FAN_OUT", "output",

@@ -109,9 +109,9 @@ def updates(frame):
     return DiffFrame(frame.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
 
 
-def formula_of(column, *, ansi: bool = True):
+def formula_of(column, *, ansi: bool = True, zone: str = ""):
     tree = tree_of(column)
-    return None if tree is None else compiled(tree, STRUCT, ansi=ansi)
+    return None if tree is None else compiled(tree, STRUCT, ansi=ansi, zone=zone)
 
 
 def by_spark(frame, columns):
@@ -127,17 +127,24 @@ def by_spark(frame, columns):
     return result.schema.fields, found.columns
 
 
-def check(frame, table, columns):
+def listed(values):
+    """Values in Python; times as numbers, as Python has less of them than Spark."""
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+    return values.to_pylist()
+
+
+def check(frame, table, columns, zone=""):
     """Types, values and nulls of expressions that nowhere overflow."""
     fields, expected = by_spark(frame, columns)
     for column, field, wanted in zip(columns, fields, expected):
-        formula = formula_of(column)
+        formula = formula_of(column, zone=zone)
         assert formula is not None, f"{column} is not understood"
         assert formula.kind == field.dataType, column
         found = column_of(formula.formula, table)
         assert found.type == wanted.type, column
         # As text, so that NaN is itself and 0.0 is not -0.0.
-        assert repr(found.to_pylist()) == repr(wanted.to_pylist()), column
+        assert repr(listed(found)) == repr(listed(wanted)), column
         for none in (table.slice(0, 0), table.schema.empty_table()):
             assert len(column_of(formula.formula, none)) == 0
 
@@ -174,7 +181,23 @@ CAST(m AS decimal(7,3)); CAST(i AS decimal(12, 2)); CAST(m AS decimal(5,2)); CAS
 s like 'a%'; s LIKE '_'; s LIKE '%'; s LIKE '%b%'; s LIKE ''; s NOT LIKE 'a_b'
 startswith(s, 'a'); endswith(s, 'b'); contains(s, 'b'); substring(s, 1, 1); substr(s, 2, 2)
 substring(s, 1, 0); year(d); month(d); day(d); dayofmonth(e); year(d) + month(e)
+CAST(w AS date); to_date(w); date(w); quarter(d); year(w); quarter(w); month(w); day(w); to_date(d)
+hour(w); minute(w); second(w); datediff(d, e); datediff(w, d); date_diff(DATE'2024-03-01', d)
+w + INTERVAL '23' HOUR; w - INTERVAL 1 DAY 2 HOURS; INTERVAL '3' MINUTE + w; d = to_date(w)
+w > w - INTERVAL '0.000001' SECOND; w + INTERVAL '-40' DAY; CAST(w AS date) IS NULL
+trunc(d, 'week'); trunc(d, 'MM'); trunc(d, 'Mon'); trunc(d, 'QUARTER'); trunc(d, 'yy')
+trunc(w, 'month'); trunc(e, 'year')
 5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
+"""
+
+#: Expressions whose value depends on the time zone of the session.
+ZONED = """
+date_trunc('week', w); date_trunc('MM', w); date_trunc('quarter', u); date_trunc('YEAR', u)
+date_trunc('hour', u); date_trunc('day', w); date_trunc('DD', u); date_trunc('Minute', w)
+date_trunc('second', u); date_trunc('millisecond', u); date_trunc('microsecond', w)
+CAST(u AS date); to_date(u); year(u); quarter(u); month(u); day(u); hour(u); minute(u); second(u)
+u + INTERVAL '23' HOUR; u - INTERVAL '1' DAY; datediff(u, w); trunc(u, 'month')
+CAST(w AS timestamp); date_trunc('week', CAST(w AS timestamp)) < u; to_date(date_trunc('mon', w))
 """
 
 #: Operands that Spark does not evaluate everywhere, so that nothing overflows.
@@ -202,6 +225,57 @@ def test_text(frame, table, texts):
     check(frame, table, [F.expr(text) for text in split(texts)])
 
 
+@pytest.fixture
+def utc(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield "UTC"
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+#: Microseconds of timestamps: around midnights, months, years and leap days, and far away.
+MOMENTS = [
+    around + offset
+    for around in (0, 951_782_400_000_000, 1_709_164_800_000_000, 1_735_689_600_000_000,
+                   -2_208_988_800_000_000, -62_135_596_800_000_000, 253_402_300_800_000_000,
+                   9_000_000_000_000_000_000, -9_000_000_000_000_000_000)
+    for offset in (-86_400_000_000, -1, 0, 1, 59_999_999, 3_600_000_000, 86_399_999_999)
+]
+
+
+def moments(spark):
+    """`MOMENTS` and nulls in all columns of times of `STRUCT`, in Spark and as a table."""
+    frame = spark.createDataFrame([(n,) for n in [*MOMENTS, None]], "n long").coalesce(1)
+    texts = {
+        "u": "timestamp_micros(n)", "v": "timestamp_micros(-n)", "w":
+        "CAST(timestamp_micros(n) AS timestamp_ntz)", "d":
+        "date_from_unix_date(CAST(n div 86400000000 AS int))", "e":
+        "date_from_unix_date(CAST(n div 4320000000 AS int))",
+    }
+    return frame.select(*[
+        F.expr(texts.get(name, "NULL")).cast(kind).alias(name) for name, kind in COLUMNS.items()
+    ])
+
+
+@in_sql_text
+def test_expressions_of_times_in_utc(spark, frame, table, utc):
+    check(frame, table, [F.expr(text) for text in split(ZONED)], utc)
+    assert [text for text in split(ZONED) if formula_of(F.expr(text), zone="Asia/Tokyo")] == []
+
+
+@in_sql_text
+def test_times_far_away(spark, utc):
+    frame = moments(spark).cache()
+    table = with_updates(frame.toArrow().cast(Schema(STRUCT).arrow()))
+    texts = [text for text in split(PORTABLE + ZONED)
+             if "w" in text.replace("week", "").replace("WHEN", "") or text in split(ZONED)
+             or text.startswith(("trunc", "year", "quarter", "month", "day", "date"))]
+    try:
+        check(frame, table, [F.expr(text) for text in texts], utc)
+    finally:
+        frame.unpersist()
+
+
 def columns_in_python(F):
     """The same expressions as `IN_SQL`, by the functions of classic Spark or of Connect."""
     c = F.col
@@ -217,7 +291,9 @@ def columns_in_python(F):
         c("a.x"), c("`a.b`.`c``d`"), F.call_function("ABS", c("i")), F.upper("s"),
         c("m") * (1 - c("m")), c("m") < Decimal("0.05"), c("m").cast("decimal(7,3)"),
         c("m").cast(T.DecimalType(7, 3)), c("s").startswith("a"), F.substring("s", 1, 2),
-        F.year("d"), c("s").like("a%"), F.contains("s", F.lit("a")),
+        F.year("d"), c("s").like("a%"), F.contains("s", F.lit("a")), F.to_date("w"),
+        F.date_trunc("week", "w"), F.trunc("d", "MM"), F.hour("w"), F.datediff("d", "e"),
+        c("w") - datetime.timedelta(hours=23), c("w").cast("timestamp"),
     ]
 
 
@@ -228,7 +304,9 @@ greatest(i, NULL); CASE WHEN i > 1 THEN 2 END; CASE WHEN p THEN 1 WHEN q THEN 2 
 CAST(b AS bigint); CAST(b AS int); CAST(b AS int); i IN (1, 2); i BETWEEN 1 AND 2; abs(i)
 i + 1 AS j; i; d = DATE'2024-02-28'; p <=> TRUE; CAST(NULL AS date); a.x; `a.b`.`c``d`; ABS(i)
 upper(s); m * (1 - m); m < 0.05; CAST(m AS decimal(7,3)); CAST(m AS decimal(7,3))
-startswith(s, 'a'); substring(s, 1, 2); year(d); like(s, 'a%'); contains(s, 'a')
+startswith(s, 'a'); substring(s, 1, 2); year(d); like(s, 'a%'); contains(s, 'a'); CAST(w AS date)
+date_trunc('week', w); trunc(d, 'MM'); hour(w); datediff(d, e); w - INTERVAL '23' HOUR
+CAST(w AS timestamp)
 """
 
 
@@ -265,7 +343,10 @@ i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; g = g; g[0]; struct(i); 1 + 1;
 s = 'A' COLLATE UTF8_LCASE; CAST(s AS string COLLATE UTF8_LCASE) = 'a'; least(p, q); least(f, f)
 u > TIMESTAMP'2024-03-31 01:00:00'; try_add(i, 1); i & 1; +i; hash(i); I + 1
 coalesce(g, g); i IN (l); CASE WHEN p THEN 1 ELSE 'x' END; transform(g, x -> x + 1)
-d < DATE'1500-01-01'
+d < DATE'1500-01-01'; date_trunc('week', w); date_trunc(s, u); date_trunc('decade', w)
+trunc(d, 'day'); trunc(d, s); w - w; d + INTERVAL '1' DAY; d - INTERVAL '1' HOUR
+w + INTERVAL '1' MONTH; INTERVAL '1' DAY; to_date(s); to_date(w, 'yyyy'); datediff(s, d); hour(s)
+CAST(w AS timestamp); u - INTERVAL '1' DAY; CAST(u AS date); hour(u)
 """
 
 
@@ -430,6 +511,22 @@ def test_overflow(frame, table, text, shown, kind):
     assert f"{shown} leaves the range of {kind} " in str(caught.value)
     assert "wider type" in str(caught.value)
     with pytest.raises(ArithmeticException):
+        frame.select(F.expr(text)).collect()
+
+
+@in_sql_text
+@pytest.mark.parametrize(("text", "kind"), [
+    ("w + INTERVAL '106751991' DAY", "timestamp_ntz"), ("date_trunc('year', u)", "timestamp"),
+])
+def test_times_without_room(spark, utc, text, kind):
+    frame = spark.sql(
+        "SELECT timestamp_micros(-9223372036854775807L) AS u, TIMESTAMP_NTZ'2024-01-01 00:00:00' w"
+    )
+    table = with_updates(frame.toArrow().cast(Schema(frame.schema).arrow()))
+    formula = compiled(tree_of(F.expr(text)), frame.schema, ansi=True, zone=utc).formula
+    with pytest.raises(DiffOverflowError, match=f"leaves the range of {kind} in some row; leave"):
+        column_of(formula, table)
+    with pytest.raises(Exception, match="overflow"):
         frame.select(F.expr(text)).collect()
 
 

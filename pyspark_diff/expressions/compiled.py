@@ -17,10 +17,12 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
+from pyspark_diff.kernels import calendar
 from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, ArrowExpression, Constant, Field
 from pyspark_diff.spark.schema import arrow_type
 
 _BOOLEAN, _LONG, _NULL, _STRING = T.BooleanType(), T.LongType(), T.NullType(), T.StringType()
+_DATE, _INSTANT, _MOMENT = T.DateType(), T.TimestampType(), T.TimestampNTZType()
 
 #: Integers, the narrow ones first.
 _INTEGERS: tuple[T.DataType, ...] = (T.ByteType(), T.ShortType(), T.IntegerType(), _LONG)
@@ -38,6 +40,14 @@ _MOST_IN_ARROW = 76
 _SIGNED = 34
 #: Types whose values can be chosen among without a look at them.
 _CHOSEN = (T.BooleanType, T.FloatType, T.DoubleType, T.DecimalType, T.BinaryType)
+
+#: Time zones of the session in which a timestamp is the number of its microsecond.
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00"})
+#: Functions whose result depends on the time zone of the session if they see a timestamp.
+_ZONED = frozenset({
+    "+", "-", "date_trunc", "trunc", "datediff", "year", "quarter", "month", "day", "hour",
+    "minute", "second",
+})
 
 #: Where Spark pads the text of a column before it compares.
 _PADDED = "__CHAR_VARCHAR_TYPE_STRING"
@@ -83,6 +93,7 @@ def compiled(
     ansi: bool,
     qualified: Mapping[tuple[str | None, str], T.StructField] | None = None,
     any_case: bool = False,
+    zone: str = "",
 ) -> CompiledExpression | None:
     """The formula of an expression.
 
@@ -98,6 +109,9 @@ def compiled(
         Columns by an alias and the name that they have under it; handles have no alias.
     any_case : bool
         Whether names in another case are these columns too, of which then none are alike.
+    zone : str
+        The time zone of the session. Without it, or in another one than UTC, Spark evaluates the
+        functions that depend on it.
 
     Returns
     -------
@@ -115,10 +129,12 @@ def compiled(
     True
     """
     try:
-        found = _Compiler(inputs, ansi, qualified or {}, any_case).of(tree)
+        found = _Compiler(inputs, ansi, qualified or {}, any_case, zone in _UTC).of(tree)
     except (_Unknown, UnsupportedTypeError):
         return None
-    return None if found.kind == _NULL and isinstance(found.formula, Constant) else found
+    if isinstance(found.formula, Constant) and (found.kind == _NULL or _is_interval(found)):
+        return None
+    return found
 
 
 class _Compiler:
@@ -128,11 +144,12 @@ class _Compiler:
         ansi: bool,
         qualified: Mapping[tuple[str | None, str], T.StructField],
         any_case: bool,
+        utc: bool,
     ):
         plain: dict[tuple[str | None, str], T.StructField] = {
             (None, field.name): field for field in inputs.fields
         }
-        self._ansi = ansi
+        self._ansi, self._utc = ansi, utc
         self._fields = {**plain, **qualified}
         self._lowered = {
             (alias and alias.lower(), name.lower()): field
@@ -149,10 +166,15 @@ class _Compiler:
         if isinstance(tree, Alias):
             return self.of(tree.child)
         if isinstance(tree, Cast):
-            return replace(_cast(self.of(tree.child), tree.kind), written=False)
+            value = self.of(tree.child)
+            self._check_zone([value.kind, tree.kind] if value.kind != tree.kind else [])
+            return replace(_cast(value, tree.kind), written=False)
         if tree.name not in _RULES:
             raise _Unknown
-        found = _RULES[tree.name](tree.name, [self.of(argument) for argument in tree.arguments])
+        arguments = [self.of(argument) for argument in tree.arguments]
+        found = _RULES[tree.name](tree.name, arguments)
+        if tree.name in _ZONED:
+            self._check_zone([found.kind, *(argument.kind for argument in arguments)])
         if isinstance(found.formula, Apply) and found.formula.function in CHECKED:
             if not self._ansi:
                 raise _Unknown
@@ -160,6 +182,10 @@ class _Compiler:
             # Spark computes it once, and not at all for no rows.
             raise _Unknown
         return found
+
+    def _check_zone(self, kinds: Sequence[T.DataType]) -> None:
+        if _INSTANT in kinds and not self._utc:
+            raise _Unknown
 
     def _field(self, named: Attribute) -> T.StructField:
         alias, name = named.qualifier, named.name
@@ -180,10 +206,28 @@ def _apply(
 
 def _arithmetic(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
+    if any(map(_is_interval, arguments)):
+        return _shifted(name, *arguments)
     if any(isinstance(value.kind, T.DecimalType) for value in arguments):
         return _decimal_arithmetic(name, *[_as_decimal(value) for value in arguments])
     kind = _widest(arguments)
     return _apply(name, [_as(a, kind) for a in arguments], kind)
+
+
+def _is_interval(value: CompiledExpression) -> bool:
+    return isinstance(value.kind, T.DayTimeIntervalType)
+
+
+def _shifted(
+    name: str, value: CompiledExpression, by: CompiledExpression
+) -> CompiledExpression:
+    """A timestamp and an interval of days and times that is written."""
+    if name == "+" and _is_interval(value):
+        value, by = by, value
+    content = by.formula.content if isinstance(by.formula, Constant) else None
+    if name not in ("+", "-") or content is None or value.kind not in (_INSTANT, _MOMENT):
+        raise _Unknown
+    return _apply(name, [value, by], value.kind)
 
 
 def _decimal_arithmetic(
@@ -337,14 +381,50 @@ def _substring(name: str, arguments: Sequence[CompiledExpression]) -> CompiledEx
 
 
 def _of_day(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    _count(arguments, 2 if name == "datediff" else 1)
+    return _apply(name, list(map(_as_day, arguments)), T.IntegerType())
+
+
+def _of_time(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
-    if arguments[0].kind != T.DateType():
+    if arguments[0].kind not in (_INSTANT, _MOMENT):
         raise _Unknown
     return _apply(name, arguments, T.IntegerType())
 
 
+def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    """The start of the unit in which a timestamp lies, as a timestamp, or of a date, as a date."""
+    _count(arguments, 2)
+    value, written = arguments if name == "trunc" else reversed(arguments)
+    text = written.formula.content if isinstance(written.formula, Constant) else None
+    unit = calendar.UNITS.get(text.lower()) if isinstance(text, str) else None
+    if unit is None or name == "trunc" and unit not in calendar.DAYS:
+        raise _Unknown
+    kind = _DATE if name == "trunc" else _INSTANT
+    if name == "trunc":
+        value = _as_day(value)
+    elif value.kind not in (_INSTANT, _MOMENT):
+        raise _Unknown
+    constant = CompiledExpression(Constant(unit, pa.string()), _STRING)
+    return _apply("trunc", [value, constant], kind)
+
+
+def _as_day(value: CompiledExpression) -> CompiledExpression:
+    """A date, or that of a timestamp."""
+    if value.kind == _DATE:
+        return value
+    if value.kind not in (_INSTANT, _MOMENT) or isinstance(value.formula, Constant):
+        raise _Unknown
+    # Unlike a cast it does not keep every value apart from every other.
+    return _apply("date", [value], _DATE)
+
+
 def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
-    """A cast that keeps every value apart from every other."""
+    """A cast that keeps every value apart from every other, or to a date."""
+    if kind == _DATE and value.kind in (_INSTANT, _MOMENT):
+        return _as_day(value)
+    if kind == _INSTANT and value.kind == _MOMENT and not isinstance(value.formula, Constant):
+        return _apply("cast", [value], kind)
     if value.kind in _INTEGERS and kind == T.StringType() or (
         value.kind == _BOOLEAN and kind in _INTEGERS
     ):
@@ -453,5 +533,7 @@ _RULES: dict[str, Callable[[str, Sequence[CompiledExpression]], CompiledExpressi
     "in": _membership,
     **dict.fromkeys(("like", "startswith", "endswith", "contains"), _search),
     "substring": _substring,
-    **dict.fromkeys(("year", "month", "day"), _of_day),
+    **dict.fromkeys(("year", "quarter", "month", "day", "datediff"), _of_day),
+    **dict.fromkeys(("hour", "minute", "second"), _of_time),
+    **dict.fromkeys(("date_trunc", "trunc"), _truncation),
 }

@@ -31,7 +31,8 @@ class Attribute:
 class Literal:
     """A value of a type: an int, Decimal, bool or str, or None.
 
-    A date is the number of its day and a timestamp that of its microsecond, from 1970 on.
+    A date is the number of its day and a timestamp that of its microsecond, from 1970 on; an
+    interval of days and times is its number of microseconds.
     """
 
     value: Any
@@ -76,6 +77,7 @@ _TYPES: dict[str, T.DataType] = {
     "long": T.LongType(),
     "string": T.StringType(),
     "date": T.DateType(),
+    "timestamp": T.TimestampType(),
     "timestamp_ntz": T.TimestampNTZType(),
 }
 
@@ -121,9 +123,11 @@ _NAMES = {
     "Month": "month",
     "DayOfMonth": "day",
     "dayofmonth": "day",
+    "date_diff": "datediff",
 }
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_INTERVAL = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 #: A part of a name on Connect.
 _PART = r"(?:`(?:[^`]|``)+`|[^`.*]+)"
 
@@ -269,6 +273,8 @@ def _type(name: Any) -> T.DataType:
     digits = _DECIMAL.fullmatch(name)
     if digits:
         return T.DecimalType(int(digits.group(1)), int(digits.group(2)))
+    if _INTERVAL.fullmatch(name):
+        return T.DayTimeIntervalType()
     if name not in _TYPES:
         raise _Unknown
     return _TYPES[name]
@@ -293,7 +299,7 @@ def _literal(value: Any, kind: T.DataType) -> Literal:
         return Literal(value if isinstance(value, bool) else value == "true", kind)
     if isinstance(kind, T.DateType):
         return Literal(value if isinstance(value, int) else _day(value), kind)
-    if isinstance(kind, (T.IntegralType, T.TimestampNTZType)):
+    if isinstance(kind, (T.IntegralType, T.TimestampNTZType, T.DayTimeIntervalType)):
         return Literal(int(value), kind)
     if isinstance(kind, T.DecimalType):
         return Literal(Decimal(value), kind)
@@ -307,10 +313,12 @@ def _day(text: str) -> int:
     return (datetime.date(*map(int, found.groups())) - _EPOCH).days
 
 
-def _call(name: str, arguments: tuple[Tree, ...]) -> Call:
+def _call(name: str, arguments: tuple[Tree, ...]) -> Call | Cast:
     name = _NAMES.get(name, name)
     if name in ("!=", "<>"):
         return Call("not", (Call("==", arguments),))
+    if name in ("to_date", "date") and len(arguments) == 1:
+        return Cast(arguments[0], T.DateType())
     if name == "between" and len(arguments) == 3:
         value, low, high = arguments
         return Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))

@@ -274,6 +274,7 @@ def _formulas(
         qualified |= {(None, text): struct[there] for text, there in source.resolver.bound}
     visible = T.StructType([field for field in struct.fields if field.name in names])
     ansi = str(source.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    zone = str(source.spark.conf.get("spark.sql.session.timeZone"))
     any_case = not case_matters(source.spark)
     formulas: list[CompiledExpression] = []
     for wanted in columns:
@@ -286,7 +287,7 @@ def _formulas(
             tree = tree_of(F.col(wanted) if isinstance(wanted, str) else wanted)
             if tree is not None:
                 formula = compiled(
-                    tree, visible, ansi=ansi, qualified=qualified, any_case=any_case
+                    tree, visible, ansi=ansi, qualified=qualified, any_case=any_case, zone=zone
                 )
         if formula is None:
             return None

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels import decimals
+from pyspark_diff.kernels import calendar, decimals
 
 #: One value for each row; a scalar stands for as many as there are rows.
 Value = Any
@@ -52,9 +52,16 @@ _PLAIN: dict[str, Callable[..., Value]] = {
     "negative": pc.negate_checked,
     "abs": pc.abs_checked,
     "not": pc.invert,
-    "year": lambda day: pc.year(day).cast(pa.int32()),
-    "month": lambda day: pc.month(day).cast(pa.int32()),
-    "day": lambda day: pc.day(day).cast(pa.int32()),
+    "year": calendar.year,
+    "quarter": calendar.quarter,
+    "month": calendar.month,
+    "day": calendar.day,
+    "date": calendar.day_of,
+    "hour": calendar.clock_part("hour", 24),
+    "minute": calendar.clock_part("minute", 60),
+    "second": calendar.clock_part("second", 60),
+    # The result has 32 bits and wraps round.
+    "datediff": lambda end, start: pc.subtract(end.cast(pa.int32()), start.cast(pa.int32())),
     "isnull": pc.is_null,
     "isnotnull": pc.is_valid,
     "least": lambda *values: reduce(lambda x, y: _first(pc.less(y, x), y, x), values),
@@ -65,10 +72,10 @@ _PLAIN: dict[str, Callable[..., Value]] = {
 }
 
 #: Functions that fail where the result does not fit.
-CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs", "fit"})
+CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs", "fit", "trunc"})
 #: All functions there are.
 FUNCTIONS = frozenset({
-    *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring"
+    *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring", "trunc"
 })
 
 #: Those of decimals that may be computed in 64 bits.
@@ -130,6 +137,8 @@ class Constant:
     def __str__(self) -> str:
         if isinstance(self.content, Decimal):
             return f"{self.content:f}"
+        if pa.types.is_duration(self.kind):
+            return f"{self.content} microseconds"
         return "NULL" if self.content is None else repr(self.content)
 
 
@@ -146,7 +155,7 @@ class Apply:
         and values take turns, and the value of all other rows stands last; for ``in`` a value is
         followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant, for
         ``like`` and the like what is looked for, for ``substring`` where it begins, from 0 on, and
-        where it ends.
+        where it ends; for ``trunc`` it is a unit of `calendar.UNITS`.
     kind : pyarrow.DataType
         Type of the result.
     """
@@ -206,6 +215,14 @@ class Apply:
             value, first, end = arguments
             assert isinstance(first, Constant) and isinstance(end, Constant)
             return pc.utf8_slice_codeunits(value.value(table, active), first.content, end.content)
+        if name == "trunc":
+            value, unit = arguments
+            assert isinstance(unit, Constant) and isinstance(unit.content, str)
+            text = unit.content
+            return self._checked(
+                lambda one: calendar.truncated(one, text, self.kind), active,
+                value.value(table, active),
+            )
         return self._checked(_PLAIN[name], active, *[a.value(table, active) for a in arguments])
 
     def _checked(
@@ -221,6 +238,11 @@ class Apply:
                 raise DiffOverflowError(
                     f"{self} divides by zero in some row; leave such rows out, or divide by "
                     "F.when(...) of what is not zero"
+                ) from error
+            if pa.types.is_temporal(self.kind):
+                raise DiffOverflowError(
+                    f"the result of {self} leaves the range of {_sql(self.kind)} in some row; "
+                    "leave such rows out"
                 ) from error
             wider = "'long') or, beyond that, 'decimal(38,0)'"
             if pa.types.is_decimal(self.kind):  # which has no more digits
@@ -313,12 +335,15 @@ class Apply:
 
 ArrowExpression = Union[Field, Constant, Apply]
 
-_SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+_SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
+        "date32[day]": "date"}
 
 
 def _sql(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
     return _SQL[str(kind)]
 
 
