@@ -175,6 +175,14 @@ class ProgramChangedError(DiffError, ValueError):
     """
 
 
+class SettingsChangedError(DiffError, ValueError):
+    """The session has other settings than the one in which an expression was written.
+
+    Names each setting that changes values of expressions, with both values. The step changes
+    nothing, and works again when they are set back.
+    """
+
+
 class DamagedStateError(StorageError):
     """What lies in a store is not what was written there.
 
@@ -283,6 +291,7 @@ _BY_NAME: dict[str, type[DiffError]] = {
         StepCancelledError,
         StorageError,
         ProgramChangedError,
+        SettingsChangedError,
         RepeatedTokenError,
         DamagedStateError,
         FormatError,

@@ -38,6 +38,7 @@ BUILTIN_OF = {
     "StorageError": OSError,
     "ConcurrentWriteError": RuntimeError,
     "ProgramChangedError": ValueError,
+    "SettingsChangedError": ValueError,
     "RepeatedTokenError": ValueError,
     "SourceError": RuntimeError,
     "SinkError": RuntimeError,

@@ -28,17 +28,18 @@ ROOMS: dict[str, frozenset[str]] = {
     "fallbacks": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression blocks bucketed buffers cache calendar candidates "
-        "consolidate coordinates decimals diff_vectors double_word equality few grouping hashing "
-        "history indexed_join indexed_replay into_diff ipc jit join key_index key_ranges "
-        "key_replay layout lookup machine_memory memory merge merge_join merge_sort murmur3 order "
-        "overflow pauses quantiles quotients ranking replay results search split standing sums tallies "
-        "time_order top_k updates warm_up window_frames window_functions window_reach "
-        "window_replay window_rows windows xxhash64".split()
+        "consolidate coordinates decimals diff_vectors double_word equality few grouping "
+        "hashing history indexed_join indexed_replay into_diff ipc jit join key_index "
+        "key_ranges key_replay layout lookup machine_memory memory merge merge_join merge_sort "
+        "murmur3 order overflow pauses quantiles quotients ranking replay results search split "
+        "standing sums tallies time_order top_k updates warm_up window_frames window_functions "
+        "window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_files doctor expression_parts frames jobs jvm maps "
-        "mentions parquet_footer parquet_plan replaced schema sent session stars stored_schema "
-        "tables taken task_jobs values version window_calls window_text".split()
+        "mentions parquet_footer parquet_plan replaced schema sent session settings stars "
+        "stored_schema tables taken task_jobs user_functions values version window_calls "
+        "window_text zone_use".split()
     ),
     "expressions": frozenset(
         "aggregate_functions aggregates analysis check compiled conditions handles names "

@@ -1,4 +1,4 @@
-"""A store is gone on from under another time zone only if no expression depends on it."""
+"""A store is opened under other settings only if no expression of its program depends on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, ProgramChangedError
+from pyspark_diff.spark.settings import ANSI
 
 ZONE = "spark.sql.session.timeZone"
 
@@ -33,20 +34,116 @@ def night(number):
     return datetime(2026, 1, number, 20, tzinfo=timezone.utc)
 
 
-@pytest.mark.parametrize("on_change", ["refuse", "extend", "rebuild"])
-def test_a_program_with_days_refuses_another_zone(spark, zone, tmp_path, on_change):
+def in_tokyo(spark, zone, root):
+    """A store of days in UTC, in whose session the zone is then another one."""
     zone("UTC")
-    with Dataflow.open(tmp_path / "store", days, spark=spark, buckets=2) as flow:
-        flow.session("clicks").upsert([(1, night(1))])
+    with Dataflow.open(root, days, spark=spark, buckets=2) as flow:
+        flow.session("clicks").upsert([(1, night(1)), (2, night(2))])
         flow.advance_to(1)
     zone("Asia/Tokyo")
-    with pytest.raises(ProgramChangedError, match="UTC, and now it is Asia/Tokyo"):
-        Dataflow.open(tmp_path / "store", days, spark=spark, on_change=on_change)
+
+
+def counts(flow):
+    return sorted((str(row["day"]), row["count"]) for row in flow["out"].at().collect())
+
+
+def test_a_program_with_days_refuses_another_zone(spark, zone, tmp_path):
+    in_tokyo(spark, zone, tmp_path / "store")
+    with pytest.raises(ProgramChangedError) as told:
+        Dataflow.open(tmp_path / "store", days, spark=spark)
+    assert f"{ZONE} was UTC and is Asia/Tokyo" in str(told.value)
+    assert f"spark.conf.set('{ZONE}', 'UTC') sets it back" in str(told.value)
     zone("UTC")
     with Dataflow.open(tmp_path / "store", days, spark=spark) as flow:
-        flow.session("clicks").upsert([(2, night(1))])
+        flow.session("clicks").upsert([(3, night(1))])
         flow.advance_to(2)
-        assert [row["count"] for row in flow["out"].at().collect()] == [2]
+        assert counts(flow) == [("2026-01-01", 2), ("2026-01-02", 1)]
+
+
+@pytest.mark.parametrize("on_change", ["extend", "rebuild"])
+def test_days_are_filled_anew_in_another_zone(spark, zone, tmp_path, on_change):
+    in_tokyo(spark, zone, tmp_path / "store")
+    for name, found in ("Asia/Tokyo", ["2026-01-02", "2026-01-03"]), (
+        "UTC", ["2026-01-01", "2026-01-02"]
+    ):
+        zone(name)
+        with pytest.raises(ProgramChangedError, match=f"and is {name}"):
+            Dataflow.open(tmp_path / "store", days, spark=spark)
+        with Dataflow.open(tmp_path / "store", days, spark=spark, on_change=on_change) as flow:
+            flow.step()
+            assert counts(flow) == [(day, 1) for day in found]
+        # The store has the new setting from then on.
+        with Dataflow.open(tmp_path / "store", days, spark=spark) as flow:
+            assert counts(flow) == [(day, 1) for day in found]
+
+
+def epochs(flow):
+    clicks, _ = flow.input("clicks", "id int, seconds long", key="id")
+    clicks.groupBy(F.from_unixtime("seconds", "yyyy-MM-dd").alias("day")).count().keep("out")
+
+
+def texts(flow):
+    clicks, _ = flow.input("clicks", "id int, at string", key="id")
+    clicks.groupBy(F.hour(F.col("at").cast("timestamp")).alias("day")).count().keep("out")
+
+
+@pytest.mark.parametrize("program", [epochs, texts])
+def test_a_program_with_times_that_no_column_has_refuses_another_zone(
+    spark, zone, tmp_path, program
+):
+    zone("UTC")
+    Dataflow.open(tmp_path / "store", program, spark=spark, buckets=2).close()
+    with Dataflow.open(tmp_path / "store", program, spark=spark) as flow:
+        flow.advance_to(1)
+    zone("Asia/Tokyo")
+    with pytest.raises(ProgramChangedError, match="UTC and is Asia/Tokyo"):
+        Dataflow.open(tmp_path / "store", program, spark=spark)
+
+
+def casts(flow):
+    clicks, _ = flow.input("clicks", "id int, word string", key="id")
+    clicks.select("id", F.col("word").cast("int").alias("n")).keep("out")
+
+
+def test_a_store_refuses_another_ansi_mode(another, tmp_path):
+    another.conf.set(ANSI, "true")
+    with Dataflow.open(tmp_path / "store", casts, spark=another, buckets=2) as flow:
+        flow.session("clicks").upsert([(1, "7")])
+        flow.advance_to(1)
+    another.conf.set(ANSI, "false")
+    with pytest.raises(ProgramChangedError, match="ansi.enabled was true and is false"):
+        Dataflow.open(tmp_path / "store", casts, spark=another)
+    with Dataflow.open(tmp_path / "store", casts, spark=another, on_change="extend") as flow:
+        flow.session("clicks").upsert([(2, "x")])
+        flow.advance_to(2)
+        assert sorted(map(tuple, flow["out"].at().collect())) == [(1, 7), (2, None)]
+
+
+def without_settings(monkeypatch):
+    """Stores are written as by the version that recorded the time zone only."""
+    whole = Dataflow._settings
+
+    def told(self, state):
+        found = whole(self, state)
+        del found["settings"], found["other_settings"]
+        return {**found, "zone": self.spark.conf.get(ZONE)}
+
+    monkeypatch.setattr(Dataflow, "_settings", told)
+
+
+def test_a_store_of_a_version_without_a_record_of_settings_opens(
+    spark, zone, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        without_settings(patch)
+        in_tokyo(spark, zone, tmp_path / "store")
+    with pytest.raises(ProgramChangedError, match="UTC and is Asia/Tokyo"):
+        Dataflow.open(tmp_path / "store", days, spark=spark)
+    zone("UTC")
+    with Dataflow.open(tmp_path / "store", days, spark=spark) as flow:
+        flow.session("clicks").upsert([(3, night(1))])
+        flow.advance_to(2)
+        assert counts(flow) == [("2026-01-01", 2), ("2026-01-02", 1)]
 
 
 def test_a_program_without_times_goes_on_in_another_zone(spark, zone, tmp_path):

@@ -376,7 +376,9 @@ def _sourced(g):
 #: Messages whose remedies are not run here, by a part of them: they need more than a small program.
 #: The area that they belong to, or the reason.
 ELSEWHERE = {
-    "has dates or timestamps, and its values may depend on the zone": "test_other_zone",
+    "A step with both settings would mix": "test_settings",
+    "sets it back": "test_other_zone",
+    "has been registered under that name since": "test_settings",
     "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
     "a join condition is a column such as": "join refuses such a list before",

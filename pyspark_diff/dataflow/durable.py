@@ -53,12 +53,14 @@ class Store:
         What the last steps were called, and their commits.
     retain : int
         So many commits stay readable.
+    base : mapping of str to str
+        The settings that fingerprints are compared with.
     """
 
     def __init__(
         self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
         places: Mapping[str, Place], prints: Mapping[Node, Fingerprint],
-        tokens: Mapping[str, int], retain: int,
+        tokens: Mapping[str, int], retain: int, base: Mapping[str, str],
     ):
         self.commits, self.last = commits, commit
         self.files, self.retain = files, retain
@@ -70,7 +72,7 @@ class Store:
         self._going: tuple[State, Encoded, dict[str, int]] | None = None
         self._done: State | None = None
         self._described: tuple[Graph, bytes] | None = None
-        self._prints = dict(prints)
+        self._prints, self._base = dict(prints), base
         #: Whether the last commit has something that consumers were to be given.
         self._owes = False
         #: The oldest commit that may have to go, if that was found out.
@@ -221,7 +223,7 @@ class Store:
         if self._described is None or self._described[0] is not graph:
             origins = (node for nodes in graph.origins.values() for node in nodes)
             program = written([*graph.lowered, *origins])
-            self._prints = fingerprints(program, self._prints, rows=True)
+            self._prints = fingerprints(program, self._prints, rows=True, base=self._base)
             told = blueprint(graph, self._prints, names)
             self._described = graph, json.dumps(told, separators=(",", ":")).encode()
         return self._described[1]

@@ -38,12 +38,11 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from pyspark_diff.kernels.arrow_expression import Field
-from pyspark_diff.operators.linear import DropNull, MultiplyDiff, Negate, Pick, SortMaps
+from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Linear, Node
-from pyspark_diff.operators.projection import Compute
 from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.settings import ZONE, Settings, recorded
 from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits
@@ -140,7 +139,8 @@ def opened(
             ]
         flow._storage.close()
         flow._storage = files
-        flow._store = Store(objects, commits, commit, files, places, prints, tokens, retain)
+        flow._store = Store(objects, commits, commit, files, places, prints, tokens, retain,
+                            flow._base)
         flow._go_on(state, numbers)
     except BaseException:
         flow.close()
@@ -205,7 +205,8 @@ def _restored(
     ProgramChangedError
     """
     with understood():
-        held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff", "zone")}
+        held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff")}
+        base, before = _settings_in(decoder.body, flow._base)
         kept = dict(decoder.body["kept"])
         inputs = dict(decoder.body.get("inputs", {}))
         sinks = list(decoder.body.get("sinks", []))
@@ -221,11 +222,11 @@ def _restored(
     if told is None:
         return flow._state, {}
     program = written(flow._wanted())
-    if here["zone"] != held["zone"]:
-        _check_zone(program.nodes, held["zone"], here["zone"], objects.root)
-    prints = fingerprints(program, rows=True)
+    flow._base = base
+    prints = fingerprints(program, rows=True, base=base)
     found = rebuilt(told, program, prints, flow._outputs.called())
-    changes = _changes(found, set(kept), set(flow._outputs.names()))
+    changes = _settings_changed(program.nodes, before, recorded(flow.spark), objects.root)
+    changes += _changes(found, set(kept), set(flow._outputs.names()))
     changes += [f"sink {name!r} is gone" for name in sinks if name not in here["sinks"]]
     changes += [
         f"sink {name!r} is new, and given all that is there" for name in here["sinks"]
@@ -271,31 +272,42 @@ def _restored(
     return state, prints
 
 
-def _computes(stage: object) -> bool:
-    """Whether a stage has an expression other than a column."""
-    if isinstance(stage, Compute):
-        return not all(isinstance(formula, Field) for _, formula in stage.outputs)
-    return not isinstance(stage, (Pick, DropNull, SortMaps, MultiplyDiff, Negate))
+def _settings_in(
+    body: Mapping[str, Any], here: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings that a store's fingerprints are compared with, and those of its last writer.
+
+    A store of an earlier version has recorded the time zone only.
+    """
+    if "settings" not in body:
+        base = {**here, ZONE: str(body["zone"])}
+        return base, base
+    base = {str(name): str(value) for name, value in dict(body["settings"]).items()}
+    other = {str(name): str(value) for name, value in dict(body["other_settings"]).items()}
+    return base, base | other
 
 
-def _check_zone(nodes: Sequence[Node], before: str, now: str, root: str) -> None:
-    """Refuse another time zone of the session for a program with expressions of times; instants
-    in a collection are the same in each zone."""
-    setting = "spark.sql.session.timeZone"
-    for node in nodes:
-        if isinstance(node, Linear) and _computes(node.stage) and any(
-            re.search(r'"(date|timestamp|timestamp_ntz)"', one.schema.struct.json())
-            for one in (node, *node.inputs)
-        ):
-            raise ProgramChangedError(
-                f"the store at {root} was written with {setting} = {before}, and now it is {now}. "
-                f"{node.kind} has dates or timestamps, and its values may depend on the zone. "
-                f"Set it back, spark.conf.set({setting!r}, {before!r}), or load a new store"
+def _settings_changed(
+    nodes: Sequence[Node], before: Mapping[str, str], now: Settings, root: str
+) -> list[str]:
+    """The settings of the session that have changed and that expressions may depend on."""
+    stages = [node.stage for node in nodes if isinstance(node, Linear)]
+    read = {
+        name for stage in stages if isinstance(stage, Expression)
+        for name in stage.other_than(before)
+    }
+    changes = []
+    for name, (value, old) in now.differing(before).items():
+        if name in read:
+            changes.append(
+                f"{name} was {old} and is {value} (spark.conf.set({name!r}, {old!r}) sets it back)"
             )
-    _logger.warning(
-        "the store at %s was written with %s = %s, and now it is %s; no expression of the program "
-        "has columns of dates or timestamps", root, setting, before, now,
-    )
+        else:
+            _logger.warning(
+                "the store at %s was written with %s = %s, and now it is %s; no expression of the "
+                "program depends on it", root, name, old, value,
+            )
+    return changes
 
 
 def _anew(

@@ -6,6 +6,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +35,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.schema import check_names
+from pyspark_diff.spark.settings import recorded
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
 from pyspark_diff.spark.stored_schema import schema_to_json
 from pyspark_diff.spark.version import check_session
@@ -89,7 +91,8 @@ class Parts(ABC):
         self._store: Store | None = None
         #: The program is being written, which does not run yet.
         self._writing = False
-        self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        #: The settings that fingerprints of expressions are compared with; a store keeps them.
+        self._base: Mapping[str, str] = recorded(spark).values
         self._inputs = Inputs(spark, self.time_type, time, diff, self._discard, self.times)
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
@@ -160,7 +163,8 @@ class Parts(ABC):
             "time": self.time_name,
             "diff": self.diff_name,
             "buckets": self._buckets,
-            "zone": self._zone,
+            "settings": self._base,
+            "other_settings": self._other_settings(),
             "inputs": self._inputs.told(),
             "columns": {
                 name: schema_to_json(struct) for name, struct in self._sources.columns().items()
@@ -169,6 +173,11 @@ class Parts(ABC):
             "kept": self._outputs.told(state),
             "sinks": list(self._given),
         }
+
+    def _other_settings(self) -> dict[str, str]:
+        """Settings of the session that differ from the base."""
+        other = recorded(self.spark).differing(self._base)
+        return {name: value for name, (value, _) in other.items()}
 
     def _wanted(self) -> list[Node]:
         """What is run for its own sake."""

@@ -29,6 +29,7 @@ from pyspark_diff.errors import (
     ConcurrentWriteError,
     FallbackError,
     RepeatedTokenError,
+    SettingsChangedError,
     StalledError,
     StepCancelledError,
     StorageError,
@@ -46,6 +47,7 @@ from pyspark_diff.trace import storage
 #: Errors of a step that do not come from its updates, so that no correction helps.
 UNRELATED = (
     StepCancelledError, ConcurrentWriteError, UnknownOutcomeError, StorageError, FallbackError,
+    SettingsChangedError,
 )
 
 

@@ -17,7 +17,7 @@ from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.node import Constant, Input, Keyed, Node
 
 #: Parts of nodes that are many.
-_PLURAL = frozenset({"aggregates", "columns", "expressions", "names", "rows", "sums"})
+_PLURAL = frozenset({"aggregates", "columns", "expressions", "names", "rows", "settings", "sums"})
 #: How collections begin that users keep.
 _KEPT = "kept collection"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Iterable, Mapping
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph, order_of
 from pyspark_diff.operators.due import Clock
 from pyspark_diff.operators.inspect import Inspect
+from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.loop import EnterAt, Move, Variable
 from pyspark_diff.operators.node import Arranged, Constant, Input, Keyed, Linear, Node, Reader
 from pyspark_diff.operators.upsert import ChangesInput
@@ -66,6 +68,7 @@ def fingerprints(
     known: Mapping[Node, Fingerprint] | None = None,
     *,
     rows: bool = False,
+    base: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Node, Fingerprint]:
     """The fingerprint of each node of a program as it is written.
 
@@ -78,12 +81,15 @@ def fingerprints(
     rows : bool
         Whether the rows of constants that are Spark frames are looked at, which takes a job for
         each; else they are told by their schema.
+    base : mapping of str to str
+        Settings of a session. An expression that was written under other ones has them in its
+        fingerprint, and none that was written under these.
     """
     found = dict(known or {})
     own: dict[Node, tuple[Mapping[str, str], tuple[str, ...]]] = {}
     for node in program.nodes:
         if node not in found:
-            own[node] = _own(node, rows)
+            own[node] = _own(node, rows, base)
 
     def settle(node: Node, digest: str) -> None:
         if node not in found:
@@ -130,7 +136,9 @@ def _combined(parts: Mapping[str, str], inputs: Iterable[str]) -> str:
     return digest_of(*(text for part in sorted(parts.items()) for text in part), "", *inputs)
 
 
-def _own(node: Node, rows: bool) -> tuple[Mapping[str, str], tuple[str, ...]]:
+def _own(
+    node: Node, rows: bool, base: Mapping[str, str]
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """What a node is by itself, part by part, and what of it cannot be seen."""
     found: dict[str, object] = {
         "kind": (type(node), node.kind),
@@ -151,6 +159,9 @@ def _own(node: Node, rows: bool) -> tuple[Mapping[str, str], tuple[str, ...]]:
         found["interval"] = node.every
     if isinstance(node, Linear):
         found.update(_parameters(node.stage))
+        other = node.stage.other_than(base) if isinstance(node.stage, Expression) else {}
+        if other:
+            found["settings"] = {name: value for name, (value, _) in sorted(other.items())}
     if isinstance(node, Arranged):
         found["key"] = node.key
     if isinstance(node, Keyed):

@@ -74,12 +74,25 @@ class CompiledExpression:
         """Whether a decimal is computed with, or compared."""
         return _has_decimals(self.formula)
 
+    @property
+    def reads_zone(self) -> bool:
+        """Whether a value depends on the session's time zone."""
+        return _reads_zone(self.formula)
+
 
 def _has_decimals(formula: ArrowExpression) -> bool:
     return isinstance(formula, Apply) and any(
         pa.types.is_decimal(argument.kind) or _has_decimals(argument)
         for argument in formula.arguments
     )
+
+
+def _reads_zone(formula: ArrowExpression) -> bool:
+    if not isinstance(formula, Apply):
+        return False
+    times = any(pa.types.is_temporal(part.kind) for part in (formula, *formula.arguments))
+    zoned = formula.function in _ZONED or formula.function in ("cast", "date")
+    return zoned and times or any(map(_reads_zone, formula.arguments))
 
 
 class _Unknown(Exception):

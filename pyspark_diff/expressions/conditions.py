@@ -27,6 +27,7 @@ from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import call_of
 from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import without_nullability
+from pyspark_diff.spark.settings import ANSI, is_on
 
 #: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.
 _DIGITS: dict[T.DataType, int] = {
@@ -426,8 +427,8 @@ def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference
         a, b, wide = F.datediff(a, day), F.datediff(b, day), "bigint"
     elif isinstance(kind, T.IntegralType):
         # Else what has no room in the type is another number.
-        ansi = str(left.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
-        if not ansi or not all(isinstance(one, T.IntegralType) for one in types):
+        whole = all(isinstance(one, T.IntegralType) for one in types)
+        if not is_on(left.sparkSession, ANSI) or not whole:
             return None
         wide = "bigint"
     elif isinstance(kind, T.DecimalType):

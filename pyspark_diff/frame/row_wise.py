@@ -32,7 +32,9 @@ from pyspark_diff.operators.linear import Expression, with_sorted_maps
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, case_matters, without_nullability
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+from pyspark_diff.spark.settings import ANSI, CASE, ZONE, recorded
+from pyspark_diff.spark.user_functions import user_functions
 
 #: The setting of a Spark session that is ``false`` where no formula is wanted.
 COMPILE = "spark.pyspark_diff.compileExpressions"
@@ -109,7 +111,7 @@ def row_wise(
     schema = data_schema(result, source.node.time_type, kind)
     check_row_wise(result, kind)
     node = _linear(
-        source, kind, schema, run, outputs=outputs, condition=condition,
+        source, kind, schema, run, result, outputs=outputs, condition=condition,
         keeps_time_and_diff=keeps_time_and_diff,
     )
     return source.derived(node, resolver=names)
@@ -196,7 +198,7 @@ def computed(
     schema = data_schema(result, source.node.time_type, kind)
     if outputs is None:
         outputs = [expression for _, expression in columns]
-    return _linear(source, kind, schema, apply, outputs=outputs)
+    return _linear(source, kind, schema, apply, result, outputs=outputs)
 
 
 def plain_column(source: Collection, expression: Column) -> str | None:
@@ -223,6 +225,7 @@ def _linear(
     kind: str,
     schema: Schema,
     apply: Callable[[DataFrame], DataFrame],
+    result: DataFrame,
     *,
     outputs: Outputs | None = None,
     condition: str | Column | None = None,
@@ -230,11 +233,12 @@ def _linear(
 ) -> Node:
     """The node of an operator that Spark has analysed: one without Spark where that can be."""
     node = None
+    written = recorded(source.spark)
     same: list[tuple[str, str]] = []
     if condition is not None:
         wanted = F.expr(condition) if isinstance(condition, str) else condition
         formulas = _formulas(source, [wanted])
-        node = formulas and keep_where(kind, source.node, formulas[0], apply)
+        node = formulas and keep_where(kind, source.node, formulas[0], apply, written)
         same = [(name, name) for name in schema.names]
     elif outputs is not None:
         columns = (
@@ -242,7 +246,7 @@ def _linear(
             if isinstance(outputs, Mapping) else outputs
         )
         formulas = _formulas(source, columns)
-        node = formulas and compute(kind, source.node, schema, formulas, apply)
+        node = formulas and compute(kind, source.node, schema, formulas, apply, written)
         if not node and may_have_places(source.node):
             for name, one in zip(schema.names, columns):
                 for made in _formulas(source, [one]) or ():
@@ -252,7 +256,10 @@ def _linear(
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
     label = "the condition" if condition is not None else f"({', '.join(schema.names)})"
-    stage = Expression(apply, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}")
+    stage = Expression(
+        apply, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written,
+        user_functions(result),
+    )
     found = Linear(kind, source.node, schema, stage)
     return found if condition is not None else with_sorted_maps(found)
 
@@ -273,9 +280,9 @@ def _formulas(
         qualified = {name: struct[internal] for name, internal in aliased.items()}
         qualified |= {(None, text): struct[there] for text, there in source.resolver.bound}
     visible = T.StructType([field for field in struct.fields if field.name in names])
-    ansi = str(source.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
-    zone = str(source.spark.conf.get("spark.sql.session.timeZone"))
-    any_case = not case_matters(source.spark)
+    settings = recorded(source.spark).values
+    ansi, any_case = settings[ANSI] == "true", settings[CASE] == "false"
+    zone = settings[ZONE]
     formulas: list[CompiledExpression] = []
     for wanted in columns:
         formula: CompiledExpression | None = None
@@ -294,7 +301,7 @@ def _formulas(
         formulas.append(formula)
     if any(formula.has_decimals for formula in formulas):
         for setting, other in _OTHER_DIGITS.items():
-            if str(source.spark.conf.get(setting, None)).lower() == other:
+            if settings.get(setting) == other:
                 return None
     return formulas
 

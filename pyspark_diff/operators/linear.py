@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Callable, ClassVar, Iterable, Iterator, Sequence
+from typing import Any, Callable, ClassVar, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -18,6 +18,7 @@ from pyspark_diff.errors import (
     InvalidDiffError,
     InvalidTimeError,
     SchemaError,
+    SettingsChangedError,
     errors_to_text,
     to_text,
 )
@@ -26,9 +27,13 @@ from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
+from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.maps import sorted_maps
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, has_maps
+from pyspark_diff.spark.settings import ZONE, Settings
+from pyspark_diff.spark.user_functions import user_functions
 from pyspark_diff.spark.values import python_values, to_array
+from pyspark_diff.spark.zone_use import reads_zone
 
 _NOT_WEIGHED = "a diff multiplied by its weight leaves the range of 64-bit integers"
 _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
@@ -232,6 +237,10 @@ class Expression(Stage):
         Pairs of (column of the input, column of the output that it is), as far as they are known.
     label : str
         The operator and its columns, for the report of a step.
+    written : Settings, optional
+        The settings under which it was written; it is not evaluated under others.
+    functions : tuple
+        The functions of users that it called then: see `user_functions`.
     """
 
     apply: Callable[[DataFrame], DataFrame]
@@ -239,13 +248,51 @@ class Expression(Stage):
     keeps_time_and_diff: bool = True
     same: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     label: str = field(default="", compare=False)
+    written: Settings | None = field(default=None, compare=False)
+    functions: tuple[Any, ...] = field(default=(), compare=False)
     portable = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
+        if self.written is not None:
+            self.written.check(frame.sparkSession, self._reads_zone)
+        if self.functions:
+            self._check_functions(frame.sparkSession)
         return self.apply(frame)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         raise TypeError("only Spark evaluates this stage")
+
+    def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Settings that its values may depend on, and that have other values.
+
+        Parameters
+        ----------
+        values : mapping of str to str
+            By the names of settings.
+
+        Returns
+        -------
+        dict
+            By name the value under which it was written, and that of ``values``.
+        """
+        found = {} if self.written is None else self.written.differing(values)
+        if ZONE in found and not self._reads_zone():
+            del found[ZONE]
+        return found
+
+    def _check_functions(self, spark: SparkSession) -> None:
+        """Refuse to call other functions than when it was written."""
+        if user_functions(self.apply(frame_of_no_rows(spark, self.takes))) != self.functions:
+            raise SettingsChangedError(
+                "an expression calls a function of the session by its name, and another function "
+                "has been registered under that name since. A step would mix values of both. Make "
+                "the dataflow again, and call the object that spark.udf.register or F.udf returns"
+            )
+
+    def _reads_zone(self) -> bool:
+        """Whether its values may depend on the session's time zone."""
+        spark = None if self.written is None else self.written.session
+        return spark is None or reads_zone(self.apply(frame_of_no_rows(spark, self.takes)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
+from pyspark_diff.spark.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,16 @@ class BySpark:
         From a frame of update rows to a frame of update rows.
     inputs : StructType or None
         The data columns that it takes.
+    written : Settings or None
+        The settings under which the operator was written.
+    reads_zone : bool
+        Whether it depends on the time zone among them.
     """
 
     apply: Callable[[DataFrame], DataFrame] | None = None
     inputs: T.StructType | None = None
+    written: Settings | None = None
+    reads_zone: bool = False
 
     def __reduce__(self) -> tuple[type["BySpark"], tuple[()]]:
         return BySpark, ()
@@ -54,6 +61,8 @@ class BySpark:
         """
         if self.apply is None or self.inputs is None:
             raise TypeError("a stage that has travelled takes tables only")
+        if self.written is not None:
+            self.written.check(frame.sparkSession, lambda: self.reads_zone)
         there = set(frame.columns)
         if there.issuperset(self.inputs.names):
             return self.apply(frame)
@@ -144,6 +153,7 @@ def compute(
     schema: Schema,
     columns: Sequence[CompiledExpression],
     apply: Callable[[DataFrame], DataFrame],
+    written: Settings,
 ) -> Linear | None:
     """The node with computed columns; None if they are not of the types that Spark found.
 
@@ -157,19 +167,27 @@ def compute(
         In the order of the schema.
     apply : callable
         The same operator on a Spark frame of update rows.
+    written : Settings
+        The settings under which the columns were written.
     """
     if schema.types != tuple(found.kind for found in columns):
         return None
     outputs = tuple((name, found.formula) for name, found in zip(schema.names, columns))
-    stage = Compute(outputs, BySpark(apply, source.schema.struct))
+    reads_zone = any(found.reads_zone for found in columns)
+    stage = Compute(outputs, BySpark(apply, source.schema.struct, written, reads_zone))
     return Linear(kind, source, schema, stage, stage.needs)
 
 
 def keep_where(
-    kind: str, source: Node, condition: CompiledExpression, apply: Callable[[DataFrame], DataFrame]
+    kind: str,
+    source: Node,
+    condition: CompiledExpression,
+    apply: Callable[[DataFrame], DataFrame],
+    written: Settings,
 ) -> Linear | None:
     """The node's records for which a condition is true; None if it is no condition."""
     if condition.kind != T.BooleanType():
         return None
-    stage = Filter(condition.formula, BySpark(apply, source.schema.struct))
+    by_spark = BySpark(apply, source.schema.struct, written, condition.reads_zone)
+    stage = Filter(condition.formula, by_spark)
     return Linear(kind, source, source.schema, stage, stage.needs)

@@ -368,6 +368,36 @@ def settings_given() -> dict[str, str] | None:
     return dict(SparkConf().getAll())
 
 
+def live_settings(spark: SparkSession) -> Any:
+    """The settings of a classic session that were set: a map of the JVM that changes with them.
+
+    None over Connect.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    return None if session is None else session.sessionState().conf().settings()
+
+
+def copied_map(settings: Any) -> Any:
+    """A map of the JVM with the content that another one has now."""
+    return class_called("java.util.HashMap")(settings)
+
+
+def only_keys(settings: Any, names: Iterable[str]) -> dict[str, str]:
+    """The part of a map of the JVM that has one of these keys."""
+    part, keys = copied_map(settings), class_called("java.util.HashSet")()
+    for name in names:
+        keys.add(name)
+    part.keySet().retainAll(keys)
+    return {str(name): str(value) for name, value in part.items()}
+
+
+def values_unless_set(names: Iterable[str]) -> dict[str, str]:
+    """The values of settings in a session that sets none, for those that this Spark knows."""
+    entries = getattr(sql_class("internal.SQLConf$"), "MODULE$")
+    found = {name: entries.getConfigEntry(name) for name in names}
+    return {name: str(e.defaultValueString()) for name, e in found.items() if e is not None}
+
+
 def default_parallelism(spark: SparkSession) -> int:
     """So many tasks a classic session's cluster runs at once."""
     return int(spark.sparkContext.defaultParallelism)
@@ -548,6 +578,16 @@ def items_of(sequence: Any) -> list[Any]:
 def analysed_of(frame: DataFrame) -> Any:
     """The logical plan of a classic frame, after Spark has resolved its names and types."""
     return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+
+
+def analysed_json(frame: DataFrame) -> str | None:
+    """The analysed plan of a frame as Spark's JSON, expressions included; None over Connect."""
+    if not hasattr(frame, "_jdf"):
+        return None
+    try:
+        return str(analysed_of(frame).toJSON())
+    except Py4JError:  # a part of the plan has no JSON
+        return None
 
 
 def frame_of_plan(plan: Any, spark: SparkSession) -> DataFrame:

@@ -29,6 +29,7 @@ from pyspark_diff.errors import (
     UnsupportedTypeError,
 )
 from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.spark.settings import CASE, is_on
 
 #: The library's own columns; users never see them.
 TIME, DIFF = "__time", "__diff"
@@ -213,7 +214,7 @@ def meant_by(name: object, known: Iterable[str], spark: SparkSession) -> list[st
 
 def case_matters(spark: SparkSession) -> bool:
     """Whether names in another case are those of other columns."""
-    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return is_on(spark, CASE)
 
 
 def parse_schema(schema: str | T.StructType) -> Schema:
