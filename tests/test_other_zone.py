@@ -146,6 +146,7 @@ def test_a_store_of_a_version_without_a_record_of_settings_opens(
         assert counts(flow) == [("2026-01-01", 2), ("2026-01-02", 1)]
 
 
+@pytest.mark.classic_only("a client does not know whether a plan of the server reads the zone")
 def test_a_program_without_times_goes_on_in_another_zone(spark, zone, tmp_path):
     for number, name in enumerate(("UTC", "Asia/Tokyo"), 1):
         zone(name)

@@ -376,8 +376,14 @@ def _sourced(g):
 #: Messages whose remedies are not run here, by a part of them: they need more than a small program.
 #: The area that they belong to, or the reason.
 ELSEWHERE = {
+    "are a DiffFrame or a Spark frame, not a {}. Make one with": "test_graph_diff",
+    "the columns are {}. Rename one: withColumnRenamed(": "test_graph_diff",
+    "List them: edge_types=": "test_graph_diff",
+    "Leave algorithm= out, or pass": "test_graph_diff",
+    "Pass GraphDiff(vertices, edges)": "test_graph_diff",
+    "of the vertices is {}. Cast one of them": "test_graph_diff",
     "A step with both settings would mix": "test_settings",
-    "sets it back": "test_other_zone",
+    "an expression has ${name} in its text": "test_settings",
     "has been registered under that name since": "test_settings",
     "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
@@ -510,7 +516,7 @@ def test_not_in_is_as_the_notes_of_join_say(spark, rows):
         DiffFrame(frame.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
         for frame in (ours, theirs)
     )
-    notes = str(DiffFrame.join.__doc__).partition("It is ::")[2].partition("What a cond")[0]
+    notes = str(DiffFrame.join.__doc__).partition("It is ::")[2].partition("A condition finds")[0]
     recipe = "\n".join(line.strip() for line in notes.splitlines() if " = " in line)
     names: dict[str, Any] = {"a": a, "b": b, "F": F}
     exec(recipe, names)

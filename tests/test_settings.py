@@ -15,7 +15,7 @@ import connect_server
 import pytest
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffFrame, SettingsChangedError
+from pyspark_diff import Dataflow, DiffFrame, SchemaError, SettingsChangedError
 from pyspark_diff.spark.settings import ANSI, LEFT_OUT, VALUES, ZONE, recorded
 
 POLICY = "spark.sql.mapKeyDedupPolicy"
@@ -320,7 +320,7 @@ def test_a_function_that_is_registered_again_is_refused(own, runner, kind):
         out = rows.select(F.expr("more(x) AS y")).keep("out")
         rows_in.insert([(1,)])
         flow.advance_to(1)
-        own.udf.register("other", lambda x: x, "int")  # nobody calls it
+        own.udf.register("other", lambda x: x, "int")  # the program does not call it
         rows_in.insert([(1,)])
         flow.advance_to(2)
         REGISTER[kind](own, 100)
@@ -342,3 +342,24 @@ def test_the_object_of_a_function_is_called_whatever_is_registered(own, runner):
         rows_in.insert([(1,)])
         flow.advance_to(2)
         assert [row["y"] for row in out.at().collect()] == [2, 2]
+
+
+TEXT = "regexp_replace(s, 'a', '${my.word}')"
+
+
+@pytest.mark.parametrize("write", [
+    lambda rows: rows.select(F.expr(TEXT).alias("s")),
+    lambda rows: rows.withColumn("s", F.expr(TEXT)),
+    lambda rows: rows.where(f"{TEXT} = 'b'"),
+    lambda rows: rows.groupBy(F.expr(TEXT).alias("s")).count(),
+])
+def test_text_that_reads_a_setting_is_refused_where_it_is_written(own, write):
+    own.conf.set("my.word", "b")
+    with Dataflow(own, buckets=2) as flow:
+        rows, rows_in = flow.input("rows", "s string")
+        with pytest.raises(SchemaError, match="literal"):
+            write(rows)
+        out = rows.select(F.concat("s", F.lit("${my.word}")).alias("s")).keep("out")
+        rows_in.insert([("a",)])
+        flow.advance_to(1)
+        assert [row["s"] for row in out.at().collect()] == ["a${my.word}"]

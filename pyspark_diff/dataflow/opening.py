@@ -41,6 +41,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.settings import ZONE, Settings, recorded
 from pyspark_diff.spark.stored_schema import schema_from_json
@@ -293,7 +294,7 @@ def _settings_changed(
     """The settings of the session that have changed and that expressions may depend on."""
     stages = [node.stage for node in nodes if isinstance(node, Linear)]
     read = {
-        name for stage in stages if isinstance(stage, Expression)
+        name for stage in stages if isinstance(stage, (Compute, Expression, Filter))
         for name in stage.other_than(before)
     }
     changes = []

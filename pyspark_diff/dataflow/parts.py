@@ -35,7 +35,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.schema import check_names
-from pyspark_diff.spark.settings import recorded
+from pyspark_diff.spark.settings import Settings, recorded
 from pyspark_diff.spark.session import driver_rows, parallelism, piece_rows
 from pyspark_diff.spark.stored_schema import schema_to_json
 from pyspark_diff.spark.version import check_session
@@ -74,6 +74,8 @@ class Parts(ABC):
         #: The type of its times, if it is a struct. The engine's are their first fields, and its
         #: frontiers are of all.
         self.times, self.time_type = parse_times(time_type)
+        #: The last graph, and the settings of its formulas that read the time zone.
+        self._zoned: tuple[Graph, list[Settings | None]] | None = None
         #: By their names the sessions of its inputs then.
         self._products: dict[str, ProductSession] = {}
         self.time_name, self.diff_name = time, diff

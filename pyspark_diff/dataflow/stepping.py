@@ -20,6 +20,7 @@ from pyspark_diff.dataflow.input_session import Discarded
 from pyspark_diff.dataflow.inputs import constant_arrival
 from pyspark_diff.dataflow.parts import Parts
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.pending import Unchanged
 from pyspark_diff.engine.progress import Progress, progress_after, progress_of
@@ -37,7 +38,8 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.fallbacks import counting, move
 from pyspark_diff.kernels.jit import interrupted, interruptible
-from pyspark_diff.operators.node import Input, Node
+from pyspark_diff.operators.node import Input, Linear, Node
+from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.times import Antichain
@@ -439,7 +441,25 @@ class SteppingMethods(Parts):
             state, self._settings(state), self._outputs.called(), token
         )
 
+    def _check_zone(self, graph: Graph) -> None:
+        """Refuse a step under another time zone than that of a formula. Spark checks the others.
+
+        Raises
+        ------
+        SettingsChangedError
+        """
+        if self._zoned is None or self._zoned[0] is not graph:
+            stages = [node.stage for node in graph.nodes if isinstance(node, Linear)]
+            self._zoned = graph, [
+                stage.by_spark.written for stage in stages
+                if isinstance(stage, (Compute, Filter)) and stage.by_spark.reads_zone
+            ]
+        for written in self._zoned[1]:
+            if written is not None:
+                written.check(self.spark, lambda: True)
+
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
+        self._check_zone(growth.graph)
         held = self._outputs.holds(growth.graph)
         holds = dict(held)
         sinks = self._given.holds(

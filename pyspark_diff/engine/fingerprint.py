@@ -27,6 +27,7 @@ from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.operators.loop import EnterAt, Move, Variable
 from pyspark_diff.operators.node import Arranged, Constant, Input, Keyed, Linear, Node, Reader
+from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.upsert import ChangesInput
 from pyspark_diff.spark.frames import frame_digest
 
@@ -82,8 +83,8 @@ def fingerprints(
         Whether the rows of constants that are Spark frames are looked at, which takes a job for
         each; else they are told by their schema.
     base : mapping of str to str
-        Settings of a session. An expression that was written under other ones has them in its
-        fingerprint, and none that was written under these.
+        Settings of a session. The fingerprint of an expression has the settings that differ from
+        these.
     """
     found = dict(known or {})
     own: dict[Node, tuple[Mapping[str, str], tuple[str, ...]]] = {}
@@ -159,7 +160,8 @@ def _own(
         found["interval"] = node.every
     if isinstance(node, Linear):
         found.update(_parameters(node.stage))
-        other = node.stage.other_than(base) if isinstance(node.stage, Expression) else {}
+        stage = node.stage
+        other = stage.other_than(base) if isinstance(stage, (Compute, Expression, Filter)) else {}
         if other:
             found["settings"] = {name: value for name, (value, _) in sorted(other.items())}
     if isinstance(node, Arranged):

@@ -6,11 +6,14 @@ they are, keeping their time and diff. Spark expressions that look at one row at
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.spark import jvm
+from pyspark_diff.spark.replaced import reads_variables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
 #: Logical operators that treat each row by itself. Each of several results that a row has, as in
@@ -78,6 +81,22 @@ def check_own_values(frame: DataFrame) -> None:
             "F.lit(...), or make the rows an input and join with it"
         )
     check_deterministic(frame)
+
+
+def check_no_variables(given: Iterable[str | Column]) -> None:
+    """Refuse SQL text with ``${name}``, in whose place Spark puts a setting when it parses it.
+
+    Raises
+    ------
+    SchemaError
+    """
+    for one in given:
+        if "${" in one if isinstance(one, str) else reads_variables(one):
+            raise SchemaError(
+                "an expression has ${name} in its text. Spark replaces it by a setting anew at "
+                "each step, and rows of old and new values would be mixed. Write the value as a "
+                "literal, F.lit(...)"
+            )
 
 
 def _is_clock(name: str) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.expressions.analysis import suggesting
-from pyspark_diff.expressions.check import check_row_wise, data_schema
+from pyspark_diff.expressions.check import check_no_variables, check_row_wise, data_schema
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.conditions import conjuncts
 from pyspark_diff.expressions.names import Resolver, unused
@@ -232,6 +232,9 @@ def _linear(
     keeps_time_and_diff: bool = True,
 ) -> Node:
     """The node of an operator that Spark has analysed: one without Spark where that can be."""
+    given = outputs.values() if isinstance(outputs, Mapping) else outputs or ()
+    check_no_variables([one for one in given if isinstance(one, Column)])
+    check_no_variables([] if condition is None else [condition])
     node = None
     written = recorded(source.spark)
     same: list[tuple[str, str]] = []

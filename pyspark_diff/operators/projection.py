@@ -19,7 +19,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.spark.settings import Settings
+from pyspark_diff.spark.settings import ZONE, Settings
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,14 @@ class BySpark:
 
     def __reduce__(self) -> tuple[type["BySpark"], tuple[()]]:
         return BySpark, ()
+
+    def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """The time zone under which a formula was written and that of `values`, if it reads both.
+
+        A formula depends on no other setting that may change after it was written.
+        """
+        changed = {} if self.written is None else self.written.differing(values)
+        return {ZONE: changed[ZONE]} if self.reads_zone and ZONE in changed else {}
 
     def on_frame(self, frame: DataFrame, outputs: Mapping[str, frozenset[str]]) -> DataFrame:
         """The operator, as far as there are columns.
@@ -100,6 +108,10 @@ class Compute(Stage):
         names = [name for name, _ in made]
         return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])
 
+    def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """As of `BySpark`."""
+        return self.by_spark.other_than(values)
+
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns of the input that the wanted ones are made of."""
         found = (formula.columns for name, formula in self.outputs if name in wanted)
@@ -137,6 +149,10 @@ class Filter(Stage):
             names = {*self.wanted, TIME, DIFF}
             table = table.select([name for name in table.column_names if name in names])
         return table.filter(true)
+
+    def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """As of `BySpark`."""
+        return self.by_spark.other_than(values)
 
     def giving(self, wanted: frozenset[str]) -> Filter:
         """The same of which only some columns are read."""

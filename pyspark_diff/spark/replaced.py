@@ -13,7 +13,14 @@ from typing import Any, Callable
 
 from pyspark.sql import Column
 
-from pyspark_diff.spark.jvm import class_called, column_of, expression_of, is_classic, items_of
+from pyspark_diff.spark.jvm import (
+    class_called,
+    column_of,
+    expression_of,
+    is_classic,
+    items_of,
+    node_of,
+)
 
 
 def replaced(
@@ -26,6 +33,27 @@ def replaced(
         return column if found is None else column_of(found, make)
     found = _connect_replaced(column._expr, connect)
     return column if found is None else make(found)
+
+
+def reads_variables(column: Column) -> bool:
+    """Whether an expression has SQL text with ``${name}``, which Spark replaces by a setting.
+
+    Examples
+    --------
+    >>> reads_variables(F.expr("x * ${my.rate}").alias("y")), reads_variables(F.lit("${my.rate}"))
+    (True, False)
+    """
+    if is_classic(column):
+        shown = str(node_of(column).toString())
+        return "SqlExpression(" in shown and "${" in shown
+    texts: list[str] = []
+
+    def visit(node: Any) -> None:
+        if type(node).__name__ == "SQLExpression":
+            texts.append(node._expr)
+
+    replaced(column, visit, visit)
+    return any("${" in text for text in texts)
 
 
 def classic_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:

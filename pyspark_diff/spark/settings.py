@@ -1,13 +1,13 @@
 """Settings of a session that change the value of an expression.
 
-    recorded(s).values == recorded(t).values  ⟹  an expression has the same values in s and t
+    recorded(s).values == recorded(t).values  ⟹  expressions have the same values in s and t
 
-An operator keeps the record of the session in which its expression was written, and compares it
-with that of the session that evaluates it. `VALUES` has the settings, and `LEFT_OUT` the reasons
-why all others are not compared. A test compares both with the settings that Spark knows.
+An operator keeps the record of the session in which its expression was written. It compares the
+record where Spark evaluates the expression. `VALUES` is the one list of these settings, and
+`LEFT_OUT` says why all others are not compared. A test compares both with the settings of Spark.
 
-A session that did not change is recognised by one call of the JVM, which compares all settings at
-once. Over Connect the comparison is one request.
+A session that did not change is recognised by one call of the JVM, which compares all settings.
+Over Connect the comparison is one request.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 CASE = "spark.sql.caseSensitive"
 
-#: By its name without ``spark.sql.`` what a setting changes. A Spark that does not know one is not
-#: asked for it.
+#: Names without ``spark.sql.``, and what each setting changes. A Spark need not know all of them.
 _VALUES = {
     "session.timeZone": "days, hours and texts of timestamps",
     "ansi.enabled": "overflow, casts, divisions by zero and missing elements: an error or a value",
@@ -168,7 +167,7 @@ LEFT_OUT = {
 
 
 class Settings:
-    """The values of these settings in a session. It never changes.
+    """The values in a session, by setting. It never changes.
 
     Parameters
     ----------
@@ -238,7 +237,7 @@ class _Last(NamedTuple):
     copy: Any = None
 
 
-#: The value of a setting that has none, and the names of those that have no default.
+#: The value of a setting without a value, and the names of settings without a default.
 _UNDEFINED = "<undefined>"
 _NO_DEFAULT = frozenset(
     f"spark.sql.legacy.{name}" for name in (
@@ -248,7 +247,7 @@ _NO_DEFAULT = frozenset(
 )
 
 _last: WeakKeyDictionary[SparkSession, _Last] = WeakKeyDictionary()
-#: Values of settings that nobody has set, by name. The JVM knows them.
+#: Default values by name, as the JVM knows them.
 _unset: dict[str, str] = {}
 
 
@@ -282,7 +281,7 @@ def is_on(spark: SparkSession, name: str) -> bool:
 
 
 def _read(settings: Any) -> dict[str, str]:
-    """The values in a classic session, given a copy of all that was set."""
+    """The values in a classic session, from a copy of its settings."""
     if not _unset:
         _unset.update(jvm.values_unless_set(VALUES))
     there = jvm.only_keys(settings, VALUES)

@@ -23,7 +23,7 @@ from pyspark_diff.spark.jvm import (
 
 #: Kinds of nodes that call one, with the method that returns it.
 _CALLS = {"PythonUDF": "func", "ScalaUDF": "function", "SQLScalarFunction": "function"}
-#: What Spark marks a plan with that has such a node. Not each version has all.
+#: Marks of a plan that has such a node. Not each version of Spark has all.
 _MARKS = ("PYTHON_UDF", "SCALA_UDF", "SQL_SCALAR_FUNCTION")
 
 

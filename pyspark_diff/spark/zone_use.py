@@ -24,7 +24,7 @@ _TYPED = ("AttributeReference", "Literal")
 
 
 def reads_zone(frame: DataFrame) -> bool:
-    """Whether rows of a frame may depend on the time zone; over Connect nobody knows.
+    """Whether rows of a frame may depend on the time zone; over Connect the answer is yes.
 
     Examples
     --------
