@@ -107,7 +107,8 @@ SAMPLED = {
     "test_motifs": 3, "test_nights": 2, "test_nothing": 4, "test_parquet": 5, "test_pieces": 8,
     "test_plain_columns": 2, "test_product_times": 3, "test_quantiles": 4, "test_ranges": 4,
     "test_remedies": 3, "test_session_windows": 20, "test_strangers": 4,
-    "test_sinks": 3, "test_skew": 8, "test_source_columns": 2, "test_sliding": 3, "test_sliding_structs": 2,
+    "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
+    "test_source_columns": 2,
     "test_sources": 14, "test_sql": 12, "test_step": 6, "test_storage": 3, "test_store_edges": 2,
     "test_tables": 12, "test_types": 20, "test_windows": 6,
 }
