@@ -1,4 +1,4 @@
-"""What the files of Delta's cases share: a Spark that knows Delta, tables, and both readers."""
+"""Fixtures of all files of Delta's cases: a Spark with Delta, tables, and both readers."""
 
 from __future__ import annotations
 

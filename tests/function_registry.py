@@ -1,4 +1,4 @@
-"""Each function of Spark's registry in each place of a program, from the examples in its description.
+"""Each function of Spark in each place of a program, from the examples in its description.
 
     outcome(function, place) = right (r) | refused (x) | not in Spark (-)
                                | fails on the rows, in Spark too (f)

@@ -56,7 +56,7 @@ def outcomes_of(
     cases: Mapping[str, Path], folder: Path, environment: Mapping[str, str],
     python: str = sys.executable,
 ) -> dict[str, str]:
-    """What became of each: nothing if it is right, or what was said.
+    """The outcome of each test: empty if it passed, or the text of its failure.
 
     Parameters
     ----------

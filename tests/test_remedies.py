@@ -437,7 +437,7 @@ ELSEWHERE = {
     "filled from these batches": "test_sources",
     "its checkpoint was deleted, or it is another one": "test_sources",
     "reads it as it is now, and compares it": "test_delta",
-    "are not what they were: {}. Nothing of it was taken": "test_delta",
+    "have changed: {}. Nothing was read": "test_source_columns",
     "which Spark has no type for": "test_constants",
     "over Connect. Name the columns": "a client of Connect",
     "is no name of a table": "test_tables",

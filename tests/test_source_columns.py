@@ -1,4 +1,4 @@
-"""Tables that somebody changes under a dataflow: columns come, go, move, and have other types."""
+"""Source tables that change: columns come, go, move, and have other types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_diff import Dataflow, ProgramChangedError, SourceError
 from pyspark_diff.dataflow import source as sources
 from pyspark_diff.sources import snapshots, updates, upserts
 
-#: Sources of tables: how one is made, and the columns that it needs beside those of the rows.
+#: Sources of tables: a function that makes one, and the further columns that it needs.
 KINDS = {
     "by row": (snapshots, "", ()),
     "by key": (lambda table: snapshots(table, key="ID"), "", ()),
@@ -66,9 +66,9 @@ def test_a_column_that_is_lost_is_named(spark, tmp_path, kind, columns, told):
         flow.catch_up()
         table.columns, before = f"{columns}{beside}", table.columns
         table.rows = [(1, None, *values), (2, None, *(value + 1 for value in values))]
-        with pytest.raises(SourceError, match=f"frame are not what they were: {told}.*rebuild"):
+        with pytest.raises(SourceError, match=f"frame have changed: {told}.*rebuild"):
             flow.catch_up()
-    with pytest.raises(SourceError, match=f"frame are not what they were: {told}.*rebuild"):
+    with pytest.raises(SourceError, match=f"frame have changed: {told}.*rebuild"):
         opened(spark, tmp_path, lambda: make(table))
     use = [part.split()[0] for part in columns.split(", ")]
     table.rows = [(1, None, *values)]
@@ -86,7 +86,7 @@ def test_a_column_that_the_store_lacks_can_be_used_with_rebuild(spark, tmp_path)
     for how in "refuse", "extend":
         with pytest.raises(ProgramChangedError, match="column w of input 'rows'.*'rebuild'"):
             opened(spark, tmp_path, lambda: snapshots(table, key="id"), ["id", "w"], on_change=how)
-    # Any other mistake is told as it is.
+    # Other mistakes keep their error.
     with pytest.raises(Exception, match="nosuch") as found:
         opened(spark, tmp_path, lambda: snapshots(table, key="id"), ["id", "nosuch"])
     assert not isinstance(found.value, ProgramChangedError)

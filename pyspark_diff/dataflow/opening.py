@@ -151,7 +151,7 @@ def opened(
 
 
 def _columns(decoder: Decoder) -> dict[str, T.StructType]:
-    """The columns that the inputs with sources have in a store; older ones do not tell."""
+    """The columns in a store of the inputs with sources; older stores have none."""
     with understood():
         return {
             str(name): schema_from_json(told)

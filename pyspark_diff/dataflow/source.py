@@ -123,7 +123,7 @@ class Source(ABC):
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
         """The source with the columns that a store has; None if the program declares them.
 
-        Asked if `columns` has just returned others: somebody has changed the table that is read.
+        Called after `columns` has returned other columns, because the table has changed.
 
         Parameters
         ----------

@@ -40,14 +40,14 @@ def delta(
     table: str | PathLike[str], *, key: str | Sequence[str] = (),
     on_gap: Literal["refuse", "snapshot"] = "refuse",
 ) -> Source:
-    """A Delta table: first as it is, then what has changed since.
+    """A Delta table: first all of its rows, then the changes since.
 
     The table must record its changes, by ``ALTER TABLE t SET TBLPROPERTIES
     (delta.enableChangeDataFeed = true)``; they are there from then on. With the setting
     ``spark.databricks.delta.changelogV2.enabled`` those of a table with row tracking
     (``delta.enableRowTracking``) are read by Spark's own ``changes``, and need no feed.
 
-    Nothing is ever written to the table. Where its files are on this machine and the package
+    Nothing is ever written to the table. If its files are on this machine and the package
     ``deltalake`` is installed (``pip install pyspark-diff[delta]``), few changes are read without a
     Spark job, in hundredths of a second.
 

@@ -43,11 +43,11 @@ def iceberg(
     table: str, *, key: str | Sequence[str] = (),
     on_gap: Literal["refuse", "snapshot"] = "refuse",
 ) -> Source:
-    """An Iceberg table: first as it is, then what has changed since.
+    """An Iceberg table: first all of its rows, then the changes since.
 
     Each reading goes to the last snapshot of the branch ``main``. Nothing is ever written to the
-    table. Iceberg does not tell what has changed where rows are deleted by delete files, that is by
-    ``merge-on-read``; ``copy-on-write``, which is its default, does without them.
+    table. Iceberg does not report changes if rows are deleted by delete files (``merge-on-read``).
+    ``copy-on-write``, its default, has none.
 
     Parameters
     ----------

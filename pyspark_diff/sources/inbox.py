@@ -101,7 +101,7 @@ class _Inbox(Source):
         return self._schema
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
-        # The first batch of those that are left may have others than the first of all.
+        # The first batch of all may be gone, and the next batches may have other columns.
         return None if self._is_declared else inbox(
             self._path, self._name, schema=columns, key=self.key, diff=self._diff, time=self._time
         )

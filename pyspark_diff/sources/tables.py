@@ -106,7 +106,7 @@ class TableSource(Source):
         told = differences(known, now)
         if told is not None:
             raise SourceError(
-                f"the columns of {self._called()} are not what they were: {told}. Nothing was "
+                f"the columns of {self._called()} have changed: {told}. Nothing was "
                 "read. Bring them back; or open the dataflow anew, with on_change='rebuild' if it "
                 "has a store, and all is read again with the new columns"
             )
