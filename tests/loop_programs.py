@@ -68,7 +68,7 @@ Update = tuple[str, tuple[int, int], int, int]
 
 @dataclass(frozen=True)
 class Call:
-    """An operator, what it takes, and a number for its constants."""
+    """An operator, its arguments, and a number for its constants."""
 
     name: str
     of: tuple[Any, ...]
@@ -87,7 +87,7 @@ class Nest:
 
 
 class Stalls(Exception):
-    """What the oracle raises for a loop that does not come to rest."""
+    """A loop does not come to rest."""
 
 
 class Drawn:
@@ -155,7 +155,7 @@ class Drawn:
         return Call("distinct", (call,)) if name in ("join", "compose", "minus") else call
 
     def updates(self) -> list[tuple[list[Update], int]]:
-        """Of each step its updates (input, record, time, diff), and the time that it goes to."""
+        """The updates of each step, and the time that it goes to."""
         random, now = self.random, 0
         there: dict[str, Rows] = {"a": Counter(), "b": Counter()}
         steps = []
@@ -492,7 +492,7 @@ def check(spark: Any, seed: int, runner: str, **options: Any) -> str:
             past += changes
             for name, record, time, diff in changes:
                 sessions[name].update([(*record, time, diff)])
-            # Of the others nobody can read the answer, and a refused step does without.
+            # The other times cannot be read, and a refused step leaves them out.
             times = range(done, to) if drawn.history else [to - 1]
             try:
                 expected = {time: answer(drawn, past, time) for time in times}

@@ -829,15 +829,15 @@ def test_loops_that_make_no_sense_are_refused(spark):
 
 def test_the_end_of_a_loop_is_no_part_of_its_body(spark):
     frame = whole(spark, [(1,), (2,)])
-    with pytest.raises(SchemaError, match="as it is at the end.*Use the collection itself"):
+    with pytest.raises(SchemaError, match="final state.*Use the collection itself"):
         with Loop(3, "return") as loop:
             v, w = loop.variable(frame), loop.variable(frame)
             longer = v.selectExpr("n + 1 AS n").distinct()
             v.set(longer)
             w.set(loop.leave(longer))
-    with pytest.raises(SchemaError, match="as it is at the end"):
+    with pytest.raises(SchemaError, match="final state"):
         frame.iterate(lambda x: x.union(x.where("n = 1").leave()).distinct())
-    with pytest.raises(SchemaError, match="as it is at the end"):
+    with pytest.raises(SchemaError, match="final state"):
         with Loop(3, "return") as loop:
             v = loop.variable(frame)
             v.set(v.distinct())

@@ -1,7 +1,7 @@
 """Random programs of loops give what their oracle computes from scratch.
 
-They have one to three variables in each pattern of dependencies, loops in loops, with and without
-limits, over columns of many types, and are fed in random steps with updates that cancel out.
+They have one to three variables in each pattern of dependencies, and loops in loops, with and
+without limits. Their columns have many types. Their steps are random, with updates that cancel out.
 """
 
 from __future__ import annotations

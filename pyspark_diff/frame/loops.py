@@ -368,8 +368,8 @@ def _check_no_end(node: Node, loop: LoopScope) -> None:
         at = stack.pop()
         if isinstance(at, Leave) and at.inputs[0].loop is loop:
             raise SchemaError(
-                f"{loop.name} uses one of its own collections as it is at the end "
-                f"({at.schema.describe()}), which is not known before the loop has ended. Use the "
+                f"{loop.name} uses the final state of one of its own collections "
+                f"({at.schema.describe()}). It is not known before the loop has ended. Use the "
                 "collection itself inside of the loop, and leave() outside of it"
             )
         sources = [*at.inputs]
