@@ -42,6 +42,10 @@ _CLOCK = (
     ". For records of the last seven days write frame.expire_after(\"7 days\", column), and for "
     "the current time as a collection, to join with, flow.clock(\"1 day\")"
 )
+#: The functions that read the time of day.
+_CLOCKS = frozenset(
+    "curdate current_date current_time current_timestamp localtimestamp now unix_timestamp".split()
+)
 
 
 def check_deterministic(frame: DataFrame) -> None:
@@ -56,7 +60,7 @@ def check_deterministic(frame: DataFrame) -> None:
         raise NonDeterministicError(
             f"{', '.join(unstable)} may give another value when a row is retracted than it gave "
             "when the row was inserted, so the two would not cancel; compute the value before the "
-            "rows enter the collection" + (_CLOCK if any(map(_is_clock, unstable)) else "")
+            "rows enter the collection" + ("" if _CLOCKS.isdisjoint(unstable) else _CLOCK)
         )
 
 
@@ -97,11 +101,6 @@ def check_no_variables(given: Iterable[str | Column]) -> None:
                 "each step, and rows of old and new values would be mixed. Write the value as a "
                 "literal, F.lit(...)"
             )
-
-
-def _is_clock(name: str) -> bool:
-    """Whether an expression is the time of day."""
-    return name.startswith(("current_", "now", "localtimestamp"))
 
 
 def check_no_sessions(frame: DataFrame, what: str) -> None:

@@ -26,17 +26,22 @@ from pyspark.sql.utils import get_active_spark_context
 
 from pyspark_diff.spark.sent import sent
 
-#: Functions that give another value on each evaluation, or on each day, as plans show them.
+#: Functions whose value changes with the evaluation, the day or the session, as plans show them.
 _NAMES = re.compile(
     r"\b(rand|randn|random|uuid|shuffle|randstr|uniform|monotonically_increasing_id|"
-    r"spark_partition_id|input_file_name|current_timestamp|current_date|now|localtimestamp|"
-    r"current_time)\b", re.IGNORECASE
+    r"spark_partition_id|input_file_name|input_file_block_start|input_file_block_length|"
+    r"reflect|java_method|try_reflect|current_timestamp|current_date|curdate|now|localtimestamp|"
+    r"current_time|current_timezone|current_user|session_user|user|current_catalog|"
+    r"current_database|current_schema|current_path)\b", re.IGNORECASE
 )
 _CLOCK = re.compile(
     r"(?<![.\w])(current_timestamp|current_date|current_time|localtimestamp)\b(?!\s*\()",
     re.IGNORECASE,
 )
-_UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(")
+#: Without case: Spark shows one of them as SPARK_PARTITION_ID.
+_UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(", re.IGNORECASE)
+#: Reads the clock if it has no argument.
+_NO_ARGUMENT = re.compile(r"\b(unix_timestamp)\s*\(\s*\)", re.IGNORECASE)
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
 #: The analysed form of ``session_window``: one session for each event, which an aggregate merges.
@@ -132,8 +137,10 @@ def analysed_plan(frame: DataFrame) -> Plan:
         called = {name for name in told.functions if _UNSTABLE.match(f"{name}(")} | told.random
         if _RANDOM_VECTOR.search(text):
             called.add("aes_encrypt with an initialisation vector of Spark")
+        called |= told.bare & {"unix_timestamp"}
         for one in told.texts:
-            called.update(_UNSTABLE.findall(one))
+            calls = _UNSTABLE.findall(one) + _NO_ARGUMENT.findall(one)
+            called.update(name.lower() for name in calls)
             # In SQL the clock needs no brackets; a column of that name goes before it.
             called.update(name for name in _CLOCK.findall(one) if f"{name}#" not in text)
         unstable = tuple(sorted(called))
@@ -170,7 +177,7 @@ def _whole_text(plan: Any) -> str:
 def _named(text: str) -> tuple[str, ...]:
     """What is not deterministic in a plan, of which some is: the text only serves to name it, as
     long plans are cut, and column names may look like calls."""
-    found = tuple(dict.fromkeys(_UNSTABLE.findall(text)))
+    found = tuple(dict.fromkeys(name.lower() for name in _UNSTABLE.findall(text)))
     return found or ("an expression that Spark marks as non-deterministic",)
 
 

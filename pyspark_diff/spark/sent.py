@@ -27,6 +27,8 @@ class Sent(NamedTuple):
     ----------
     functions : frozenset of str
         Names of the functions that are called, in small letters.
+    bare : frozenset of str
+        Names of the functions that are called without an argument, in small letters.
     random : frozenset of str
         Names of Python functions that are said not to be deterministic.
     texts : tuple of str
@@ -36,6 +38,7 @@ class Sent(NamedTuple):
     """
 
     functions: frozenset[str]
+    bare: frozenset[str]
     random: frozenset[str]
     texts: tuple[str, ...]
     whole: bool
@@ -44,17 +47,19 @@ class Sent(NamedTuple):
 def sent(frame: DataFrame) -> Sent:
     """What is called in a frame of Connect; nothing is asked of the server."""
     plan: Any = frame
-    functions, random, texts, whole = set(), set(), [], True
+    functions, bare, random, texts, whole = set(), set(), set(), [], True
     for message in _parts(plan._plan.to_proto(plan._session.client)):
         kind = message.DESCRIPTOR.name
         if kind in ("UnresolvedFunction", "CallFunction"):
             functions.add(message.function_name.lower())
+            if not message.arguments:
+                bare.add(message.function_name.lower())
         elif kind == "CommonInlineUserDefinedFunction" and not message.deterministic:
             random.add(message.function_name)
         elif kind == "ExpressionString":
             texts.append(_QUOTED.sub(" ", message.expression))
         whole = whole and kind not in _HIDING
-    return Sent(frozenset(functions), frozenset(random), tuple(texts), whole)
+    return Sent(frozenset(functions), frozenset(bare), frozenset(random), tuple(texts), whole)
 
 
 def _parts(message: Any) -> Iterator[Any]:
