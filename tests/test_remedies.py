@@ -365,6 +365,11 @@ def _sourced(g):
 #: Messages whose remedies are not run here, by a part of them: they need more than a small program.
 #: The area that they belong to, or the reason.
 ELSEWHERE = {
+    "no longer has the rows of the view. Call rebuild()": "test_views",
+    "no refresh of this store wrote them": "test_views",
+    "policy='strict' refuses to read whole sources again": "test_views",
+    "can be read only as a whole": "test_views",
+    "this view was closed; make it again": "test_views",
     "has dates or timestamps, and its values may depend on the zone": "test_other_zone",
     "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
