@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -165,8 +166,7 @@ def program_of(views: Sequence[View], sink_name: Callable[[View], str],
             name = sink_name(view)
             sink = GuardedSink(
                 delta_merge(view.target, key=key, replace=wiring.replace), view.target, name,
-                lambda target=view.target: wiring.marks(target),
-                lambda mark, done, target=view.target: wiring.wrote(target, mark, done),
+                partial(wiring.marks, view.target), partial(wiring.wrote, view.target),
             )
             kept.sink(name, sink)
 
