@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from pyspark_diff.spark.doctor import doctor
     from pyspark_diff.spark.session import configure, session
     from pyspark_diff.times import Antichain
+    from pyspark_diff.views.forecast import Plan
+    from pyspark_diff.views.group import Refreshed
+    from pyspark_diff.views.materialized import MaterializedView, materialized_view
 
 __version__ = "0.1.0"
 
@@ -93,9 +96,11 @@ _HOMES = {
     "InvalidTimeError": "errors",
     "KeyedSession": "dataflow.keyed_session",
     "Loop": "frame.loops",
+    "MaterializedView": "views.materialized",
     "NegativeMultiplicityError": "errors",
     "NonDeterministicError": "errors",
     "NotReadableError": "errors",
+    "Plan": "views.forecast",
     "Plot": "dataflow.plot",
     "Probe": "dataflow.probe",
     "ProductSession": "dataflow.product_session",
@@ -103,6 +108,7 @@ _HOMES = {
     "Progress": "engine.progress",
     "REASONS": "reasons",
     "Reason": "reasons",
+    "Refreshed": "views.group",
     "RepeatedTokenError": "errors",
     "ReservedNameError": "errors",
     "RunningStep": "dataflow.background",
@@ -124,6 +130,7 @@ _HOMES = {
     "configure": "spark.session",
     "doctor": "spark.doctor",
     "graphs": "graphs",
+    "materialized_view": "views.materialized",
     "session": "spark.session",
 }
 
@@ -151,9 +158,11 @@ __all__ = [
     "InvalidTimeError",
     "KeyedSession",
     "Loop",
+    "MaterializedView",
     "NegativeMultiplicityError",
     "NonDeterministicError",
     "NotReadableError",
+    "Plan",
     "Plot",
     "Probe",
     "ProductSession",
@@ -161,6 +170,7 @@ __all__ = [
     "Progress",
     "REASONS",
     "Reason",
+    "Refreshed",
     "RepeatedTokenError",
     "ReservedNameError",
     "RunningStep",
@@ -182,6 +192,7 @@ __all__ = [
     "configure",
     "doctor",
     "graphs",
+    "materialized_view",
     "session",
 ]
 

@@ -55,7 +55,33 @@ def main(arguments: list[str] | None = None) -> int:
         "consequences, and the settings to change.",
     )
     check.add_argument("--root", help="the folder of a state; by default the temporary folder")
+    refresh = commands.add_parser(
+        "refresh",
+        help="refresh the views of a folder of .sql files",
+        description="Read the changes of all sources of the views in a folder, one view for each "
+        ".sql file, and change the rows of their targets exactly once.",
+    )
+    explain = commands.add_parser(
+        "explain",
+        help="show what a refresh of the views of a folder would read and cost",
+        description="Show the plan of the next refresh, and the cost of a change for each view "
+        "and clause. No rows are read.",
+    )
+    for command in (refresh, explain):
+        command.add_argument("folder", help="a folder of .sql files, named like their targets")
+        command.add_argument(
+            "--store", help="path or URI of the state; FOLDER/_state by default"
+        )
+        command.add_argument(
+            "--policy", choices=("strict", "incremental", "auto"), default="strict",
+            help="when whole sources may be read after the first refresh",
+        )
+    refresh.add_argument(
+        "--rebuild", action="store_true", help="read all sources, and overwrite all targets"
+    )
     given = parser.parse_args(arguments)
+    if given.command in ("refresh", "explain"):
+        return _views(given)
     if given.command == "doctor":
         return _doctor(given.root)
     if given.command == "run":
@@ -99,6 +125,27 @@ def _run(program: Callable[[Any], object], given: argparse.Namespace) -> int:
             done = flow.catch_up(token=given.token)
             print("caught up" if done else "there was nothing to do")
         print(f"{given.store} keeps {', '.join(flow) or 'nothing by a name'}")
+    return 0
+
+
+def _views(given: argparse.Namespace) -> int:
+    from pyspark_diff import DiffError, session
+    from pyspark_diff.views.folder import FolderOfViews
+
+    try:
+        views = FolderOfViews(
+            session(), given.folder, store=given.store, policy=given.policy
+        )
+        try:
+            if given.command == "explain":
+                print(views.explain())
+            else:
+                print(views.rebuild() if given.rebuild else views.refresh())
+        finally:
+            views.close()
+    except DiffError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

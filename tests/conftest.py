@@ -73,8 +73,8 @@ JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
 LONGEST = [
-    "test_sql", "test_interval_joins", "test_delta", "test_data_source", "test_support_matrix",
-    "test_tables", "test_joins", "test_growth", "test_types", "test_windows",
+    "test_sql", "test_interval_joins", "test_delta", "test_views", "test_data_source",
+    "test_support_matrix", "test_tables", "test_joins", "test_growth", "test_types", "test_windows",
     "test_product_times", "test_sliding", "test_aggregates", "test_quantiles", "test_cogroup",
     "test_assertions", "test_asof", "test_motifs", "test_bad_input", "test_graphx",
     "test_pieces", "test_combined_aggregates", "test_discard", "test_cluster", "test_tpch",
@@ -111,7 +111,8 @@ SAMPLED = {
     "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
     "test_source_columns": 2, "test_sources": 14, "test_sql": 12, "test_step": 6,
     "test_storage": 3, "test_store_edges": 2,
-    "test_tables": 12, "test_types": 20, "test_windows": 6,
+    "test_tables": 12, "test_types": 20, "test_views": 6,
+    "test_windows": 6,
 }
 
 

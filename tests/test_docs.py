@@ -14,8 +14,9 @@ from pyspark_diff import errors
 from snippets import DOCS, run_page
 
 ROOT = DOCS.parent
-#: A page whose snippets need a Spark that knows Delta: tests/delta_cases.py runs it.
-ELSEWHERE = {"how-to/delta.md"}
+#: Pages whose snippets need a Spark that knows Delta: tests/delta_cases.py and view_cases.py
+#: run them.
+ELSEWHERE = {"how-to/delta.md", "how-to/views.md"}
 PAGES = sorted(
     str(page.relative_to(DOCS)) for folder in ("tutorial", "how-to")
     for page in (DOCS / folder).glob("*.md")

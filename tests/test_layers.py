@@ -87,6 +87,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "query": frozenset("dataflow form plan_reader recursion refusals translation".split()),
+    "views": frozenset(
+        "forecast folder group keys materialized program record target".split()
+    ),
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
@@ -101,6 +104,9 @@ REACHES: dict[str, frozenset[str]] = {
     "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),
     "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
     "query": frozenset({"errors", "spark", "dataflow", "frame", "sources"}),
+    "views": frozenset({
+        "errors", "spark", "trace", "dataflow", "frame", "query", "sources", "sinks",
+    }),
 }
 
 #: What a level may use besides the standard library.

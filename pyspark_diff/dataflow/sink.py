@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,8 @@ class Epoch:
         Of the records.
     time, diff : str
         Names of these columns in ``changes``.
+    offsets : mapping of str to object
+        The offset of each source up to which the collection contains its rows.
     """
 
     number: int
@@ -70,6 +72,7 @@ class Epoch:
     schema: T.StructType
     time: str
     diff: str
+    offsets: Mapping[str, Any]
     _changes: Callable[[], DataFrame]
     _snapshot: Callable[[], DataFrame]
 
@@ -238,7 +241,9 @@ class Sinks:
                 given.done = True
                 continue
             try:
-                self._give(name, output, given, store, arrangement(output.node))
+                self._give(
+                    name, output, given, store, arrangement(output.node), state.offsets
+                )
             except Exception as error:
                 if interrupted(error):
                     raise
@@ -252,7 +257,8 @@ class Sinks:
             ) from cause
 
     def _give(
-        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement
+        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement,
+        offsets: Mapping[str, Any],
     ) -> None:
         if self._times is not None:
             self._give_of_structs(name, output, given, store, arrangement, self._times)
@@ -278,7 +284,7 @@ class Sinks:
         ])
         output.sink.write(Epoch(
             given.epoch, store, name, is_first, self._spark, schema, *self._names,
-            lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
+            offsets, lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
         ))
         given.done = True
 
@@ -319,8 +325,8 @@ class Sinks:
             for told, field in zip(output.columns, records)
         ])
         output.sink.write(Epoch(
-            given.epoch, store, name, lower is None, self._spark, schema, *self._names, changes,
-            snapshot,
+            given.epoch, store, name, lower is None, self._spark, schema, *self._names, {},
+            changes, snapshot,
         ))
         given.done = True
 

@@ -311,11 +311,15 @@ class Dataflow(FrameDataflow):
         providers = frozenset(_SOURCES) if self.times is None else frozenset()
         return read_plan(analysed_of(frame), frame.sparkSession, providers)
 
+    def _source_of(self, name: str, provider: str) -> Source:
+        """The source of a table of the catalog that the dataflow does not know."""
+        return _SOURCES[provider](name)
+
     def _built(self, read: Read, named: dict[str, DiffFrame]) -> DiffFrame:
-        inputs = {session.name for session in self._inputs.sessions()}
+        known = {session.name for session in self._inputs.sessions()} | set(self._kept_names())
         for name, provider in read.sources:
-            if name not in inputs:
-                self.source(name, _SOURCES[provider](name))
+            if name not in known:
+                self.source(name, self._source_of(name, provider))
         tables = {**self._tables(), **named}
         frame = translated(read.relation, tables, self.spark, self.constant)
         names = [name.lower() for _, name in read.columns]

@@ -6,10 +6,14 @@ Delta keeps the last number of each name and leaves a commit out that brings one
 what is given again, as the answer of a commit was lost, or by a process that was thought to be
 gone, does nothing. That name and number are those of the sink's own commits only, and never of what
 else runs in the user's session.
+
+The userMetadata of the commit reports the epoch and the offset of each source, so that a reader of
+the table can name the source versions of its rows.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +39,9 @@ from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The property of a table that tells which sink writes it.
 OWNER = "pyspark_diff.sink"
+#: The entry of a commit that reports the epoch and the offset of each source.
+METADATA = "userMetadata"
+_METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 #: Names of columns that have other characters are mapped, which older readers do not know.
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
@@ -174,7 +181,7 @@ class _Target(Sink):
                 properties = {"delta.columnMapping.mode": "name", **properties}
             for name, value in properties.items():
                 new = new.tableProperty(name, value)
-            for name, value in _numbered(owner, epoch.number).items():
+            for name, value in _numbered(owner, epoch).items():
                 new = new.option(name, value)
             new.create()
             return
@@ -193,7 +200,7 @@ class _Target(Sink):
 
     def _overwrite(self, rows: DataFrame, epoch: Epoch, owner: str) -> None:
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        _once(writer, owner, epoch.number).saveAsTable(self._name)
+        _once(writer, owner, epoch).saveAsTable(self._name)
 
     def _check_columns(self, there: Schema, wanted: Schema) -> None:
         if not wanted.same_types(there):
@@ -215,7 +222,7 @@ class _Append(_Target):
 
     def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
         writer = epoch.changes.write.format("delta").mode("append")
-        _once(writer, owner, epoch.number).saveAsTable(self._name)
+        _once(writer, owner, epoch).saveAsTable(self._name)
 
     def _struct(self, epoch: Epoch) -> T.StructType:
         return epoch.changes.schema
@@ -282,31 +289,33 @@ class _Merge(_Target):
         else:
             rows, twice = _net_of(held, epoch.diff, schema, key, values)
             self._refuse(key, _rows(twice.slice(0, 4)))
-            if not rows.num_rows or self._merged(rows, table, key, owner, epoch.number):
+            if not rows.num_rows or self._merged(rows, table, key, owner, epoch):
                 return
             fields = [T.StructField(f"_{i}", schema.field(name).dataType)
                       for i, name in enumerate((*key, *values))]
             fields.append(T.StructField("__kind", T.StringType()))
             rows = rows.rename_columns([field.name for field in fields])
             net = frame_of_table(spark, rows, T.StructType(fields))
-        with _own_session(spark, owner, epoch.number) as session, _seen(net) as view:
+        with _own_session(spark, owner, epoch) as session, _seen(net) as view:
             session.sql(self._statement(view, key, values))
 
     def _merged(
         self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str], owner: str,
-        number: int,
+        epoch: Epoch,
     ) -> bool:
         """Merge rows without Spark; whether that could be done."""
         if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
             return False
-        if table.last_number(owner) >= number:
+        if table.last_number(owner) >= epoch.number:
             return True  # they were given before
         new = rows.filter(pc.equal(rows["__kind"], "insert"))
         there = table.among(new, key)
         if there is None:
             return False
         self._refuse(key, _rows(there.slice(0, 4)))
-        return table.merge(rows, key, "__kind", owner, number)
+        return table.merge(
+            rows, key, "__kind", owner, epoch.number, {METADATA: _metadata(owner, epoch)}
+        )
 
     def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:
         names = [*key, *values]
@@ -388,16 +397,25 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns)))
 
 
-def _numbered(owner: str, number: int) -> dict[str, str]:
-    return {"txnAppId": owner, "txnVersion": str(number)}
+def _numbered(owner: str, epoch: Epoch) -> dict[str, str]:
+    return {
+        "txnAppId": owner, "txnVersion": str(epoch.number), METADATA: _metadata(owner, epoch),
+    }
 
 
-def _once(writer: DataFrameWriter, owner: str, number: int) -> DataFrameWriter:
-    return writer.options(**_numbered(owner, number))
+def _metadata(owner: str, epoch: Epoch) -> str:
+    """The text of a commit of the sink: who writes it, its epoch, and the offset of each source."""
+    return json.dumps(
+        {"sink": owner, "epoch": epoch.number, "sources": dict(epoch.offsets)}, sort_keys=True
+    )
+
+
+def _once(writer: DataFrameWriter, owner: str, epoch: Epoch) -> DataFrameWriter:
+    return writer.options(**_numbered(owner, epoch))
 
 
 @contextmanager
-def _own_session(spark: SparkSession, owner: str, number: int) -> Iterator[SparkSession]:
+def _own_session(spark: SparkSession, owner: str, epoch: Epoch) -> Iterator[SparkSession]:
     """A session with the settings of another one, whose statements are those of an epoch.
 
     A merge takes name and number from settings. In the user's session they would be those of all
@@ -407,8 +425,9 @@ def _own_session(spark: SparkSession, owner: str, number: int) -> Iterator[Spark
     for name, value in spark.conf.getAll.items():
         if session.conf.get(name, None) != value and session.conf.isModifiable(name):
             session.conf.set(name, value)
-    for name, text in zip(_TXN, (owner, str(number))):
+    for name, text in zip(_TXN, (owner, str(epoch.number))):
         session.conf.set(name, text)
+    session.conf.set(_METADATA_SETTING, _metadata(owner, epoch))
     try:
         yield session
     finally:

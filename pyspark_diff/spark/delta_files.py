@@ -256,7 +256,8 @@ class DeltaFiles:
         return pa.table(layout.decode(found), names=list(key))
 
     def merge(
-        self, rows: pa.Table, key: Sequence[str], kind: str, owner: str, number: int
+        self, rows: pa.Table, key: Sequence[str], kind: str, owner: str, number: int,
+        metadata: Mapping[str, str] | None = None,
     ) -> bool:
         """Merge rows by a key, in one commit that has a writer's name and number; in none if they
         change nothing.
@@ -270,6 +271,8 @@ class DeltaFiles:
             The column that says "insert", "update" or "delete".
         owner : str
         number : int
+        metadata : mapping, optional
+            Further entries of the commit.
 
         Returns
         -------
@@ -303,7 +306,8 @@ class DeltaFiles:
             merger = self._table.merge(
                 source, same, source_alias="s", target_alias="t", streamed_exec=False,
                 writer_properties=writer, commit_properties=CommitProperties(
-                    app_transactions=[Transaction(owner, number, now)]
+                    app_transactions=[Transaction(owner, number, now)],
+                    custom_metadata=dict(metadata or {}),
                 ),
             ).when_matched_delete("s.kind = 'delete'")
             if values:

@@ -1,0 +1,418 @@
+"""A group of views over one dataflow: planned, refreshed and rebuilt together.
+
+    after a refresh:  each target  =  its query over the source versions in the record
+
+The state is that of a store, in a folder for each generation. A refresh continues the generation of
+the record; a rebuild begins the next one, reads all sources and overwrites the targets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from pyspark_diff.errors import ClosedError, ProgramChangedError, SchemaError, SourceError
+from pyspark_diff.query.dataflow import Dataflow
+from pyspark_diff.spark.delta import delta_table, identifier
+from pyspark_diff.spark.jvm import analysed_of, described_table
+from pyspark_diff.views.forecast import (
+    Plan,
+    SourceForecast,
+    change_seconds,
+    load_seconds,
+    source_forecast,
+)
+from pyspark_diff.views.program import (
+    View,
+    ViewDataflow,
+    Wiring,
+    identifier_of,
+    program_of,
+    whole_reason,
+)
+from pyspark_diff.views.record import Cost, Record, RecordFile
+from pyspark_diff.views.target import (
+    Written,
+    begin_target,
+    check_target,
+    create_target,
+)
+
+_logger = logging.getLogger("pyspark_diff")
+
+Policy = Literal["strict", "incremental", "auto"]
+Approve = Callable[[Plan], bool]
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """The rows, seconds and recomputed parts of a refresh.
+
+    Parameters
+    ----------
+    changed : bool
+        Whether a source had changed.
+    rows_in : int
+        Rows that came from sources, as the forecast counts them.
+    rows_out : mapping of str to int
+        Changed rows of each target, an update counting twice; targets that did not change are left
+        out.
+    seconds : float
+    recomputed : tuple of str
+        The parts that were read or computed as a whole, each with its reason.
+    versions : mapping of str to object
+        The version up to which each source was read.
+    """
+
+    changed: bool
+    rows_in: int
+    rows_out: Mapping[str, int]
+    seconds: float
+    recomputed: tuple[str, ...]
+    versions: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"no source has changed ({self.seconds:.1f} s)"
+        outs = ", ".join(f"{name}: {rows}" for name, rows in self.rows_out.items()) or "none"
+        lines = [f"{self.rows_in} rows in, rows out {outs}, {self.seconds:.1f} s"]
+        return "\n".join([*lines, *(f"  recomputed {part}" for part in self.recomputed)])
+
+
+class ViewGroup:
+    """Views with one store, each after the views that it reads. It holds state.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    views : sequence of View
+    store : str or path
+    policy : {"strict", "incremental", "auto"}
+    approve : callable, optional
+        Takes the `Plan` of a rebuild; the rebuild stops if it returns False.
+    """
+
+    def __init__(
+        self, spark: SparkSession, views: Sequence[View], store: str | os.PathLike[str],
+        policy: Policy, approve: Approve | None,
+    ):
+        if policy not in ("strict", "incremental", "auto"):
+            raise ValueError(f"policy is 'strict', 'incremental' or 'auto', not {policy!r}")
+        self._spark, self.policy, self._approve = spark, policy, approve
+        self.views = tuple(
+            replace(view, target=identifier(view.target), query=view.query.strip().rstrip(";"))
+            for view in views
+        )
+        self._file = RecordFile(store)
+        self._record = Record()
+        self._flow: ViewDataflow | None = None
+        self._wiring: Wiring | None = None
+        self._names: dict[str, str] = {}
+        self._sources: dict[str, str] | None = None
+        self._written: dict[str, Written] = {}
+        self._open = True
+
+    def plan(self) -> Plan:
+        """What the next refresh would do; it reads logs only, and changes nothing."""
+        self._check_open()
+        self._record = self._file.read()
+        return self._plan()
+
+    def refresh(self) -> Refreshed:
+        """Read the changes of all sources, and change the rows of the targets exactly once."""
+        self._check_open()
+        began = time.perf_counter()
+        self._record = self._file.read()
+        self._prepare()
+        plan = self._plan()
+        if plan.action == "rebuild":
+            self._agree(plan)
+            self._begin_generation("; ".join(plan.reasons))
+        try:
+            return self._refresh(plan, began)
+        except SourceError as error:
+            # A first load has nothing to fall back to, and names what it cannot read.
+            if self.policy == "strict" or not self._record.offsets or self._record.rebuild:
+                raise
+            plan = self._rebuild_plan([str(error)])
+            self._agree(plan)
+            self._begin_generation(str(error))
+            return self._refresh(plan, began)
+
+    def rebuild(self) -> Refreshed:
+        """Read all sources, compute all views, and overwrite their targets."""
+        self._check_open()
+        began = time.perf_counter()
+        self._record = self._file.read()
+        plan = self._rebuild_plan(["rebuild() was called"])
+        self._begin_generation("rebuild() was called")
+        self._prepare()
+        return self._refresh(plan, began)
+
+    def explain(self) -> str:
+        """The plan, and the cost of a change for each view and clause. It reads no rows."""
+        self._check_open()
+        self._record = self._file.read()
+        self._prepare()
+        lines = [str(self._plan())]
+        with ViewDataflow(self._spark, time="_time", diff="_diff") as flow:
+            flow.wiring = self._new_wiring()
+            for view in self.views:
+                frame, read, key = flow.view(view)
+                lines += ["", f"{view.target}, merged by {', '.join(key)}"]
+                reads = ", ".join(sorted(read.tables)) or "no table"
+                lines.append(f"  reads {reads}")
+                costs = frame.explain()
+                clauses = [
+                    f"  {operator.name}: {reason.code}, {reason.text}; {reason.advice}"
+                    for operator in costs.operators for reason in operator.reasons
+                ]
+                lines += clauses or ["  a change costs its own rows in each clause"]
+                frame.keep(self._names[view.target])
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Release the state. A second call does nothing."""
+        self._open = False
+        self._leave()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClosedError(
+                "this view was closed; make it again with pyspark_diff.materialized_view(...)"
+            )
+
+    def _leave(self) -> None:
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            flow.close()
+
+    # Targets
+
+    def _prepare(self) -> None:
+        """Create the targets that are not there, and check the others."""
+        record = self._record
+        for view in self.views:
+            mark = record.targets.get(view.target)
+            if mark is None and delta_table(self._spark, view.target) is None:
+                create_target(
+                    self._spark, view.target, self._schema(view), view.comment
+                )
+            if mark is not None:
+                check_target(self._spark, view.target, mark, self._sink_name(view))
+            elif not record.rebuild:
+                mark = begin_target(self._spark, view.target)
+                self._write(self._record.with_target(view.target, mark))
+            if view.target not in self._names:
+                leaf = analysed_of(self._spark.read.table(view.target))
+                self._names[view.target] = _leaf_name(leaf)
+
+    def _schema(self, view: View) -> Any:
+        """The schema of the target of a view."""
+        with ViewDataflow(self._spark, time="_time", diff="_diff") as flow:
+            flow.wiring = self._new_wiring()
+            return flow.view(view)[0].schema
+
+    def _sink_name(self, view: View) -> str:
+        return view.target
+
+    def _write(self, record: Record) -> None:
+        self._record = record
+        self._file.write(record)
+
+    # Plans
+
+    def _plan(self) -> Plan:
+        record = self._record
+        if record.rebuild:
+            plan = self._rebuild_plan([f"a rebuild was interrupted: {record.rebuild}"])
+            return replace(plan, action="load")
+        if not record.offsets:
+            sources = self._forecasts({})
+            rows = sum(source.reads or 0 for source in sources)
+            return Plan("load", sources, load_seconds(rows, record.costs))
+        changed = self._changed_queries()
+        if changed:
+            return self._rebuild_plan([f"the query of {name} has changed" for name in changed])
+        sources = self._forecasts(record.offsets)
+        rows = sum(source.reads or 0 for source in sources)
+        if all(source.rows == 0 and source.first == source.last for source in sources):
+            return Plan("nothing", sources, 0.0)
+        seconds = change_seconds(rows, record.costs)
+        whole = sum(source.whole or 0 for source in sources)
+        load = load_seconds(whole, record.costs)
+        unknown = [source.name for source in sources if source.rows is None]
+        if self.policy == "auto" and seconds > load and not unknown:
+            _logger.info(
+                "the changes of %d rows would take %.1f s, and a rebuild %.1f s", rows, seconds,
+                load,
+            )
+            return self._rebuild_plan([
+                f"{rows} changed rows would take {seconds:.1f} s, and all {whole} rows "
+                f"take {load:.1f} s"
+            ])
+        return Plan("change", sources, seconds)
+
+    def _changed_queries(self) -> list[str]:
+        now = {view.target: view.query for view in self.views}
+        before = self._record.queries
+        return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+    def _rebuild_plan(self, reasons: Sequence[str]) -> Plan:
+        sources = self._forecasts({})
+        rows = sum(source.reads or 0 for source in sources)
+        return Plan(
+            "rebuild", sources, load_seconds(rows, self._record.costs),
+            tuple(view.target for view in self.views), tuple(reasons),
+        )
+
+    def _forecasts(self, offsets: Mapping[str, Any]) -> tuple[SourceForecast, ...]:
+        found = []
+        for name, provider in self._source_tables().items():
+            if provider != "delta":
+                offset = offsets.get(name)
+                found.append(SourceForecast(
+                    name, None, None, offset, None, whole_reason(self._spark, name, provider)
+                ))
+                continue
+            found.append(source_forecast(
+                self._spark, name, identifier_of(name), offsets.get(name),
+                whole_reason(self._spark, name, provider),
+            ))
+        return tuple(found)
+
+    def _source_tables(self) -> dict[str, str]:
+        """The tables of the catalog that the views read, with their providers."""
+        if self._sources is None:
+            found: dict[str, str] = {}
+            targets = set()
+            for view in self.views:
+                for name, provider in self.tables_of(view):
+                    found[name] = provider
+                try:
+                    targets.add(_leaf_name(analysed_of(self._spark.read.table(view.target))))
+                except AnalysisException:
+                    pass  # it will be created
+            self._sources = {
+                name: provider for name, provider in found.items() if name not in targets
+            }
+        return self._sources
+
+    def tables_of(self, view: View) -> tuple[tuple[str, str], ...]:
+        """The tables of the catalog that a view reads, with their providers."""
+        with Dataflow(self._spark, time="_time", diff="_diff") as flow:
+            return flow._of_text(view.query, None, {})[1].sources
+
+    def _agree(self, plan: Plan) -> None:
+        """Refuse a rebuild that the policy or the caller does not allow."""
+        if self._approve is not None:
+            if self._approve(plan):
+                return
+            raise ProgramChangedError(
+                f"the rebuild was not approved. Nothing was read or written. The plan:\n{plan}\n"
+                "Return True from approve= to go on"
+            )
+        if self.policy == "strict":
+            raise ProgramChangedError(
+                f"policy='strict' refuses to read whole sources again. Nothing was read or "
+                f"written. The plan:\n{plan}\nPass approve=, a function that returns True for this "
+                "plan; or call rebuild()"
+            )
+
+    # Work
+
+    def _new_wiring(self) -> Wiring:
+        return Wiring(
+            self.policy, self._names, bool(self._record.rebuild) or self._record.generation > 1,
+            lambda target: self._record.targets.get(target), self._note,
+        )
+
+    def _note(self, target: str, mark: Mapping[str, Any], done: Written) -> None:
+        self._written[target] = done
+        self._write(self._record.with_target(target, mark))
+
+    def _begin_generation(self, reason: str) -> None:
+        self._leave()
+        record = self._record
+        self._write(replace(
+            record, generation=record.generation + 1, targets={}, offsets={}, rebuild=reason,
+        ))
+
+    def _refresh(self, plan: Plan, began: float) -> Refreshed:
+        if not self._names or len(self._names) < len(self.views):
+            self._prepare()
+        self._written = {}
+        record, rebuild = self._record, self._record.rebuild
+        try:
+            flow = self._opened()
+            changed = flow.catch_up()
+        except BaseException:
+            self._leave()
+            raise
+        assert self._wiring is not None  # of the open dataflow
+        offsets = dict(flow._state.offsets)
+        recomputed = []
+        if rebuild or not record.offsets:
+            told = f": {rebuild}" if rebuild else ": first load"
+            recomputed = [f"{view.target}{told}" for view in self.views]
+        elif changed:
+            recomputed = [
+                f"{name}: {why}" for name, why in self._wiring.whole.items()
+                if offsets.get(name) != record.offsets.get(name)
+            ]
+        seconds = time.perf_counter() - began
+        first = bool(rebuild) or not record.offsets
+        changed = changed or bool(self._written)
+        if changed or first:
+            cost = Cost(plan.rows, seconds, plan.seconds, first)
+            self._write(replace(
+                self._record, offsets=offsets, rebuild="",
+                queries={view.target: view.query for view in self.views},
+            ).with_cost(cost))
+            _logger.info("refresh: forecast %.1f s, actual %.1f s", plan.seconds, seconds)
+        return Refreshed(
+            changed, plan.rows if changed else 0,
+            {name: done.rows for name, done in self._written.items()}, seconds,
+            tuple(recomputed),
+            {name: offset.get("version", offset) if isinstance(offset, dict) else offset
+             for name, offset in offsets.items()},
+        )
+
+    def _opened(self) -> ViewDataflow:
+        if self._flow is None:
+            self._wiring = self._new_wiring()
+            self._flow = ViewDataflow.open(
+                self._file.state(self._record.generation),
+                program_of(self.views, self._sink_name, self._wiring), spark=self._spark,
+                time="_time", diff="_diff", on_change="refuse",
+            )
+        return self._flow
+
+
+def check_views(views: Sequence[View]) -> None:
+    """Refuse views that have no target or no query of their own."""
+    for view in views:
+        if not isinstance(view.query, str) or not view.query.strip():
+            raise SchemaError(
+                f"the query of view {view.target!r} is {view.query!r}; pass a SELECT as text"
+            )
+    targets = [identifier(view.target) for view in views]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise SchemaError(f"two views have the target {target}; give each its own")
+
+
+def _leaf_name(plan: Any) -> str:
+    """The name that the reader of plans has for the only table of a plan."""
+    while True:
+        found = described_table(plan) if plan.children().size() == 0 else None
+        if found is not None:
+            return found[0]
+        plan = plan.children().apply(0)

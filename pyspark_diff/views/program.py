@@ -1,0 +1,173 @@
+"""The program of a group of views: one dataflow, in which a view reads a view before its target.
+
+The name of a target in a query is the kept collection of its view, so a change passes through all
+views in one step, and arrangements of common parts are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_diff.dataflow.source import Source
+from pyspark_diff.errors import SourceError, UnsupportedQueryError
+from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.query.dataflow import Dataflow
+from pyspark_diff.query.plan_reader import Read
+from pyspark_diff.sinks.delta import delta_merge
+from pyspark_diff.sources import delta, iceberg, snapshots
+from pyspark_diff.spark.delta import delta_table, identifier
+from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.schema import Schema
+from pyspark_diff.views.keys import unique_key
+from pyspark_diff.views.target import GuardedSink, Written
+
+_FEED = "delta.enableChangeDataFeed"
+#: The hidden column of a target whose query may return equal rows: their number, from 1 on.
+ROW_COPY = "_row_copy"
+
+
+@dataclass(frozen=True)
+class View:
+    """A query and its target.
+
+    Parameters
+    ----------
+    target : str
+        A Delta table as SQL names it.
+    query : str
+    comment : str or None
+        Of a target that is created.
+    """
+
+    target: str
+    query: str
+    comment: str | None = None
+
+
+@dataclass
+class Wiring:
+    """The settings and callbacks of the program of a group of views. It holds state.
+
+    Parameters
+    ----------
+    policy : {"strict", "incremental", "auto"}
+    names : mapping of str to str
+        The name under which a query reads a target, by the target.
+    replace : bool
+        Whether targets with rows are overwritten by the first epoch.
+    marks : callable
+        Returns the recorded mark of a target.
+    wrote : callable
+        Takes a target, its new mark, and the rows and seconds of an epoch.
+    whole : dict of str to str
+        Filled by the program: the sources that every refresh reads whole, with the reason.
+    """
+
+    policy: str
+    names: Mapping[str, str]
+    replace: bool
+    marks: Callable[[str], Mapping[str, Any] | None]
+    wrote: Callable[[str, Mapping[str, Any], Written], None]
+    whole: dict[str, str] = field(default_factory=dict)
+
+
+class ViewDataflow(Dataflow):
+    """A dataflow whose sources follow the policy of its views. It holds state."""
+
+    wiring: Wiring
+
+    def _source_of(self, name: str, provider: str) -> Source:
+        reason = whole_reason(self.spark, name, provider)
+        if reason and self.wiring.policy == "strict":
+            raise SourceError(
+                f"source {name} can be read only as a whole: {reason}. policy='strict' refuses "
+                "that. " + (f"Run ALTER TABLE {name} SET TBLPROPERTIES ({_FEED} = true); or use "
+                            if provider == "delta" else "Use ") + "policy='incremental'"
+            )
+        if reason:
+            self.wiring.whole[name] = reason
+        if provider == "delta":
+            return delta(table_of(name), on_gap="snapshot" if reason else "refuse")
+        return iceberg(name) if provider == "iceberg" else snapshots(name)
+
+    def view(self, view: View) -> tuple[DiffFrame, Read, tuple[str, ...]]:
+        """The collection of a view, its query as it was read, and its key."""
+        frame, read = self._of_text(view.query, None, {})
+        names = dict(read.columns)
+        key = unique_key(read.relation)
+        if key is not None and key <= names.keys() and _compares(frame, names, key):
+            # An empty key: there is at most one row, and all its columns tell it from none.
+            told = tuple(name for old, name in read.columns if old in key or not key)
+            return frame, read, told
+        if ROW_COPY in (name.lower() for name in frame.columns):
+            raise UnsupportedQueryError(
+                f"the query of {view.target} has no unique key and a column {ROW_COPY!r}, which "
+                "numbers equal rows in its target. Rename the column"
+            )
+        columns = frame.columns
+        count = "_rows"
+        while count in columns:
+            count += "_"
+        counted = frame.groupBy(*map(column, columns)).agg(F.count(F.lit(1)).alias(count))
+        numbers = F.explode(F.sequence(F.lit(1).cast("long"), column(count)))
+        return (
+            counted.select(*map(column, columns), numbers.alias(ROW_COPY)), read,
+            (*columns, ROW_COPY),
+        )
+
+
+def _compares(frame: DiffFrame, names: Mapping[str, str], key: frozenset[str]) -> bool:
+    """Whether the values of a key can be compared by a merge."""
+    try:
+        Schema(frame.schema).check_compared(
+            [names[name] for name in key] or frame.columns, "join"
+        )
+    except Exception:
+        return False
+    return True
+
+
+def table_of(name: str) -> str:
+    """A table of the catalog, or the path of one, as the source takes it."""
+    return name.removeprefix("file:") if name.startswith("file:") else name
+
+
+def whole_reason(spark: SparkSession, name: str, provider: str) -> str:
+    """Why every refresh reads all rows of a source; empty if it reads the changes."""
+    if provider == "iceberg":
+        return ""
+    if provider != "delta":
+        return f"a table of {provider} does not record its changes"
+    table = delta_table(spark, identifier_of(name))
+    if table is not None and (table.properties.get(_FEED) or "").lower() == "true":
+        return ""
+    return f"it does not record its changes ({_FEED} is not set)"
+
+
+def identifier_of(name: str) -> str:
+    """A table of the catalog, or the path of one, as SQL names it."""
+    return identifier(table_of(name))
+
+
+def program_of(views: Sequence[View], sink_name: Callable[[View], str],
+               wiring: Wiring) -> Callable[[ViewDataflow], None]:
+    """The program of views, each after the views that it reads."""
+    def program(flow: ViewDataflow) -> None:
+        flow.wiring = wiring
+        for view in views:
+            frame, _, key = flow.view(view)
+            kept = frame.keep(wiring.names[view.target])
+            name = sink_name(view)
+            sink = GuardedSink(
+                delta_merge(view.target, key=key, replace=wiring.replace), view.target, name,
+                partial(wiring.marks, view.target), partial(wiring.wrote, view.target),
+            )
+            kept.sink(name, sink)
+
+    return program

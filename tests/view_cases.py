@@ -1,0 +1,314 @@
+"""What tests/test_views.py runs, in a Spark that knows Delta.
+
+    after a refresh:  the target  =  plain Spark's answer at the recorded source versions
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from delta_cases import spark  # noqa: F401 - the session of these cases
+from snippets import run_page
+
+import pyspark_diff
+from pyspark_diff import ClosedError, ProgramChangedError, SinkError, SourceError
+
+FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+
+
+@pytest.fixture
+def shop(spark, request, tmp_path):  # noqa: F811
+    """A database with orders and customers; its name."""
+    name = "d_" + re.sub(r"\W", "", request.node.name)[:40].lower()
+    spark.sql(f"CREATE DATABASE {name}")
+    spark.sql(f"CREATE TABLE {name}.orders (id INT, customer INT, amount INT) USING delta {FEED}")
+    spark.sql(f"CREATE TABLE {name}.customers (customer INT, region STRING) USING delta {FEED}")
+    spark.sql(f"INSERT INTO {name}.orders VALUES (1, 1, 10), (2, 2, 20), (3, 1, 5), (3, 1, 5)")
+    spark.sql(f"INSERT INTO {name}.customers VALUES (1, 'north'), (2, 'south')")
+    yield name
+    spark.sql(f"DROP DATABASE {name} CASCADE")
+
+
+def revenue(shop):
+    return (
+        f"SELECT region, sum(amount) AS revenue, count(*) AS n FROM {shop}.orders "
+        f"JOIN {shop}.customers USING (customer) GROUP BY region"
+    )
+
+
+def rows(spark, table):  # noqa: F811
+    frame = spark.read.table(table)
+    return Counter(map(tuple, frame.drop("_row_copy").collect()))
+
+
+def answer(spark, query, versions=()):  # noqa: F811
+    """Plain Spark's answer, at recorded versions of sources."""
+    for name, version in dict(versions).items():
+        plain = name.removeprefix("spark_catalog.")
+        query = re.sub(rf"\b{re.escape(plain)}\b", f"{plain} VERSION AS OF {version}", query)
+    return Counter(map(tuple, spark.sql(query).collect()))
+
+
+def last_write(spark, table):  # noqa: F811
+    history = spark.sql(f"DESCRIBE HISTORY {table}")
+    told = [row.userMetadata for row in history.orderBy("version").collect() if row.userMetadata]
+    return json.loads(told[-1])
+
+
+def change(spark, shop, draw):  # noqa: F811
+    kind = draw.randrange(5)
+    if kind == 0:
+        spark.sql(f"INSERT INTO {shop}.orders VALUES ({draw.randrange(9)}, 1, 7), (9, 2, 1)")
+    elif kind == 1:
+        parity = draw.randrange(2)
+        spark.sql(f"UPDATE {shop}.orders SET amount = amount + 1 WHERE id % 2 = {parity}")
+    elif kind == 2:
+        spark.sql(f"DELETE FROM {shop}.orders WHERE id = {draw.randrange(9)}")
+    elif kind == 3:
+        spark.sql(f"UPDATE {shop}.customers SET region = 'r{draw.randrange(3)}' WHERE customer = 1")
+    else:
+        spark.sql(f"OPTIMIZE {shop}.orders")
+
+
+@pytest.mark.parametrize("kind", ["grouped", "distinct", "plain", "total"])
+def test_target_is_the_answer_of_plain_spark(spark, shop, tmp_path, kind):  # noqa: F811
+    query = {
+        "grouped": revenue(shop),
+        "distinct": f"SELECT DISTINCT customer, amount FROM {shop}.orders WHERE amount > 5",
+        "plain": f"SELECT customer, amount FROM {shop}.orders",
+        "total": f"SELECT sum(amount) AS total FROM {shop}.orders",
+    }[kind]
+    draw = random.Random(kind)
+    view = pyspark_diff.materialized_view(
+        spark, f"{shop}.target", query, store=tmp_path / "store", comment="of a test"
+    )
+    for number in range(4):
+        done = view.refresh()
+        # Later statements may change no row.
+        assert done.changed or number
+        assert rows(spark, f"{shop}.target") == answer(spark, query, done.versions)
+        told = last_write(spark, f"{shop}.target")["sources"]
+        if kind == "grouped" and done.rows_out:
+            versions = {name: offset["version"] for name, offset in told.items()}
+            assert versions == done.versions
+        change(spark, shop, draw)
+        change(spark, shop, draw)
+    view.close()
+    (detail,) = spark.sql(f"DESCRIBE DETAIL {shop}.target").collect()
+    assert detail.description == "of a test"
+
+
+def test_another_process_continues_and_nothing_is_done_twice(spark, shop, tmp_path):  # noqa: F811
+    def view():
+        return pyspark_diff.materialized_view(
+            spark, f"{shop}.target", revenue(shop), store=tmp_path / "store"
+        )
+
+    with view() as first:
+        done = first.refresh()
+        assert done.recomputed == (f"{shop}.target: first load",)
+        assert done.rows_in == 6
+    version = last_version(spark, f"{shop}.target")
+    with view() as second:
+        again = second.refresh()
+        assert not again.changed and "no source has changed" in str(again)
+        assert last_version(spark, f"{shop}.target") == version
+        spark.sql(f"INSERT INTO {shop}.orders VALUES (7, 2, 70)")
+        plan = second.plan()
+        assert plan.action == "change" and plan.rows == 1
+        done = second.refresh()
+        assert repr(second) == f"MaterializedView('{shop}.target', policy='strict')"
+    with pytest.raises(ClosedError, match="this view was closed"):
+        second.refresh()
+    assert (done.rows_in, done.rows_out, done.recomputed) == (1, {f"{shop}.target": 2}, ())
+    assert rows(spark, f"{shop}.target") == answer(spark, revenue(shop))
+
+
+def last_version(spark, table):  # noqa: F811
+    return spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0].version
+
+
+def view_of(spark, shop, tmp_path, **options):  # noqa: F811
+    return pyspark_diff.materialized_view(
+        spark, f"{shop}.target", options.pop("query", None) or revenue(shop),
+        store=tmp_path / "store", **options,
+    )
+
+
+@pytest.mark.parametrize("event", ["written", "restored", "replaced", "gone", "properties"])
+def test_a_target_of_others_is_named_before_anything_is_read(
+    spark, shop, tmp_path, event  # noqa: F811
+):
+    target = f"{shop}.target"
+    view = view_of(spark, shop, tmp_path)
+    view.refresh()
+    spark.sql(f"INSERT INTO {shop}.orders VALUES (8, 1, 1)")
+    view.refresh()
+    statements, told = {
+        "written": ([f"DELETE FROM {target} WHERE region = 'north'"],
+                    "was written by others, DELETE in version"),
+        "restored": ([f"RESTORE TABLE {target} TO VERSION AS OF {last_version(spark, target) - 1}"],
+                     "was restored to an earlier version"),
+        "replaced": ([f"DROP TABLE {target}", f"CREATE TABLE {target} (a INT) USING delta"],
+                     "was replaced by another table"),
+        "gone": ([f"DROP TABLE {target}"], "is gone"),
+        "properties": ([f"ALTER TABLE {target} SET TBLPROPERTIES (note = 'mine')",
+                        f"OPTIMIZE {target}"], None),
+    }[event]
+    for statement in statements:
+        spark.sql(statement)
+    spark.sql(f"INSERT INTO {shop}.orders VALUES (9, 2, 100)")
+    if told is None:
+        assert view.refresh().changed
+    else:
+        before = spark.sql(f"SELECT * FROM {target}").collect() if event != "gone" else None
+        for _ in range(2):
+            with pytest.raises(SinkError, match=told):
+                view.refresh()
+        if event != "gone":
+            assert spark.sql(f"SELECT * FROM {target}").collect() == before
+        if event == "replaced":
+            spark.sql(f"DROP TABLE {target}")
+        view.rebuild()
+    assert rows(spark, target) == answer(spark, revenue(shop))
+    view.close()
+
+
+def test_a_target_with_rows_of_others_is_refused_and_rebuilt(spark, shop, tmp_path):  # noqa: F811
+    spark.sql(f"CREATE TABLE {shop}.target USING delta AS SELECT 1 AS a")
+    view = view_of(spark, shop, tmp_path)
+    with pytest.raises(SinkError, match="has rows, and no refresh of this store wrote them"):
+        view.refresh()
+    assert "rebuild() was called" in view.rebuild().recomputed[0]
+    assert rows(spark, f"{shop}.target") == answer(spark, revenue(shop))
+    spark.sql(f"INSERT INTO {shop}.orders VALUES (9, 2, 100)")
+    assert view.refresh().rows_in == 1
+    view.close()
+
+
+def test_strict_refuses_and_incremental_reports_a_source_that_was_replaced(
+    spark, shop, tmp_path  # noqa: F811
+):
+    with view_of(spark, shop, tmp_path) as view:
+        view.refresh()
+        spark.sql(f"CREATE OR REPLACE TABLE {shop}.orders USING delta {FEED} "
+                  "AS SELECT 1 AS id, 2 AS customer, 7 AS amount")
+        with pytest.raises(SourceError, match="was replaced"):
+            view.refresh()
+    with view_of(spark, shop, tmp_path, policy="incremental") as view:
+        done = view.refresh()
+        assert "was replaced" in done.recomputed[0]
+        assert rows(spark, f"{shop}.target") == answer(spark, revenue(shop))
+        assert not view.refresh().changed
+
+
+def test_a_source_without_a_feed(spark, shop, tmp_path):  # noqa: F811
+    spark.sql(f"CREATE TABLE {shop}.plain (customer INT) USING delta")
+    spark.sql(f"INSERT INTO {shop}.plain VALUES (1), (1)")
+    query = f"SELECT customer, count(*) AS n FROM {shop}.plain GROUP BY customer"
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        with pytest.raises(SourceError, match="policy='strict' refuses"):
+            view.refresh()
+    with view_of(spark, shop, tmp_path, query=query, policy="incremental") as view:
+        view.refresh()
+        spark.sql(f"INSERT INTO {shop}.plain VALUES (2)")
+        assert "does not record its changes" in str(view.plan())
+        done = view.refresh()
+        assert "does not record its changes" in done.recomputed[0]
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+
+
+def test_a_changed_query_is_planned_and_approved(spark, shop, tmp_path):  # noqa: F811
+    with view_of(spark, shop, tmp_path) as view:
+        view.refresh()
+    query = f"SELECT customer, max(amount) AS best FROM {shop}.orders GROUP BY customer"
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        plan = view.plan()
+        assert plan.action == "rebuild" and plan.rebuilt == (f"{shop}.target",)
+        assert plan.rows == 4
+        with pytest.raises(ProgramChangedError, match="policy='strict' refuses"):
+            view.refresh()
+    seen = []
+    with view_of(spark, shop, tmp_path, query=query, approve=lambda p: seen.append(p)) as view:
+        with pytest.raises(ProgramChangedError, match="was not approved"):
+            view.refresh()
+    assert seen[0].rebuilt == (f"{shop}.target",)
+    with view_of(spark, shop, tmp_path, query=query, approve=lambda plan: True) as view:
+        view.refresh()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+
+
+def test_auto_rebuilds_when_the_forecast_is_cheaper(spark, shop, tmp_path):  # noqa: F811
+    spark.sql(f"INSERT INTO {shop}.orders SELECT id, id % 2, 1 FROM range(30000)")
+    with view_of(spark, shop, tmp_path, policy="auto") as view:
+        view.refresh()
+        spark.sql(f"INSERT INTO {shop}.orders VALUES (1, 1, 1)")
+        assert view.plan().action == "change"
+        view.refresh()
+        spark.sql(f"UPDATE {shop}.orders SET amount = amount + 1")
+        for _ in range(5):
+            spark.sql(f"UPDATE {shop}.orders SET amount = amount + 1")
+        plan = view.plan()
+        assert plan.action == "rebuild" and "changed rows would take" in plan.reasons[0]
+        assert view.refresh().recomputed
+        assert rows(spark, f"{shop}.target") == answer(spark, revenue(shop))
+
+
+def test_a_folder_of_views_is_one_dataflow(
+    spark, shop, tmp_path, capsys, monkeypatch  # noqa: F811
+):
+    from pyspark_diff import __main__
+
+    monkeypatch.setattr(pyspark_diff, "session", lambda: spark)
+    folder = tmp_path / "views"
+    folder.mkdir()
+    (folder / f"{shop}.a_top.sql").write_text(
+        f"-- comment: best regions\nSELECT region, revenue FROM {shop}.revenue WHERE revenue > 5"
+    )
+    (folder / f"{shop}.revenue.sql").write_text(f"{revenue(shop)};\n")
+    assert __main__.main(["refresh", str(folder)]) == 0
+    assert "first load" in capsys.readouterr().out
+    spark.sql(f"UPDATE {shop}.orders SET amount = 1 WHERE id = 2")
+    assert __main__.main(["explain", str(folder)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("read changes: 2 rows") and f"{shop}.a_top, merged by region" in told
+    assert f"reads spark_catalog.{shop}.revenue" in told
+    assert __main__.main(["refresh", str(folder)]) == 0
+    assert "2 rows in" in capsys.readouterr().out
+    query = f"SELECT region, revenue FROM ({revenue(shop)}) WHERE revenue > 5"
+    assert rows(spark, f"{shop}.a_top") == answer(spark, query)
+    assert rows(spark, f"{shop}.revenue") == answer(spark, revenue(shop))
+    (folder / f"{shop}.revenue.sql").write_text(f"SELECT region, 1 AS revenue FROM {shop}.a_top")
+    assert __main__.main(["explain", str(folder)]) == 1
+    assert "in a cycle" in capsys.readouterr().err
+
+
+def test_an_option_that_no_view_has(tmp_path):
+    from pyspark_diff import SchemaError
+    from pyspark_diff.views.folder import views_of_folder
+
+    (tmp_path / "a.sql").write_text("-- partition: day\nSELECT 1")
+    with pytest.raises(SchemaError, match="option 'partition', which no view has"):
+        views_of_folder(tmp_path)
+
+
+def test_page(spark, tmp_path, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(pyspark_diff, "session", lambda: spark)
+    run_page("how-to/views.md", lambda: capsys.readouterr().out, {"__name__": "page"})
+
+
+@pytest.mark.slow
+def test_kills_in_every_phase_lose_and_double_nothing(spark, tmp_path):  # noqa: F811
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "view_kills.py"), "20"],
+        capture_output=True, text=True, timeout=850,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
