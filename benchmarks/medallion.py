@@ -1,4 +1,4 @@
-"""Fifteen views over seven keyed inputs, kept up to date hour by hour, beside plain Spark.
+"""Fifteen views over seven keyed inputs, kept up to date hour by hour, compared with plain Spark.
 
     python benchmarks/medallion.py                          # 200,000 rows, 1,300 changes an hour
     python benchmarks/medallion.py --rows 10000 --changes 94 --hours 5
@@ -58,7 +58,7 @@ KINDS, STATUSES = ("view", "view", "view", "cart", "buy"), ("open", "paid", "sen
 
 
 class Shop:
-    """The tables as they are now. It holds state: `hour` changes them.
+    """The current tables. It holds state: `hour` changes them.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Shop:
         self.now = LOADED
         self.tables: dict[str, pa.Table] = {}
         sizes = {name: max(int(rows * share), 3) for name, (_, _, share, _) in TABLES.items()}
-        # A row refers to rows of these tables, so they come first.
+        # Rows of the other tables refer to rows of the first four.
         for name in ("suppliers", "products", "customers", "orders", *TABLES):
             if name not in self.tables:
                 keys = self._new_keys(name, sizes[name])
@@ -269,7 +269,7 @@ def feed(flow: Dataflow, changes: Mapping[str, tuple[pa.Table, pa.Table]], now: 
 
 
 def plain_views(spark: SparkSession, shop: Shop, folder: str) -> dict[str, DataFrame]:
-    """The views in plain Spark, of Parquet files of the tables as they are."""
+    """The views in plain Spark, over Parquet files of the current tables."""
     tables = {}
     for name, rows in shop.tables.items():
         path = f"{folder}/{name}-{shop.now:%Y%m%d%H}.parquet"

@@ -33,12 +33,11 @@ class FeedingMethods(SteppingMethods):
     def catch_up(
         self, on_iteration: Watch | None = None, *, token: str | None = None
     ) -> bool:
-        """Read what has come to the sources, process it as one epoch, and give sinks the changes.
+        """Read the changes of the sources, process them as one epoch, and emit the changes to sinks.
 
-        The usual night of a job whose inputs have sources. What they have now is taken in at the
-        time that the inputs have reached, or at times of its own where it brings some, and all
-        inputs advance beyond it. With a store all of it is one commit: the state, how far each
-        source was read, and what sinks are given.
+        The usual night of a job whose inputs have sources. The changes enter at the time that the
+        inputs have reached, or at their own times, and all inputs advance beyond them. With a store
+        it is one commit: the state, the offset of each source, and the changes for each sink.
 
         Parameters
         ----------

@@ -96,7 +96,7 @@ class BaseSession:
         self._content = _Content(begin, begin, [], [])
         #: Sessions of which a step may have to take in something, of all inputs of a dataflow.
         self._changed: dict[BaseSession, None] = {}
-        #: Of all inputs of a dataflow.
+        #: Shared by all inputs of a dataflow.
         self._fallbacks = Fallbacks()
         #: For the moment in which the content changes; what is handed in is converted before.
         self._lock = threading.Lock()

@@ -380,8 +380,8 @@ class SteppingMethods(Parts):
         watch: Watched | None,
         stop: Stop,
     ) -> None:
-        """Run a refused step again with its pending updates consolidated, as later ones may be the
-        corrections of those that it failed on. Else raise with the updates that are to blame."""
+        """Run a refused step again with its pending updates consolidated. Later updates may correct
+        earlier ones. If that does not help, raise with the updates that are to blame."""
         first, again = self._begun, bool(self._state.rewinds)
         assert first is not None  # it has failed
         # Also the updates that earlier steps released and that wait for another input.
@@ -401,7 +401,7 @@ class SteppingMethods(Parts):
             tried.append(second)
             if second.left is None:
                 self._begun = first
-            else:  # what it failed on at first is corrected
+            else:  # the cause of the first failure is corrected
                 error, arrivals, again = other, second.left, again or bool(waits)
             raise self._blame(stop).error(error, arrivals, again) from error
         finally:

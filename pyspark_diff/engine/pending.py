@@ -6,7 +6,7 @@ to, and ``s`` the least of ``r - 1`` and of the users' holds::
     consolidated(U) = consolidate({(record, max(time, s), diff) : (record, time, diff) in U})
 
 So an update and its correction cancel out, and no operator sees either. At ``s`` and later all sums
-are those of ``U``. Nobody can read an earlier time after the step. If all times stay readable, or
+are those of ``U``. An earlier time cannot be read after the step. If all times stay readable, or
 an operator looks at times, no time is changed, and only updates of one time cancel out.
 """
 
@@ -33,7 +33,7 @@ from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import meet_all
 from pyspark_diff.trace import storage
 
-#: Of more pending updates than this none are consolidated: they may not fit on the driver.
+#: The most pending updates that are consolidated: more may not fit on the driver.
 PENDING_ROWS_MAX = 1_000_000
 
 Arrivals = Mapping[Node, Sequence[Arrival]]
@@ -153,7 +153,7 @@ def _table(context: StepContext, node: Input, arrival: Arrival) -> pa.Table:
 
 
 def _last_changes(node: ChangesInput, table: pa.Table) -> pa.Array:
-    """The places of changes by key, but of those that a later one of the same time corrects."""
+    """The places of changes by key that no later change of the same time corrects."""
     code = joined([table[node.change]]).to_numpy()
     number = joined([table[node.number]]).to_numpy()
     time = as_int64(joined([table[TIME]])).to_numpy()
@@ -168,7 +168,7 @@ def _last_changes(node: ChangesInput, table: pa.Table) -> pa.Array:
     for at, last in zip(time[code == CLEAR], number[code == CLEAR]):
         cleared[time == at] = np.maximum(cleared[time == at], last)
     keep = (number >= cleared) | (code == CLEAR)
-    # An upsert and a delete leave the same, whatever was there.
+    # The result of an upsert or a delete does not depend on the row before it.
     starts = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (time[1:] != time[:-1])))
     whole = np.where(np.isin(code, (UPSERT, DELETE)), number, np.iinfo(np.int64).min)
     if len(table):

@@ -247,7 +247,7 @@ Watch = Callable[[IterationReport], object]
 
 @dataclass
 class Report:
-    """What a step did.
+    """The work of a step.
 
     Parameters
     ----------

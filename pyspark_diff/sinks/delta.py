@@ -2,10 +2,9 @@
 
     one epoch  =  one commit of the table, which has the sink's name and the number of the epoch
 
-Delta keeps the last number of each name and leaves a commit out that brings one not above it. So
-what is given again, as the answer of a commit was lost, or by a process that was thought to be
-gone, does nothing. That name and number are those of the sink's own commits only, and never of what
-else runs in the user's session.
+Delta keeps the last number of each name and skips a commit whose number is not above it. So an
+epoch that is written again does nothing, after a lost answer or by a process that seemed dead. Only
+the sink's own commits have the name and number, and no other write of the user's session.
 
 The userMetadata of the commit reports the epoch and the offset of each source, so that a reader of
 the table can name the source versions of its rows.

@@ -390,7 +390,7 @@ def copied_map(settings: Any) -> Any:
 
 
 def only_keys(settings: Any, names: Iterable[str]) -> dict[str, str]:
-    """The part of a map of the JVM that has one of these keys."""
+    """The entries of a map of the JVM with some keys."""
     part, keys = copied_map(settings), class_called("java.util.HashSet")()
     for name in names:
         keys.add(name)

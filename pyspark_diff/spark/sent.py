@@ -21,7 +21,7 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`")
 
 
 class Sent(NamedTuple):
-    """What was found.
+    """The functions and texts of an expression.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_diff.errors import SchemaError
 
-#: The oldest version with all capabilities, and the first one that nobody has tried.
+#: The oldest version with all capabilities, and the first untried one.
 OLDEST = (4, 1)
 BEYOND = (4, 4)
 #: The methods of a DataFrame that steps use and that older versions do not have.
@@ -88,7 +88,7 @@ def _numbers(version: str) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=None)
 def check(version: str, missing: tuple[str, ...] = ()) -> None:
-    """Check a version and its capabilities; warn once of a version that nobody has tried.
+    """Check a version and its capabilities; warn once of an untried version.
 
     Parameters
     ----------

@@ -1,22 +1,20 @@
-"""Where batch files live: a directory that this process owns and always removes, or the folder of a
-store that outlives it.
+"""The folders of batch files: a directory that this process owns and removes, or that of a store.
 
 A file is written under a temporary name and moved into place, so under its final name it is whole.
-A volume or another mount of an object store has no rename: there the content is copied to the final
-name, which a reader learns from the result of the task, after the file is whole::
+A volume or another mount of an object store has no rename. There the content is copied to the final
+name. A reader learns the name from the result of the task, after the file is whole::
 
     open(path) succeeds  ==>  the file holds all of one bucket's rows
 
-In a store its name certifies it: the name ends with the checksum and the length of what was
-written, and whoever opens it first compares them. So whoever knows the name knows the content, and
-a file that was changed, cut short or put in the place of another one is never read.
+In a store the name certifies the file: it ends with the checksum and the length of the content, and
+the first reader compares them. So a file that was changed, cut short or replaced is never read.
 
-The directory is locked while its owner lives. Directories whose owner died are removed by the next
-one that starts beside them::
+The directory is locked while its owner lives. The next process that starts next to it removes the
+directory of a dead owner::
 
-    a directory is removed  ==>  its lock names it as ours, is of this user, and nobody holds it
+    a directory is removed  ==>  its lock names it as ours, is of this user, and is not held
 
-What cannot be written or read raises a `StorageError` with the path and the reason.
+A file that cannot be written or read raises a `StorageError` with the path and the reason.
 """
 
 from __future__ import annotations

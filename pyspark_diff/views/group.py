@@ -120,7 +120,7 @@ class ViewGroup:
         self._open = True
 
     def plan(self) -> Plan:
-        """What the next refresh would do; it reads logs only, and changes nothing."""
+        """The forecast of the next refresh. It reads logs only, and changes nothing."""
         self._check_open()
         self._record = self._file.read()
         return self._plan()
@@ -138,7 +138,7 @@ class ViewGroup:
         try:
             return self._refresh(plan, began)
         except SourceError as error:
-            # A first load has nothing to fall back to, and names what it cannot read.
+            # A first load cannot fall back, and raises the error of the source.
             if self.policy == "strict" or not self._record.offsets or self._record.rebuild:
                 raise
             plan = self._rebuild_plan([str(error)])

@@ -82,7 +82,7 @@ class MaterializedView:
         self._group = ViewGroup(spark, [view], store, policy, approve)
 
     def plan(self) -> Plan:
-        """What the next refresh would do, with its rows and seconds.
+        """The forecast of the next refresh, with its rows and seconds.
 
         It reads the logs of the sources and no rows, and changes nothing.
         """
@@ -91,7 +91,7 @@ class MaterializedView:
     def refresh(self) -> Refreshed:
         """Read the changes of all sources since the last refresh, and change the target once.
 
-        The first refresh reads the sources as they are. A refresh that ended in between is
+        The first refresh reads all rows of the sources. A refresh that ended in between is
         completed by the next one, in this process or another.
 
         Raises

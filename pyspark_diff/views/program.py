@@ -97,14 +97,14 @@ class ViewDataflow(Dataflow):
         return iceberg(name) if provider == "iceberg" else snapshots(name)
 
     def view(self, view: View) -> tuple[DiffFrame, Read, tuple[str, ...]]:
-        """The collection of a view, its query as it was read, and its key."""
+        """The collection of a view, its query in relational form, and its key."""
         frame, read = self._of_text(view.query, None, {})
         names = dict(read.columns)
         key = unique_key(read.relation)
         if key is not None and key <= names.keys() and _compares(frame, names, key):
-            # An empty key: there is at most one row, and all its columns tell it from none.
-            told = tuple(name for old, name in read.columns if old in key or not key)
-            return frame, read, told
+            # With an empty key there is at most one row. All columns identify it then.
+            columns = tuple(name for old, name in read.columns if old in key or not key)
+            return frame, read, columns
         if ROW_COPY in (name.lower() for name in frame.columns):
             raise UnsupportedQueryError(
                 f"the query of {view.target} has no unique key and a column {ROW_COPY!r}, which "

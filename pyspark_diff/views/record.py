@@ -1,6 +1,6 @@
 """The record of a group of views, an object next to the state of its dataflow.
 
-    a kill between a commit of a target and its record  =>  the record is behind, never ahead
+    a kill between a commit of a target and its record  =>  the record is older, never newer
 
 So the version of a target in the record is a version that the group has written, and each later
 version of the table must be one of the group, or maintenance.
@@ -45,7 +45,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Record:
-    """The facts about a group of views besides the state of its dataflow.
+    """The facts about a group of views that the state of its dataflow does not have.
 
     Parameters
     ----------

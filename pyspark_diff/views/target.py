@@ -22,7 +22,7 @@ from pyspark_diff.spark.delta import delta_table
 from pyspark_diff.spark.frames import few
 from pyspark_diff.spark.schema import quoted
 
-#: Operations of Delta that leave the rows as they are.
+#: Operations of Delta that change no row.
 MAINTENANCE = frozenset({
     "ADD CONSTRAINT", "CLUSTER BY", "COMPUTE STATS", "DROP CONSTRAINT", "OPTIMIZE", "REORG",
     "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
