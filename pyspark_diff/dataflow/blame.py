@@ -142,7 +142,7 @@ class Blame:
         )
 
     def _correction(self, doing: Node | Subgraph | None) -> str:
-        """The advice to feed a correction; empty if each time stays readable, so that none helps."""
+        """The advice to feed a correction; empty if each time stays readable."""
         nodes = {doing} if not isinstance(doing, Subgraph) else set(doing.nodes())
         for part in self._failed.parts:
             if doing is None or not nodes.isdisjoint(part.nodes):

@@ -33,7 +33,7 @@ class FeedingMethods(SteppingMethods):
     def catch_up(
         self, on_iteration: Watch | None = None, *, token: str | None = None
     ) -> bool:
-        """Read the changes of the sources, process them as one epoch, and emit the changes to sinks.
+        """Read the changes of the sources, process them as one epoch, and write changes to sinks.
 
         The usual night of a job whose inputs have sources. The changes enter at the time that the
         inputs have reached, or at their own times, and all inputs advance beyond them. With a store
