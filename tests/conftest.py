@@ -111,7 +111,7 @@ SAMPLED = {
     "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
     "test_source_columns": 2, "test_sources": 14, "test_sql": 12, "test_step": 6,
     "test_storage": 3, "test_store_edges": 2,
-    "test_tables": 12, "test_types": 20, "test_views": 6,
+    "test_tables": 12, "test_types": 20, "test_views": 12,
     "test_windows": 6,
 }
 

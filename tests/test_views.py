@@ -20,7 +20,9 @@ def outcomes(tmp_path_factory, request):
     names = [item.callspec.params["name"] for item in request.session.items
              if item.path == request.path]
     assert list(JARS.glob("delta-spark_*.jar")), f"no jars in {JARS}: run ci/delta_jars"
-    return outcomes_of(CASES, names, tmp_path_factory.mktemp("views"), {"DELTA_JARS": str(JARS)})
+    return outcomes_of(
+        dict.fromkeys(names, CASES), tmp_path_factory.mktemp("views"), {"DELTA_JARS": str(JARS)}
+    )
 
 
 @pytest.mark.parametrize("name", names_of(CASES))

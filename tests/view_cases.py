@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from delta_cases import spark  # noqa: F401 - the session of these cases
+from delta_session import spark  # noqa: F401 - the session of these cases
 from snippets import run_page
 
 import pyspark_diff
