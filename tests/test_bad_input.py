@@ -759,7 +759,9 @@ FLOW_CALLS = {
     "clock": lambda f: f.clock(1),
 }
 #: They make a program grow, and so are refused where the past is gone.
-KEEPING = {"keep", "sink", "arrange_by_self", "arrange_by_key", "inspect"}
+KEEPING = {
+    "keep", "sink", "arrange_by_self", "arrange_by_key", "inspect", "assert_empty", "assert_eq",
+}
 FRAME_CALLS = {
     "arrange_by_self": lambda c: c.arrange_by_self(),
     "at": lambda c: c.at(0),

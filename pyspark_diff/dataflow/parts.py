@@ -118,6 +118,8 @@ class Parts(ABC):
         self._open = True
         #: Whether consumers may not have been given all that another application made.
         self._owes = False
+        #: Whether the last step was refused, so that later updates may correct pending ones.
+        self._refused = False
         #: What the user calls the next commit.
         self._token: str | None = None
         #: Held by a step, and by whoever needs that none runs.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 from pyspark.sql import Column
 
@@ -352,7 +352,9 @@ class SteppingMethods(Parts):
                 self._check_of_data(error, watch)
                 if not explain:
                     raise
-                self._retry(error, growth, old, arrivals, upper, watch, stop)
+                refused, self._refused = self._refused, True
+                self._retry(error, growth, old, arrivals, upper, watch, stop, refused)
+            self._refused = False
             if self._state.outbox:
                 self._deliver()
             self._give()
@@ -379,9 +381,11 @@ class SteppingMethods(Parts):
         upper: Mapping[Node, Antichain],
         watch: Watched | None,
         stop: Stop,
+        refused: bool,
     ) -> None:
-        """Run a refused step again with its pending updates consolidated. Later updates may correct
-        earlier ones. If that does not help, raise with the updates that are to blame."""
+        """Run a failed step again with its pending updates consolidated: if the last one was
+        refused too, across times, as later updates may be corrections of earlier ones. If that
+        does not help, raise with the updates that are to blame."""
         first, again = self._begun, bool(self._state.rewinds)
         assert first is not None  # it has failed
         # Also the updates that earlier steps released and that wait for another input.
@@ -390,7 +394,7 @@ class SteppingMethods(Parts):
         try:
             self._commit(
                 growth, replace(old, rewinds=old.rewinds | waits), arrivals, upper, watch, stop,
-                consolidates=True,
+                consolidates="all" if refused else "times",
             )
             return
         except Exception as other:
@@ -417,7 +421,7 @@ class SteppingMethods(Parts):
         upper: Mapping[Node, Antichain],
         on_iteration: Watch | None,
         stop: Stop,
-        consolidates: bool = False,
+        consolidates: Literal["times", "all"] | None = None,
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration, consolidates).run(arrivals, upper)

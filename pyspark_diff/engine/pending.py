@@ -43,7 +43,9 @@ class Unchanged(Exception):
     """The pending updates of a refused step are in their smallest form already."""
 
 
-def consolidated(context: StepContext, arrivals: Arrivals) -> dict[Node, tuple[Arrival, ...]]:
+def consolidated(
+    context: StepContext, arrivals: Arrivals, moves: bool
+) -> dict[Node, tuple[Arrival, ...]]:
     """All that the inputs of a step are to release, consolidated.
 
     Parameters
@@ -52,6 +54,8 @@ def consolidated(context: StepContext, arrivals: Arrivals) -> dict[Node, tuple[A
         Of a step that has begun. If updates cancel out, it is given the others as they came.
     arrivals : mapping of Node to sequence of Arrival
         The arrivals since the last step.
+    moves : bool
+        Whether updates move to the last complete time. Else those of one time cancel out only.
 
     Raises
     ------
@@ -62,7 +66,7 @@ def consolidated(context: StepContext, arrivals: Arrivals) -> dict[Node, tuple[A
     left: dict[Node, tuple[Arrival, ...]] = {}
     folds, rows, cancelled = False, 0, 0
     for part in () if context.settings.open else context.parts:
-        last = last_told_apart(context, part)
+        last = last_told_apart(context, part) if moves else None
         before: list[Int64] = []
         after: list[Int64] = []
         for node in part.inputs:

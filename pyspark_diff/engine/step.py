@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from operator import itemgetter
-from typing import Container, Mapping, Sequence, cast
+from typing import Container, Literal, Mapping, Sequence, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,13 +53,14 @@ class Step:
         Made for this step.
     on_iteration : callable, optional
         Called with each `IterationReport` when it is over.
-    consolidates : bool
-        Whether the pending updates are consolidated first. This raises `Unchanged` if that changes
-        nothing.
+    consolidates : {"times", "all"}, optional
+        Consolidate the pending updates first: those of each time, or all of them at the last
+        complete time. This raises `Unchanged` if that changes nothing.
     """
 
     def __init__(
-        self, context: StepContext, on_iteration: Watch | None = None, consolidates: bool = False
+        self, context: StepContext, on_iteration: Watch | None = None,
+        consolidates: Literal["times", "all"] | None = None,
     ):
         self._context = context
         self._on_iteration = on_iteration
@@ -117,7 +118,8 @@ class Step:
         context.begin(arrivals, upper)
         context.settle()
         if self._consolidates:
-            arrivals = {**arrivals, **consolidated(context, arrivals)}
+            least = consolidated(context, arrivals, self._consolidates == "all")
+            arrivals = {**arrivals, **least}
             waiting = {**context.state.waiting, **dict.fromkeys(arrivals, ())}
             context.state = replace(context.state, waiting=waiting)
         self._waiting = dict(context.state.waiting)

@@ -103,8 +103,8 @@ class ViewDataflow(Dataflow):
         key = unique_key(read.relation)
         if key is not None and key <= names.keys() and _compares(frame, names, key):
             # With an empty key there is at most one row. All columns identify it then.
-            columns = tuple(name for old, name in read.columns if old in key or not key)
-            return frame, read, columns
+            named = tuple(name for old, name in read.columns if old in key or not key)
+            return frame, read, named
         if ROW_COPY in (name.lower() for name in frame.columns):
             raise UnsupportedQueryError(
                 f"the query of {view.target} has no unique key and a column {ROW_COPY!r}, which "
