@@ -18,11 +18,14 @@ from pyspark_diff import (
     Hold,
     InputSession,
     Loop,
+    MaterializedView,
+    Plan,
     Plot,
     Probe,
     ProductSession,
     Progress,
     Reason,
+    Refreshed,
     RunningStep,
     StateReader,
 )
@@ -72,7 +75,10 @@ def objects(spark):
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
     # Their own tests have them.
-    classes |= {Explanation, Plot, Progress, ProductSession, Reason, RunningStep, StateReader}
+    classes |= {
+        Explanation, MaterializedView, Plan, Plot, Progress, ProductSession, Reason, Refreshed,
+        RunningStep, StateReader,
+    }
     public = {
         value for name in pyspark_diff.__all__
         if isinstance(value := getattr(pyspark_diff, name), type)
