@@ -10,7 +10,8 @@ import pytest
 from loop_programs import check
 
 #: The seeds of each default run, and the others.
-FEW, MANY = range(6), range(6, 40)
+#: Seeds 22 and 51 stall at a time that a later one of the same step makes up for.
+FEW, MANY = (*range(5), 22, 51), (*range(5, 22), *range(23, 40))
 FEW_IN_SPARK, MANY_IN_SPARK = range(100, 101), range(101, 106)
 
 

@@ -454,10 +454,11 @@ class SteppingMethods(Parts):
         """
         if self._zoned is None or self._zoned[0] is not graph:
             stages = [node.stage for node in graph.nodes if isinstance(node, Linear)]
-            self._zoned = graph, [
+            # Most formulas share one record, and each is compared by a call of the JVM.
+            self._zoned = graph, list(dict.fromkeys(
                 stage.by_spark.written for stage in stages
                 if isinstance(stage, (Compute, Filter)) and stage.by_spark.reads_zone
-            ]
+            ))
         for written in self._zoned[1]:
             if written is not None:
                 written.check(self.spark, lambda: True)
