@@ -10,7 +10,7 @@ the error that the task found, and nothing is ever unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 #: Where an error of the library begins in a text.
@@ -23,6 +23,9 @@ class DiffError(Exception):
     Catch it to tell a refusal of the library from a failure of Spark, which keeps its own classes;
     within a step that is the cause of a `StepError`.
     """
+
+    #: The first wrong time as an integer, if a bucket of a collection reports it.
+    first_time: int | None = None
 
 
 class SchemaError(DiffError, TypeError):
@@ -339,6 +342,22 @@ def from_payload(name: str, message: str) -> DiffError:
     """
     known = _BY_NAME.get(name)
     return known(message) if known else DiffError(f"{name}: {message}")
+
+
+def earliest(errors: Sequence[DiffError]) -> DiffError:
+    """The error with the first time, of those of several buckets; else the first error.
+
+    Examples
+    --------
+    >>> late, early = DiffError("at time 3"), DiffError("at time 1")
+    >>> late.first_time, early.first_time = 3, 1
+    >>> earliest([late, early]), earliest([late, DiffError("of no time"), early])
+    (DiffError('at time 1'), DiffError('at time 3'))
+    """
+    times = [error.first_time for error in errors if error.first_time is not None]
+    if len(times) < len(errors):
+        return errors[0]
+    return errors[times.index(min(times))]
 
 
 def to_text(error: DiffError) -> str:

@@ -13,9 +13,9 @@ from test_law import RUNNERS, every_runner
 from pyspark_diff import AssertionFailedError, Dataflow, DiffFrame, NotReadableError, SchemaError
 
 
-def emptied(spark, runner, updates, upper):
+def emptied(spark, runner, updates, upper, buckets=2):
     """The first time, if any, at which a claim that there is nothing fails."""
-    with Dataflow(spark, runner=runner, buckets=2) as flow:
+    with Dataflow(spark, runner=runner, buckets=buckets) as flow:
         a, a_in = flow.input("a", "k int")
         a.assert_empty()
         a_in.update(updates)
@@ -24,6 +24,16 @@ def emptied(spark, runner, updates, upper):
         except AssertionFailedError as error:
             return int(str(error).split("at time ")[1].split(":")[0])
     return None
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@every_runner
+def test_the_first_time_of_all_buckets_is_named(spark, runner, buckets):
+    """Each bucket reports its own first time, and the first bucket may have a late one."""
+    for late in (0, 1, None):
+        others = [k for k in (0, 1, None, 2, 3) if k != late]
+        updates = [(late, 1, -1), *((k, 3, -1) for k in others[:2]), (others[2], 0, -1)]
+        assert emptied(spark, runner, updates, 4, buckets) == 0
 
 
 @given(

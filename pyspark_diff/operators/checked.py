@@ -142,7 +142,9 @@ class CheckedKernel(RecordKernel):
             rest = () if side.limit is None else unpack(side.limit.code, side.limit.depth)
             when = repr((moment, *rest) if rest else moment)
             counts = after[first[:NAMED]].tolist()
-            raise self.claim.error(when, list(zip(rows, counts)), first.size > NAMED)
+            error = self.claim.error(when, list(zip(rows, counts)), first.size > NAMED)
+            error.first_time = int(times[first[0]])
+            raise error
         return ([columns[i] for i in wanted], new.times(), new.diffs()), read
 
 

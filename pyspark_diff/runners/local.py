@@ -15,6 +15,7 @@ from typing import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff.errors import DiffError, earliest
 from pyspark_diff.fallbacks import COMPILED, fall_back
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
@@ -185,14 +186,27 @@ class LocalRunner:
     def _each(
         self, do: Callable[[int], BucketResult], buckets: Sequence[int], threads: int
     ) -> list[BucketResult]:
-        """The results of all buckets, so many of them at work at once."""
+        """The results of all buckets, so many of them at work at once.
 
-        def done(bucket: int) -> BucketResult:
+        An error with a time ends no other bucket, as another one may have an earlier time.
+        """
+        errors: list[DiffError] = []
+
+        def done(bucket: int) -> BucketResult | None:
             self._stop.check()
-            with self._stop.obeyed():
-                return do(bucket)
+            try:
+                with self._stop.obeyed():
+                    return do(bucket)
+            except DiffError as error:
+                if error.first_time is None:
+                    raise
+                errors.append(error)
+                return None
 
-        return list(side_by_side(done, buckets, threads))
+        results = list(side_by_side(done, buckets, threads))
+        if errors:
+            raise earliest(errors)
+        return [result for result in results if result is not None]
 
     def _staged(self, table: pa.Table, stages: Sequence[Stage]) -> pa.Table:
         waiting: list[Stage] = []

@@ -205,8 +205,7 @@ class SparkRunner:
         return self._told(rows)
 
     def _told(self, rows: Sequence[tasks.Row]) -> list[BucketResult]:
-        for *_, error in rows:
-            tasks.raise_error(error)
+        tasks.raise_error(error for *_, error in rows)
         results = []
         for bucket, text, output, _ in rows:
             if bucket == tasks.FELL_BACK:
@@ -230,8 +229,8 @@ class SparkRunner:
                 stack.enter_context(storage.made(merge.directory))
             rows = self._tasks(len(listed), tasks.merge_buckets(listed))
         merged: dict[str, dict[int, tuple[BatchFile, ...]]] = {m.directory: {} for m in merges}
-        for (merge, bucket), (_, text, _, error) in zip(listed, rows):
-            tasks.raise_error(error)
+        tasks.raise_error(error for *_, error in rows)
+        for (merge, bucket), (_, text, *_) in zip(listed, rows):
             merged[merge.directory][bucket] = _files(json.loads(text)["files"])
         return list(merged.values())
 

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from pyspark_diff.errors import (
     DiffError,
+    earliest,
     errors_to_text,
     from_payload,
     to_payload,
@@ -245,10 +246,11 @@ def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
     return run
 
 
-def raise_error(error: str | None) -> None:
-    """Raise on the driver what a task reported."""
-    if error is not None:
-        raise _from_json(error)
+def raise_error(errors: Iterable[str | None]) -> None:
+    """Raise on the driver the earliest error that tasks reported, if there is one."""
+    reported = [_from_json(error) for error in errors if error is not None]
+    if reported:
+        raise earliest(reported)
 
 
 def _results(
@@ -402,12 +404,14 @@ def _told_of(width: int, rows: Iterator[Row]) -> Iterator[Row]:
     except DiffError as error:
         if storage.may_pass(error):
             raise RuntimeError(to_text(error)) from error
-        yield 0, *[None] * (width - 2), json.dumps(to_payload(error))
+        yield 0, *[None] * (width - 2), json.dumps([*to_payload(error), error.first_time])
 
 
 def _from_json(text: str) -> DiffError:
-    name, message = json.loads(text)
-    return from_payload(name, message)
+    name, message, first_time = json.loads(text)
+    error = from_payload(name, message)
+    error.first_time = first_time
+    return error
 
 
 def _partition() -> int:
