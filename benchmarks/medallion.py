@@ -248,14 +248,16 @@ def _latest(frame: Any, key: str, *columns: str) -> Any:
     return frame.withColumn("place", F.row_number().over(order)).where("place = 1").drop("place")
 
 
-def program(flow: Dataflow) -> None:
-    """The dataflow."""
+def program(flow: Dataflow) -> list[str]:
+    """The dataflow; the names of its views."""
     tables = {name: flow.input(name, text, key=key)[0]
               for name, (text, key, _, _) in TABLES.items()}
     due = flow.clock("1 hour", start=LOADED - HOUR).selectExpr(
         "now - INTERVAL '23' HOUR AS due")
-    for name, view in views(tables, lambda rows: rows.expire_after("24 hours", "at"), due).items():
+    kept = views(tables, lambda rows: rows.expire_after("24 hours", "at"), due)
+    for name, view in kept.items():
         view.keep(name)
+    return list(kept)
 
 
 def feed(flow: Dataflow, changes: Mapping[str, tuple[pa.Table, pa.Table]], now: datetime) -> None:
