@@ -1,6 +1,6 @@
-"""Kills of a process that refreshes chained views, at every phase.
+"""Run by ci/views: kills of a process that refreshes chained views, at every phase.
 
-    python tests/view_kills.py 200
+    ci/views 200 SEED
 
 After each kill the targets are compared with plain Spark, once the next process has refreshed.
 """
