@@ -1,4 +1,4 @@
-"""Run by ci/views: kills of a process that refreshes chained views, at every phase.
+"""Run by ci/views: ends of a process that refreshes chained views, at every phase.
 
     ci/views 200 SEED
 
@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from view_program import PHASES, VIEWS, group_in, spark_in, tables_in
+from view_program import ENDS, PHASES, VIEWS, group_in, spark_in, tables_in
 
 PROGRAM = Path(__file__).parent / "view_program.py"
 FEED = "USING delta TBLPROPERTIES (delta.enableChangeDataFeed = true)"
@@ -31,17 +31,22 @@ def rows(spark, table: str) -> Counter:
     return Counter(map(tuple, spark.read.table(table).collect()))
 
 
-def kill_and_check(spark, folder: Path, draw: random.Random) -> tuple[str, int, str, bool]:
-    """Change a source, kill a refresh at a drawn phase, refresh, and compare the targets."""
+def end_and_check(spark, folder: Path, draw: random.Random) -> str | None:
+    """Change a source, end a refresh at a drawn phase, refresh, and compare the targets.
+
+    Returns the kind of the end, and None if the refresh never came to it.
+    """
     spark.sql(f"INSERT INTO shop.orders VALUES ({draw.randrange(50)}, {draw.randrange(4)}, 1)")
     spark.sql(f"UPDATE shop.orders SET amount = amount + 1 WHERE id % 3 = {draw.randrange(3)}")
     phase, after = draw.choice(sorted(PHASES)), draw.choice(["before", "after"])
-    count = draw.choice([1, 1, 2])
+    count, end = draw.choice([1, 1, 2]), draw.choice(sorted(ENDS))
+    # A group of processes of its own, so that one signal ends the driver and its JVM.
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), phase, str(count), after],
-        capture_output=True, text=True, timeout=300,
+        [sys.executable, str(PROGRAM), str(folder), phase, str(count), after, end],
+        capture_output=True, text=True, timeout=600, start_new_session=True,
     )
     assert done.returncode in (0, -9), done.stderr[-3000:]
+    ended = done.returncode == -9 or "interrupted" in done.stdout
     tables_in(spark, folder)
     group = group_in(spark, folder)
     try:
@@ -51,18 +56,19 @@ def kill_and_check(spark, folder: Path, draw: random.Random) -> tuple[str, int, 
     for view in VIEWS:
         spark.sql(f"REFRESH TABLE {view.target}")
         expected = Counter(map(tuple, spark.sql(view.query).collect()))
-        assert rows(spark, view.target) == expected, (view.target, phase, count, after)
-    return phase, count, after, done.returncode == -9
+        assert rows(spark, view.target) == expected, (view.target, phase, count, after, end)
+    return f"{end} {after} {phase}" if ended else None
 
 
-def campaign(kills: int, seed: int, folder: Path) -> Counter:
-    """So many kills; returns how many processes each phase ended."""
+def campaign(ends: int, seed: int, folder: Path) -> Counter:
+    """So many ends; returns how many processes ended in each way."""
     spark, draw, found = spark_in(folder), random.Random(seed), Counter()
     create(spark)
-    while sum(found.values()) < kills:
-        phase, _, after, killed = kill_and_check(spark, folder, draw)
-        if killed:
-            found[f"{after} {phase}"] += 1
+    while sum(found.values()) < ends:
+        kind = end_and_check(spark, folder, draw)
+        if kind is not None:
+            found[kind] += 1
+            print(sum(found.values()), kind, flush=True)
     return found
 
 

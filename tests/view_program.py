@@ -1,8 +1,9 @@
-"""A process that refreshes chained views and is killed at a phase of its refresh.
+"""A process that refreshes chained views and is ended at a phase of its refresh.
 
-    python tests/view_program.py WAREHOUSE STORE PHASE COUNT
+    python tests/view_program.py FOLDER PHASE COUNT before|after kill|kill-all|interrupt
 
-It ends itself with SIGKILL at the COUNT-th arrival at PHASE, and not at all with phase "none".
+At the COUNT-th arrival at PHASE it ends itself with SIGKILL, or itself and its JVM at once, or
+interrupts itself as Ctrl-C does and refreshes once more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.dataflow.source import Sources
 from pyspark_diff.sinks.delta import _Merge
+from pyspark_diff.spark.delta_files import DeltaFiles
 from pyspark_diff.spark.session import session
 from pyspark_diff.views.group import ViewGroup
 from pyspark_diff.views.program import View
@@ -27,6 +29,7 @@ PHASES = {
     "read": (Sources, "read"),
     "commit": (Store, "commit"),
     "write": (_Merge, "write"),
+    "merge": (DeltaFiles, "merge"),
     "record": (RecordFile, "write"),
 }
 VIEWS = [
@@ -67,27 +70,46 @@ def group_in(spark, folder: Path) -> ViewGroup:
     return ViewGroup(spark, VIEWS, folder / "store", "strict", None)
 
 
-def kill_at(phase: str, count: int, after: bool) -> None:
+def kill(_: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_all(_: str) -> None:
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def interrupt(phase: str) -> None:
+    print("interrupted", phase, flush=True)
+    raise KeyboardInterrupt
+
+
+ENDS = {"kill": kill, "kill-all": kill_all, "interrupt": interrupt}
+
+
+def end_at(phase: str, count: int, after: bool, end: str) -> None:
     """End this process at a phase."""
     owner, name = PHASES[phase]
     real, calls = getattr(owner, name), [0]
 
     def wrapped(*given, **options):
         calls[0] += 1
-        if calls[0] == count and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
+        here = calls[0] == count
+        if here and not after:
+            ENDS[end](phase)
         answer = real(*given, **options)
-        if calls[0] == count and after:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if here and after:
+            ENDS[end](phase)
         return answer
 
     setattr(owner, name, wrapped)
 
 
 if __name__ == "__main__":
-    here, phase, count, after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    if phase != "none":
-        kill_at(phase, count, after == "after")
-    running = spark_in(here)
-    tables_in(running, here)
-    print(group_in(running, here).refresh())
+    here, phase, count, after, end = sys.argv[1:]
+    end_at(phase, int(count), after == "after", end)
+    running = spark_in(Path(here))
+    tables_in(running, Path(here))
+    try:
+        print(group_in(running, Path(here)).refresh())
+    except KeyboardInterrupt:
+        print(group_in(running, Path(here)).refresh())
