@@ -37,7 +37,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_files doctor expression_parts frames jobs jvm maps "
-        "mentions parquet_footer parquet_plan replaced schema sent session settings stars "
+        "mentions one_row parquet_footer parquet_plan replaced schema sent session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),

@@ -6,13 +6,14 @@ they are, keeping their time and diff. Spark expressions that look at one row at
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.spark import jvm
+from pyspark_diff.spark.one_row import not_one_row
 from pyspark_diff.spark.replaced import reads_variables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
@@ -55,7 +56,10 @@ def check_deterministic(frame: DataFrame) -> None:
     ------
     NonDeterministicError
     """
-    unstable = jvm.analysed_plan(frame).unstable
+    _refuse_unstable(jvm.analysed_plan(frame).unstable)
+
+
+def _refuse_unstable(unstable: Sequence[str]) -> None:
     if unstable:
         raise NonDeterministicError(
             f"{', '.join(unstable)} may give another value when a row is retracted than it gave "
@@ -64,18 +68,25 @@ def check_deterministic(frame: DataFrame) -> None:
         )
 
 
-def check_own_values(frame: DataFrame) -> None:
+def check_own_values(frame: DataFrame) -> jvm.Plan:
     """Refuse expressions whose value depends on more than their row.
 
     Spark binds session variables and subqueries anew for each query, so that one collection would
-    mix rows of old and new values.
+    mix rows of old and new values. All expressions are refused that are not known to be functions
+    of one row.
+
+    Returns
+    -------
+    Plan
+        The plan of the frame, for more checks.
 
     Raises
     ------
     NonDeterministicError
         See `check_deterministic`.
     SchemaError
-        If an expression has a session variable or a subquery.
+        If an expression has a session variable or a subquery, or is not in the list of
+        `pyspark_diff.spark.one_row`.
     """
     plan = jvm.analysed_plan(frame)
     if plan.outside:
@@ -84,7 +95,15 @@ def check_own_values(frame: DataFrame) -> None:
             "and rows of old and new values would be mixed. Write the value as a literal, "
             "F.lit(...), or make the rows an input and join with it"
         )
-    check_deterministic(frame)
+    _refuse_unstable(plan.unstable)
+    unknown = not_one_row(frame)
+    if unknown:
+        raise SchemaError(
+            f"an expression uses {', '.join(unknown)}. This library does not know that its value "
+            "depends on one row alone. Compute it before the rows enter an input, or write it with "
+            "other functions of Spark"
+        )
+    return plan
 
 
 def check_no_variables(given: Iterable[str | Column]) -> None:
@@ -148,8 +167,7 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
         If the plan has an aggregate, a join, a window, a limit or the like; see also
         `check_own_values`.
     """
-    check_own_values(frame)
-    plan = jvm.analysed_plan(frame)
+    plan = check_own_values(frame)
     if plan.sessions and not intervals:
         raise sessions_refused(what)
     others = [node for node in plan.nodes if node not in _ROW_WISE]

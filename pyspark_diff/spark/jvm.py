@@ -680,3 +680,59 @@ def described_table(leaf: Any) -> tuple[str, str] | None:
     paths = [str(one.toString()) for one in items_of(relation.location().rootPaths())]
     provider = "delta" if "Delta" in kind_of(relation) else str(relation.fileFormat().toString())
     return ", ".join(paths), provider.lower()
+
+
+#: By gateway, a function of Scala from an expression to the class names in its tree.
+_tree_names: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _names_in_tree() -> Any:
+    """The function that `expression_classes` maps over expressions.
+
+    It is put together from method handles, so that the JVM walks the trees: a call of the JVM for
+    each node would take longer than the analysis.
+    """
+    context: Any = get_active_spark_context()
+    if context._gateway not in _tree_names:
+        handles = class_called("java.lang.invoke.MethodHandles")
+        of_type = class_called("java.lang.invoke.MethodType").methodType
+        proxies = class_called("java.lang.invoke.MethodHandleProxies")
+        whatever, kind = loaded_class("java.lang.Object"), loaded_class("java.lang.Class")
+        function = loaded_class("scala.Function1")
+        public = handles.publicLookup()
+        name = handles.filterReturnValue(
+            public.findVirtual(whatever, "getClass", of_type(kind)),
+            public.findVirtual(kind, "getName", of_type(loaded_class("java.lang.String"))),
+        )
+        each = public.findVirtual(
+            loaded_class("org.apache.spark.sql.catalyst.trees.TreeNode"), "map",
+            of_type(loaded_class("scala.collection.immutable.Seq"), function),
+        )
+        mapped = context._gateway.new_array(context._jvm.java.lang.Object, 1)
+        mapped[0] = proxies.asInterfaceInstance(function, name)
+        _tree_names[context._gateway] = proxies.asInterfaceInstance(
+            function, handles.insertArguments(each, 1, mapped)
+        )
+    return _tree_names[context._gateway]
+
+
+def expression_classes(plan: Any) -> dict[str, Any]:
+    """The full names of the classes of all expressions in a plan, with an operator that has one."""
+    names, found, nodes = _names_in_tree(), {}, [plan]
+    while nodes:  # without recursion: plans may be deeper than Python's stack
+        node = nodes.pop()
+        nodes.extend(items_of(node.children()))
+        text = str(node.expressions().flatMap(names).distinct().mkString(" "))
+        found.update(dict.fromkeys(text.split(), node))
+    return found
+
+
+def called_name(plan: Any, name: str) -> str:
+    """The function that an expression of a class is in SQL, if it is in an operator."""
+    expressions = items_of(plan.expressions())
+    while expressions:
+        one = expressions.pop()
+        if str(one.getClass().getName()) == name:
+            return str(one.prettyName())
+        expressions.extend(items_of(one.children()))
+    return name

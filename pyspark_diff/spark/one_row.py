@@ -1,0 +1,191 @@
+"""The expressions that are functions of one row: the list of all that a program may use.
+
+    an expression has a class that is not listed  =>  it is refused, by its name
+
+Spark and its extensions add expressions, and a name says nothing of the rows that one reads. The
+classes here were compared with plain Spark in each place of a program, or only rename, cast and
+select values. Aggregates and windows have lists of their own: of `AggregateFunction` and
+`WindowExpression` a plan has other operators, which `pyspark_diff.expressions.check` refuses.
+
+Functions of users are in the list. Spark marks those that are not deterministic, and a user
+vouches for the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_diff.spark import jvm
+from pyspark_diff.spark.sent import sent
+
+_SPARK = "org.apache.spark.sql."
+_EXPRESSIONS = f"{_SPARK}catalyst.expressions."
+#: Aggregates, of which `pyspark_diff.expressions.aggregate_functions` has the list.
+_AGGREGATES = f"{_EXPRESSIONS}aggregate."
+
+#: By the part of the package after `_EXPRESSIONS`. A version of Spark need not have each class.
+_CLASSES = {
+    "": """
+        Abs Acos Acosh Add AddMonths AesDecrypt AesEncrypt Alias And ApplyFunctionExpression
+        ApproxTopKEstimate ArrayAggregate ArrayAppend ArrayBinarySearch ArrayCompact
+        ArrayContains ArrayDistinct ArrayExcept ArrayExists ArrayFilter ArrayForAll
+        ArrayInsert ArrayIntersect ArrayJoin ArrayMax ArrayMin ArrayPosition ArrayPrepend
+        ArrayRemove ArrayRepeat ArraySize ArraySort ArrayTransform ArrayUnion ArraysOverlap
+        ArraysZip Ascii Asin Asinh AssertTrue AtLeastNNonNulls Atan Atan2 Atanh
+        AttributeReference BRound Base64 Between Bin BinaryPad BitLength BitmapBitPosition
+        BitmapBucketNumber BitmapCount BitwiseAnd BitwiseCount BitwiseGet BitwiseNot
+        BitwiseOr BitwiseXor CaseWhen Cast CastTimestampNTZToLong Cbrt Ceil CheckOverflow
+        CheckOverflowInSum Chr Coalesce Collate Collation CollationKey CommonExpressionDef
+        CommonExpressionRef Concat ConcatWs Contains Conv ConvertTimezone Cos Cosh Cot Crc32
+        CreateArray CreateMap CreateNamedStruct Csc CsvToStructs CumeDist CurrentRow DateAdd
+        DateAddInterval DateAddYMInterval DateDiff DateFormatClass DateFromUnixDate DateSub
+        DatetimeSub DayName DayOfMonth DayOfWeek DayOfYear Decode DenseRank Divide
+        DivideDTInterval DivideInterval DivideYMInterval DropField ElementAt Elt Empty2Null
+        Encode EndsWith EqualNull EqualNullSafe EqualTo EulerNumber Exp Explode Expm1
+        Extract ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes
+        ExtractANSIIntervalMonths ExtractANSIIntervalSeconds ExtractANSIIntervalYears
+        ExtractIntervalDays ExtractIntervalHours ExtractIntervalMinutes
+        ExtractIntervalMonths ExtractIntervalSeconds ExtractIntervalYears Factorial
+        FindInSet Flatten Floor FormatNumber FormatString FromAvro FromProtobuf
+        FromUTCTimestamp FromUnixTime GeneratorOuter Get GetArrayItem GetArrayStructFields
+        GetJsonObject GetMapValue GetStructField GetTimestamp GreaterThan GreaterThanOrEqual
+        Greatest Hex HllSketchEstimate HllUnion Hour HoursOfTime Hypot ILike If In InSet
+        InitCap Inline IntegralDivide IsNaN IsNotNull IsNotUnknown IsNull IsUnknown
+        IsValidUTF8 JsonObjectKeys JsonToStructs JsonTuple KllSketchGetNBigint
+        KllSketchGetNDouble KllSketchGetNFloat KllSketchGetQuantileBigint
+        KllSketchGetQuantileDouble KllSketchGetQuantileFloat KllSketchGetRankBigint
+        KllSketchGetRankDouble KllSketchGetRankFloat KllSketchMergeBigint
+        KllSketchMergeDouble KllSketchMergeFloat KllSketchToStringBigint
+        KllSketchToStringDouble KllSketchToStringFloat KnownFloatingPointNormalized
+        KnownNotContainsNull KnownNotNull KnownNullable Lag LambdaFunction LastDay Lead
+        Least Left Length LengthOfJsonArray LessThan LessThanOrEqual Levenshtein Like
+        LikeAll LikeAny Literal Log Log10 Log1p Log2 Logarithm Lower Luhncheck
+        MakeDTInterval MakeDate MakeDecimal MakeInterval MakeTime MakeTimestamp
+        MakeTimestampFromDateTime MakeTimestampNTZ MakeValidUTF8 MakeYMInterval MapConcat
+        MapContainsKey MapEntries MapFilter MapFromArrays MapFromEntries MapKeys MapSort
+        MapValues MapZipWith Mask Md5 MicrosToTimestamp MillisToTimestamp Minute
+        MinutesOfTime Month MonthName MonthsBetween Multiply MultiplyDTInterval
+        MultiplyInterval MultiplyYMInterval Murmur3Hash NTile NaNvl NamedLambdaVariable
+        NextDay Not NotLikeAll NotLikeAny NthValue NullIf NullIfZero Nvl Nvl2 OctetLength Or
+        Overlay ParseToDate ParseToTimestamp ParseUrl PercentRank Pi PipeExpression Pmod
+        PosExplode Pow PreciseTimestampConversion PythonUDAF PythonUDF Quarter Quote RLike
+        RaiseError Rank RegExpCount RegExpExtract RegExpExtractAll RegExpInStr RegExpReplace
+        RegExpSubStr Remainder ReplicateRows ResolvedCollation Reverse Right Rint Round
+        RoundCeil RoundFloor RowNumber ScalaUDF SchemaOfAvro SchemaOfCsv SchemaOfJson
+        SchemaOfXml Sec Second SecondWithFraction SecondsOfTime SecondsOfTimeWithFraction
+        SecondsToTimestamp Sentences Sequence Sha1 Sha2 ShiftLeft ShiftRight
+        ShiftRightUnsigned Signum Sin Sinh Size Slice SortArray SortOrder SoundEx
+        SpecifiedWindowFrame SplitPart Sqrt Stack StartsWith StringDecode StringInstr
+        StringLPad StringLocate StringRPad StringRepeat StringReplace StringSpace
+        StringSplit StringSplitSQL StringToMap StringTranslate StringTrim StringTrimBoth
+        StringTrimLeft StringTrimRight StructsToCsv StructsToJson StructsToXml Substring
+        SubstringIndex Subtract SubtractDates SubtractTimes SubtractTimestamps Tan Tanh
+        ThetaDifference ThetaIntersection ThetaSketchEstimate ThetaUnion TimeAddInterval
+        TimeBucket TimeDiff TimeFromMicros TimeFromMillis TimeFromSeconds TimeToMicros
+        TimeToMillis TimeToSeconds TimeTrunc TimeWindow TimestampAdd TimestampAddInterval
+        TimestampAddYMInterval TimestampDiff ToAvro ToBinary ToCharacter ToDegrees ToNumber
+        ToPrettyString ToProtobuf ToRadians ToTime ToUTCTimestamp ToUnixTimestamp
+        TransformExpression TransformKeys TransformValues TruncDate TruncTimestamp TryAdd
+        TryAesDecrypt TryDivide TryElementAt TryEval TryMakeInterval TryMakeTimestamp
+        TryMakeTimestampFromDateTime TryMod TryMultiply TryParseUrl TrySubtract TryToBinary
+        TryToNumber TryUrlDecode TryValidateUTF8 TupleDifferenceDouble
+        TupleDifferenceInteger TupleDifferenceThetaDouble TupleDifferenceThetaInteger
+        TupleIntersectionDouble TupleIntersectionInteger TupleIntersectionThetaDouble
+        TupleIntersectionThetaInteger TupleSketchEstimateDouble TupleSketchEstimateInteger
+        TupleSketchSummaryDouble TupleSketchSummaryInteger TupleSketchThetaDouble
+        TupleSketchThetaInteger TupleUnionDouble TupleUnionInteger TupleUnionThetaDouble
+        TupleUnionThetaInteger TypeOf TypedNullLiteral UnBase64 UnaryMinus UnaryPositive
+        UnboundedFollowing UnboundedPreceding Unhex UnixDate UnixMicros UnixMillis
+        UnixSeconds UnixTimestamp UnscaledValue UnwrapUDT UpCast UpdateFields Upper
+        UrlDecode UrlEncode UserDefinedGenerator ValidateUTF8 VectorCosineSimilarity
+        VectorInnerProduct VectorL2Distance VectorNorm VectorNormalize WeekDay WeekOfYear
+        WidthBucket WindowExpression WindowSpecDefinition WindowTime With WithField
+        XmlToStructs XxHash64 Year YearOfWeek ZeroIfNull ZipWith""",
+    "objects.": """
+        AssertNotNull CatalystToExternalMap CreateExternalRow DecodeUsingSerializer
+        EncodeUsingSerializer ExternalMapToCatalyst GetExternalRowField InitializeJavaBean
+        Invoke LambdaVariable MapObjects NewInstance StaticInvoke UnwrapOption
+        ValidateExternalType WrapOption""",
+    "st.": """
+        ST_AsBinary ST_GeogFromWKB ST_GeomFromWKB ST_SetSrid ST_Srid""",
+    "variant.": """
+        IsValidVariant IsVariantNull ParseJson SchemaOfVariant ToVariantObject
+        VariantExplode VariantGet""",
+    "xml.": """
+        XPathBoolean XPathDouble XPathFloat XPathInt XPathList XPathLong XPathShort
+        XPathString""",
+}
+#: Functions of users that are in other packages, and a check of rows of a table's changes.
+_ELSEWHERE = (
+    "catalyst.analysis.SQLScalarFunction", "catalyst.analysis.SQLFunctionExpression",
+    "hive.HiveSimpleUDF", "hive.HiveGenericUDF",
+    "catalyst.analysis.CdcAssertCommitTimestampNotNull",
+)
+#: Full names of the classes.
+ONE_ROW = frozenset(
+    f"{_EXPRESSIONS}{part}{name}" for part, names in _CLASSES.items() for name in names.split()
+) | {f"{_SPARK}{name}" for name in _ELSEWHERE}
+
+
+def is_one_row(name: str) -> bool:
+    """Whether a class of expressions is listed, by its full name.
+
+    Examples
+    --------
+    >>> is_one_row("org.apache.spark.sql.catalyst.expressions.Add"), is_one_row("vendor.Add")
+    (True, False)
+    """
+    # An object of Scala has the name of its class and a mark, and so has a class without a name.
+    plain = name.partition("$")[0]
+    return plain in ONE_ROW or plain.startswith(_AGGREGATES)
+
+
+def not_one_row(frame: DataFrame) -> tuple[str, ...]:
+    """Names of the expressions of a plan that are not listed.
+
+    Over Connect these are functions by whose names the server has classes that are not listed.
+
+    Examples
+    --------
+    >>> not_one_row(spark.range(1).select(F.abs("id") + 1))
+    ()
+    >>> not_one_row(spark.range(1).select(F.version()))
+    ('version',)
+    """
+    if not jvm.is_classic_frame(frame):
+        return _unlisted_calls(frame)
+    classes = jvm.expression_classes(jvm.analysed_of(frame))
+    wrong = [name for name in classes if not is_one_row(name)]
+    return tuple(sorted({jvm.called_name(classes[name], name) for name in wrong}))
+
+
+_CALL = re.compile(r"\b(\w+)\s*\(")
+#: The classes of a server's own functions, by name.
+_classes: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+
+
+def _unlisted_calls(frame: DataFrame) -> tuple[str, ...]:
+    """The functions of Spark in a frame of Connect whose classes are not listed."""
+    called = sent(frame)
+    names = set(called.functions)
+    for text in called.texts:
+        names.update(name.lower() for name in _CALL.findall(text))
+    classes = classes_by_function(frame.sparkSession) if names else {}
+    # The operators refuse sessions in a place of their own: the analysed plan has none any more.
+    return tuple(sorted(
+        name for name in names - {"session_window"}
+        if name in classes and not is_one_row(classes[name])
+    ))
+
+
+def classes_by_function(spark: SparkSession) -> dict[str, str]:
+    """The class of each function of a server, asked once; functions of users have none."""
+    if spark not in _classes:
+        _classes[spark] = {
+            function.name: function.className
+            for function in spark.catalog.listFunctions() if function.className
+        }
+    return _classes[spark]

@@ -1,0 +1,104 @@
+"""An expression that is not known to be a function of one row is refused by name in each place.
+
+The class of `abs` is taken from the list: Spark holds it for deterministic, as it does any
+expression of an extension, so that nothing but the list refuses it.
+"""
+
+from __future__ import annotations
+
+import function_registry as registry
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, SchemaError
+from pyspark_diff.spark import one_row
+
+X = F.abs("v")
+OVER = Window.partitionBy("k").orderBy("v")
+PLACES = {
+    "select": lambda r: r.select(X.alias("x")),
+    "a text": lambda r: r.selectExpr("abs(v) AS x"),
+    "in another call": lambda r: r.select((X + 1).cast("string")),
+    "in a lambda": lambda r: r.select(F.transform(F.array("v"), lambda x: F.abs(x)).alias("x")),
+    "in an explode": lambda r: r.select(F.explode(F.array(X)).alias("x")),
+    "where": lambda r: r.where(X > 1),
+    "withColumn": lambda r: r.withColumn("x", X),
+    "groupBy": lambda r: r.groupBy(X.alias("x")).agg(F.count("*")),
+    "agg": lambda r: r.groupBy("k").agg(F.sum(X)),
+    "over an aggregate": lambda r: r.groupBy("k").agg(F.abs(F.sum("v")).alias("x")),
+    "join": lambda r: r.alias("a").join(r.alias("b"), F.abs("a.v") == F.col("b.v")),
+    "residual": lambda r: r.alias("a").join(
+        r.alias("b"), (F.col("a.k") == F.col("b.k")) & (F.abs("a.v") > F.col("b.v"))),
+    "window": lambda r: r.select("k", F.sum(X).over(OVER).alias("x")),
+    "partition": lambda r: r.select(
+        "k", F.row_number().over(Window.partitionBy(X).orderBy("k")).alias("x")),
+    "loop": lambda r: r.iterate(lambda x: x.where(X > 1)),
+}
+
+
+@pytest.fixture
+def stranger(monkeypatch):
+    name = "org.apache.spark.sql.catalyst.expressions.Abs"
+    assert name in one_row.ONE_ROW
+    monkeypatch.setattr(one_row, "ONE_ROW", one_row.ONE_ROW - {name})
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_unlisted_expression_is_refused_in_each_place(spark, stranger, place):
+    flow = Dataflow(spark, runner="local")
+    rows, _ = flow.input("rows", "k int, v int")
+    with pytest.raises(SchemaError, match=r"uses abs\. This library does not know"):
+        PLACES[place](rows)
+    flow.close()
+
+
+def test_an_unlisted_expression_is_refused_in_a_query(spark, stranger):
+    flow = Dataflow(spark, runner="local")
+    rows, _ = flow.input("rows", "k int, v int")
+    for text in ("SELECT abs(v) AS x FROM rows", "SELECT k FROM rows WHERE abs(v) > 1"):
+        with pytest.raises(SchemaError, match="uses abs"):
+            flow.sql(text, rows=rows)
+    flow.close()
+
+
+def test_an_input_may_be_computed_with_an_unlisted_expression(spark, stranger):
+    flow = Dataflow(spark, runner="local")
+    rows, session = flow.input("rows", "x int")
+    kept = rows.keep("rows")
+    session.insert(spark.range(1).select(F.abs(F.lit(-2)).alias("x")))
+    flow.advance_to(1)
+    assert [tuple(row) for row in kept.at().collect()] == [(2,)]
+    flow.close()
+
+
+def test_functions_of_users_and_of_types_are_listed(spark):
+    frame = spark.createDataFrame([], "k int, v int, s string, d struct<a int, b int>, t timestamp")
+    plain = F.udf(lambda x: x, "int")
+    spark.udf.register("one_row_own", plain)
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION one_row_sql(x INT) RETURNS INT RETURN x + 1")
+    try:
+        assert one_row.not_one_row(frame.select(
+            plain("v"), F.expr("one_row_own(v)"), F.expr("one_row_sql(v)"), "d.a", "d.*",
+            F.col("d").withField("c", F.lit(1)), F.col("d").dropFields("a"),
+            F.collate("s", "UNICODE_CI"), F.window("t", "1 day"), F.col("v").isin(1, 2),
+            F.when(F.col("v") > 1, 2), F.col("s").cast("timestamp"), F.col("v").between(1, 2),
+            F.expr("nullif(v, 1) IS UNKNOWN"), F.from_json("s", "a int"), F.lit(None),
+        )) == ()
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION one_row_own")
+        spark.sql("DROP TEMPORARY FUNCTION one_row_sql")
+    assert isinstance(frame.schema["k"].dataType, T.IntegerType)
+
+
+def test_the_classes_of_the_registry_agree_with_its_outcomes(spark):
+    """The names over Connect: a server tells the class of each function."""
+    classes = one_row.classes_by_function(spark)
+    for name, (letters, _) in registry.classified().items():
+        if name in classes and letters[:1] == "r":
+            assert one_row.is_one_row(classes[name]), (name, classes[name])
+    for name in ("rand", "uuid", "current_date", "version", "input_file_name", "spark_partition_id",
+                 "current_catalog", "current_database", "current_user", "reflect", "try_reflect",
+                 "monotonically_increasing_id", "current_timezone", "localtimestamp", "now"):
+        assert not one_row.is_one_row(classes[name]), name
