@@ -11,6 +11,10 @@ def pytest_configure() -> None:
     settings.register_profile("mutants", settings.default, phases=[
         phase for phase in Phase if phase is not Phase.shrink])
     settings.load_profile("mutants")
+    from pyspark_diff.kernels import jit
+
+    # A changed kernel is compiled anew, which a test of logged lines must not meet.
+    jit.PATIENCE = 1e6
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,6 +12,7 @@ import argparse
 import ast
 import difflib
 import hashlib
+import importlib
 import inspect
 import itertools
 import json
@@ -43,6 +44,8 @@ SUMMARY = ROOT / "benchmarks" / "results" / "mutants.json"
 EXPLAINED = ROOT / "tests" / "mutants_explained.tsv"
 #: Seconds of tests, as the map measured them, that a mutant runs against.
 TEST_SECONDS = 25.0
+#: Seconds to compile a line of a kernel, about.
+COMPILE_SECONDS = 0.02
 #: Seconds after which a mutant does not end; one of a kernel is compiled meanwhile.
 LIMIT = 120.0
 COMPILE_LIMIT = 240.0
@@ -210,9 +213,16 @@ class Tests:
         self._lines: dict[str, dict[int, set[int]]] = {
             module: {int(line): set(tests) for line, tests in lines.items()}
             for module, lines in content["lines"].items()}
+        called = Counter(
+            test for module, lines in self._lines.items() if module.startswith("kernels/")
+            for tests in lines.values() for test in tests)
+        self._compile_seconds = [COMPILE_SECONDS * called[test] for test in range(len(self.names))]
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that run a mutant's line, the cheapest first, of all files in turn."""
+        """The tests that run a mutant's line, the cheapest first, of all files in turn.
+
+        A kernel that changes is compiled anew, and so are those that use it.
+        """
         source = (ROOT / "pyspark_diff" / mutant.module).read_text(encoding="utf-8")
         lines = self._lines.get(mutant.module, {})
         found: set[int] = set()
@@ -220,22 +230,25 @@ class Tests:
             found = set().union(*(lines.get(line, set()) for line in candidates))
             if found:
                 break
-        return [self.names[number] for number in self._affordable(found)]
+        costs = {number: self.seconds[number] for number in found}
+        if mutant.module.startswith("kernels/"):
+            costs = {number: cost + self._compile_seconds[number] for number, cost in costs.items()}
+        return [self.names[number] for number in self._affordable(costs)]
 
-    def _affordable(self, tests: set[int]) -> list[int]:
+    def _affordable(self, costs: dict[int, float]) -> list[int]:
         by_file: dict[str, list[int]] = {}
-        for number in sorted(tests, key=lambda number: self.seconds[number]):
+        for number in sorted(costs, key=lambda number: costs[number]):
             by_file.setdefault(self.names[number].partition("::")[0], []).append(number)
         taken: list[int] = []
         spent = 0.0
         for turn in itertools.zip_longest(*by_file.values()):
             for number in sorted(filter(lambda one: one is not None, turn),
-                                 key=lambda one: self.seconds[one]):
-                if taken and spent + self.seconds[number] > TEST_SECONDS:
+                                 key=lambda one: costs[one]):
+                if taken and spent + costs[number] > TEST_SECONDS:
                     continue
                 taken.append(number)
-                spent += self.seconds[number]
-        return sorted(taken, key=lambda number: self.seconds[number])
+                spent += costs[number]
+        return sorted(taken, key=lambda number: costs[number])
 
 
 def relevant_lines(tree: ast.Module, line: int) -> Iterator[range | list[int]]:
@@ -282,35 +295,61 @@ def restore_kernels() -> None:
             os.link(path, there / path.name)
 
 
+#: Imported once, as each mutant has a process of its own: three seconds of a core.
+LIBRARIES = (
+    "duckdb", "hypothesis.strategies", "numba.core.registry", "pandas", "pyarrow.compute",
+    "pyarrow.parquet", "pyspark.sql.functions", "pytest")
+
+
+def prepare() -> None:
+    """Set what the processes of all mutants inherit, and import what they need."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE), str(TREE / "tests"), str(ROOT / "ci")])
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(WORK / "pycache")
+    # Machine code that is made for one run need not be fast.
+    os.environ.update(NUMBA_OPT="1", NUMBA_LOOP_VECTORIZE="0", NUMBA_SLP_VECTORIZE="0")
+    sys.dont_write_bytecode = False
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    here = {str(ROOT), str(ROOT / "tests"), str(ROOT / "ci")}
+    sys.path[:] = [*os.environ["PYTHONPATH"].split(os.pathsep),
+                   *(path for path in sys.path if path not in here)]
+
+
 def run_pytest(arguments: list[str], seconds: float) -> tuple[int | None, str]:
     """The status of pytest in the copy, None if it took longer; and the end of its output."""
-    environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(TREE), str(TREE / "tests")]),
-        "PYTHONPYCACHEPREFIX": str(WORK / "pycache"),
-        # Machine code that is made for one run need not be fast.
-        "NUMBA_OPT": "1", "NUMBA_LOOP_VECTORIZE": "0", "NUMBA_SLP_VECTORIZE": "0",
-    }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     log = WORK / "pytest.log"
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", "-p",
-             "mutant_order", f"--basetemp={WORK / 'temporary'}", *arguments],
-            cwd=TREE, env={**environment, "PYTHONPATH": environment["PYTHONPATH"] + os.pathsep
-                           + str(ROOT / "ci")},
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True)
+    process = os.fork()
+    if not process:
+        os.setsid()
+        os.chdir(TREE)
+        with log.open("w", encoding="utf-8") as output:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        status = 70
         try:
-            status: int | None = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = None
+            import pytest
+
+            status = int(pytest.main([
+                "-x", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "mutant_order",
+                f"--basetemp={WORK / 'temporary'}", *arguments]))
         finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-    return status, log.read_text(encoding="utf-8", errors="replace")[-20_000:]
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    end = time.monotonic() + seconds
+    ended, state = os.waitpid(process, os.WNOHANG)
+    while not ended and time.monotonic() < end:
+        time.sleep(0.1)
+        ended, state = os.waitpid(process, os.WNOHANG)
+    try:
+        os.killpg(process, signal.SIGKILL)  # also what the tests have started
+    except ProcessLookupError:
+        pass
+    if not ended:
+        os.waitpid(process, 0)
+    text = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
+    return os.waitstatus_to_exitcode(state) if ended else None, text
 
 
 def run(mutant: Mutant, tests: list[str]) -> dict[str, Any]:
@@ -415,6 +454,7 @@ def main() -> int:
         make_map(path, asked.map_minutes)
     tests = Tests(path)
     make_tree()
+    prepare()
     end = time.time() + 60 * asked.minutes
     for mutant in chosen(mutants, asked):
         if time.time() > end:
