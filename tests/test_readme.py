@@ -52,9 +52,8 @@ def test_exactly_two_set_up_commands():
 
 
 @pytest.mark.parametrize("name", [
-    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/nights", "ci/prove", "ci/test",
-    "ci/views",
-    ".ci/run",
+    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/mutants", "ci/nights", "ci/prove",
+    "ci/test", "ci/views", ".ci/run",
 ])
 def test_commands_are_executable(name):
     assert (README.parent / name).stat().st_mode & 0o111
