@@ -3,10 +3,16 @@
     after the load, and after each of some random batches of insertions, updates and deletions:
         the kept answer  =  the rows that plain Spark returns for the same tables
 
-Each query ends as ``equal``, ``refused`` with its codes, ``wrong``, ``failed`` when it is written
-or during a step, ``spark fails`` if only plain Spark fails on the rows, or ``spark refuses`` if Spark
-does not accept the query. A batch on which both fail is equal if they fail of one cause, and the
-next batches are compared too. `ci/sql_coverage` runs a folder of queries and prints the counts.
+Each query ends as one of these:
+
+* ``equal``: all batches are. Two failures of one cause are equal too.
+* ``wrong``, or ``failed`` when it is written or during a step.
+* ``refused``, with its codes.
+* ``spark fails``: only plain Spark fails on the rows.
+* ``spark refuses``: Spark does not accept the query.
+
+All batches are compared, also after a failure. `ci/sql_coverage` runs a folder of queries and
+prints the counts.
 """
 
 from __future__ import annotations
