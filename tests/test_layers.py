@@ -31,8 +31,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "consolidate coordinates decimals diff_vectors double_word equality few grouping "
         "hashing history indexed_join indexed_replay into_diff ipc jit join key_index "
         "key_ranges key_replay layout lookup machine_memory memory merge merge_join merge_sort "
-        "moments murmur3 order overflow pauses quantiles quotients ranking replay results search "
-        "split standing sums tallies time_order top_k updates warm_up window_frames "
+        "moments murmur3 order overflow pauses quantiles quotients ranking replay results "
+        "search split standing sums tallies time_order top_k updates warm_up window_frames "
         "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
