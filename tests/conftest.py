@@ -109,7 +109,7 @@ SAMPLED = {
     "test_plain_columns": 2, "test_product_times": 3, "test_quantiles": 4, "test_ranges": 4,
     "test_remedies": 3, "test_session_windows": 20, "test_strangers": 4,
     "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
-    "test_source_columns": 2, "test_sources": 14, "test_sql": 12, "test_step": 6,
+    "test_source_columns": 2, "test_source_names": 5, "test_sources": 14, "test_sql": 12, "test_step": 6,
     "test_storage": 3, "test_store_edges": 2,
     "test_tables": 12, "test_types": 20, "test_views": 12,
     "test_windows": 6,

@@ -428,6 +428,8 @@ ELSEWHERE = {
     "with form={} it returns a table": "test_reduce",
     "the step was cancelled": "test_background",
     "was not written by this sink. Name another table": "test_delta",
+    "ORC has no names with a backtick": "test_source_names",
+    "which is the name of a time or diff here": "test_source_names",
     "which this sink has not written": "test_sinks",
     "does not record what changes": "test_delta",
     "tells what a row is, and is no part of it": "test_sources",
