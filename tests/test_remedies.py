@@ -428,6 +428,8 @@ ELSEWHERE = {
     "with form={} it returns a table": "test_reduce",
     "the step was cancelled": "test_background",
     "was not written by this sink. Name another table": "test_delta",
+    "was written by others since this sink wrote to it": "test_delta_changes",
+    "no longer has the last commit of this sink": "test_delta_changes",
     "ORC has no names with a backtick": "test_source_names",
     "which is the name of a time or diff here": "test_source_names",
     "which this sink has not written": "test_sinks",
