@@ -43,12 +43,12 @@ RESULTS = WORK / "results.jsonl"
 SUMMARY = ROOT / "benchmarks" / "results" / "mutants.json"
 EXPLAINED = ROOT / "tests" / "mutants_explained.tsv"
 #: Seconds of tests, as the map measured them, that a mutant runs against.
-TEST_SECONDS = 25.0
+TEST_SECONDS = 20.0
 #: Seconds to compile a line of a kernel, about.
 COMPILE_SECONDS = 0.02
 #: Seconds after which a mutant does not end; one of a kernel is compiled meanwhile.
-LIMIT = 120.0
-COMPILE_LIMIT = 240.0
+LIMIT = 75.0
+COMPILE_LIMIT = 120.0
 
 #: An annotation is no code, a decorator is no answer, and these operators need arguments.
 NO_OPERATORS = re.compile(r"no-op|Decorator|Variable")
