@@ -40,7 +40,7 @@ BACK = "RESTORE TABLE {t} TO VERSION AS OF {b}"
 
 @dataclass(frozen=True)
 class Change:
-    """What another writer does to the table, and what the source and the sink report.
+    """A change of the table by another writer, and the errors of the source and the sink.
 
     Parameters
     ----------
