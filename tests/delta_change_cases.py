@@ -40,7 +40,7 @@ BACK = "RESTORE TABLE {t} TO VERSION AS OF {b}"
 
 @dataclass(frozen=True)
 class Change:
-    """What another writer does to the table, and what the source and the sink report.
+    """A change of the table by another writer, and the errors of the source and the sink.
 
     Parameters
     ----------
@@ -121,6 +121,7 @@ ALTERED = [
     change("ALTER TABLE {t} RENAME COLUMN v TO w",
            source=OTHERS.format("w was added, v was dropped"), sink=COLUMNS),
     change("ALTER TABLE {t} RENAME COLUMN v TO w", "ALTER TABLE {t} RENAME COLUMN w TO v",
+           source=GAP.format("cannot tell what has changed|other columns of the names"),
            sink=WRITTEN.format("RENAME COLUMN")),
     change("ALTER TABLE {t} RENAME COLUMN v TO V",
            source=OTHERS.format("V was added, v was dropped"), sink=COLUMNS),

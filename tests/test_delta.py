@@ -14,7 +14,7 @@ CASES = {
     str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
     for file in ("delta_cases", "delta_names_cases", "delta_change_cases")
     for one in names_of(HERE / f"{file}.py")
-    # The slow ones of these are in tests/test_delta_changes.py.
+    # tests/test_delta_changes.py has the slow ones.
     if file != "delta_change_cases" or isinstance(one, str)
 }
 #: Where ci/delta_jars puts them.

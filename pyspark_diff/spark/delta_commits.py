@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 #: The entry of a commit for the text of its writer.
 METADATA = "userMetadata"
-#: Operations of Delta that change no row. Those that change columns leave the others' values.
+#: Operations of Delta that change no row. Some change columns, which the sink compares itself.
 MAINTENANCE = frozenset({
     "ADD COLUMN", "ADD COLUMNS", "ADD CONSTRAINT", "ADD FEATURE", "CHANGE COLUMN",
     "CHANGE COLUMNS", "CLUSTER BY", "COMPUTE STATS", "DOMAIN METADATA CLEANUP", "DROP CONSTRAINT",
