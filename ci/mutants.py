@@ -2,8 +2,9 @@
 
     score  =  (killed + explained) / mutants that ran
 
-A mutant is killed when a test fails with it, or does not end. tests/mutants_explained.tsv has the
-mutants that no test can kill, each with its reason.
+A mutant is killed when a test fails with it. One whose tests do not end in time counts as none of
+both: the machine may have been busy. tests/mutants_explained.tsv has the mutants that no test can
+kill, each with its reason.
 """
 
 from __future__ import annotations
@@ -402,14 +403,14 @@ def summary(mutants: list[Mutant], seed: int) -> dict[str, Any]:
             continue
         first, last = ran[mutant.name][0], ran[mutant.name][-1]
         counts["run"] += 1
-        counts["killed_at_first"] += first["status"] in ("killed", "timeout")
+        counts["killed_at_first"] += first["status"] == "killed"
         status = last["status"]
-        if status in ("survived", "untested"):
+        if status != "killed":
             if (mutant.module, mutant.before, mutant.after) in explained:
                 status = "explained"
             else:
                 print(f"{status}: {mutant.name}\n    - {mutant.before}\n    + {mutant.after}")
-                status = "survived"
+                status = "timeout" if status == "timeout" else "survived"
         counts[status] += 1
     keys = ("sampled", "run", "killed_at_first", "killed", "timeout", "explained", "survived")
     total = sum(rooms.values(), Counter())
@@ -468,7 +469,8 @@ def main() -> int:
     SUMMARY.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
     for room, found in counts["rooms"].items():
         print(f"{room:10}", *(f"{key} {number:4}" for key, number in found.items()))
-    return 1 if counts["rooms"]["all"]["survived"] else 0
+    last = counts["rooms"]["all"]
+    return 1 if last["survived"] or last["timeout"] else 0
 
 
 def chosen(mutants: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
@@ -479,7 +481,7 @@ def chosen(mutants: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
         return [one for one in found if one.name.startswith(asked.only)]
     if asked.again:
         return [one for one in found if one.name in ran
-                and ran[one.name][-1]["status"] in ("survived", "untested")
+                and ran[one.name][-1]["status"] != "killed"
                 and (one.module, one.before, one.after) not in explained]
     return [one for one in found if one.name not in ran]
 
