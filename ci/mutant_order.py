@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 
 
 def pytest_configure() -> None:
-    # Nobody reads the smallest example that fails with a mutant.
+    # The smallest example that fails with a mutant has no reader.
     settings.register_profile("mutants", settings.default, phases=[
         phase for phase in Phase if phase is not Phase.shrink])
     settings.load_profile("mutants")

@@ -91,7 +91,7 @@ def span(node: Any) -> Span:
 
 
 def equivalent_spans(source: str) -> Iterator[Span]:
-    """Where a change changes no answer: annotations, texts of errors, logging."""
+    """The lines whose changes alter no answer: annotations, texts of errors, logging."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.name == "__repr__":
@@ -287,7 +287,7 @@ def make_tree() -> None:
 
 
 def restore_kernels() -> None:
-    """The compiled kernels as they are, linked, as numba replaces files and never changes one."""
+    """Link the compiled kernels of the tree: numba replaces files and never changes one."""
     for folder in {path.parent for path in (ROOT / "pyspark_diff").rglob("*.nbi")}:
         there = TREE / folder.relative_to(ROOT)
         shutil.rmtree(there, ignore_errors=True)
@@ -303,7 +303,7 @@ LIBRARIES = (
 
 
 def prepare() -> None:
-    """Set what the processes of all mutants inherit, and import what they need."""
+    """Set the environment of all mutants, and import the modules that they need."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE), str(TREE / "tests"), str(ROOT / "ci")])
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(WORK / "pycache")
     # Machine code that is made for one run need not be fast.
@@ -344,7 +344,7 @@ def run_pytest(arguments: list[str], seconds: float) -> tuple[int | None, str]:
         time.sleep(0.1)
         ended, state = os.waitpid(process, os.WNOHANG)
     try:
-        os.killpg(process, signal.SIGKILL)  # also what the tests have started
+        os.killpg(process, signal.SIGKILL)  # and the processes of its tests
     except ProcessLookupError:
         pass
     if not ended:
@@ -354,7 +354,7 @@ def run_pytest(arguments: list[str], seconds: float) -> tuple[int | None, str]:
 
 
 def run(mutant: Mutant, tests: list[str]) -> dict[str, Any]:
-    """What becomes of a mutant."""
+    """Run a mutant, and return its result."""
     result: dict[str, Any] = {**asdict(mutant), "tests": len(tests), "seconds": 0.0, "killer": ""}
     if not tests:
         return {**result, "status": "untested"}
@@ -474,7 +474,7 @@ def main() -> int:
 
 
 def chosen(mutants: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
-    """Those that are to run now: the ones without a result, unless the arguments say others."""
+    """The mutants to run: those without a result, unless the arguments name others."""
     ran, explained = results(), explanations()
     found = [one for one in mutants if not asked.room or one.module.split("/")[0] in asked.room]
     if asked.only:

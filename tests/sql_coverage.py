@@ -3,7 +3,7 @@
     after the load, and after each of some random batches of insertions, updates and deletions:
         the kept answer  =  the rows that plain Spark returns for the same tables
 
-Each query ends as one of these:
+Each query has one outcome:
 
 * ``equal``: all batches are. Two failures of one cause are equal too.
 * ``wrong``, or ``failed`` when it is written or during a step.

@@ -132,7 +132,7 @@ def test_functions_while_rows_come_and_go(spark, calls, runner):
     check_changes(spark, calls, runner, seed=len(calls), steps=3 if runner == "local" else 2)
 
 
-#: Of each kind one that is over a window, too.
+#: One function of each kind, for windows.
 WINDOWED = [
     "corr(x, y)", "covar_pop(x, y)", "covar_samp(n, y)", "regr_avgx(x, n)", "regr_count(x, n)",
     "regr_intercept(x, n)", "regr_r2(x, y)", "regr_sxx(x, n)", "bit_and(n)", "bit_xor(b)",
@@ -203,7 +203,7 @@ def test_pairs_at_the_edges(spark, rows):
               "kurtosis(y)"]
     sizes = [abs(value) for row in rows for value in row if value and math.isfinite(value)]
     if max(sizes) > 1e100 or min(sizes) < 1e-100:
-        # Exact here; powers of such numbers leave the range of doubles in Spark.
+        # Exact here; in Spark, powers of these values overflow.
         calls = [call for call in calls if "ness" not in call and "kurt" not in call]
     schema = "k int, x double, y double"
     frame = spark.createDataFrame([(1, *row) for row in rows], schema)
@@ -236,7 +236,7 @@ def test_a_correlation_with_equal_values(spark, ansi):
 
 
 def test_moments_of_a_mean_that_is_large(spark):
-    """Third and fourth powers keep all digits, whatever came and went."""
+    """Third and fourth powers keep all digits under insertions and removals."""
     values = [1e9 + v for v in (0.0, 1.0, 1.0, 5.0)]
     expected = answers(spark, ["skewness(x)", "kurtosis(x)"],
                        [([(v - 1e9, None) for v in values], [])])[0]

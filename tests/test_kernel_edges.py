@@ -1,4 +1,4 @@
-"""Kernels at the edges of what they take: one row, the last number that fits, nothing at a time."""
+"""Kernels at the edges of their input: one row, the last number that fits, a time without rows."""
 
 import datetime
 from fractions import Fraction

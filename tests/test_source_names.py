@@ -1,7 +1,7 @@
 """Names of columns, files and folders in sources and sinks other than Delta tables.
 
     rows of a source  =  rows of its files or table  =  rows of each sink
-        whatever the names; or an error of the name
+        with all names; or an error of the name
 """
 
 from __future__ import annotations

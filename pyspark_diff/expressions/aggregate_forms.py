@@ -7,10 +7,10 @@ three forms::
     ordered      the first of the records in an order of their own
     collected    a function of the values and how often each is there, in ascending order
 
-Linear functions of one group share a vector of sums. The other two look at the values that stand
-with a *positive* multiplicity, and so do `Truth`, which is the extreme of booleans, and whatever is
-distinct: a value that was removed more often than inserted is absent to them, as it is to the
-operators `distinct` and `top_k`, and a group of none but these is to them an empty one.
+Linear functions of one group share a vector of sums. The other two read the values with a
+*positive* multiplicity, and so do `Truth` (the extreme of booleans) and distinct aggregates. A
+value that was removed more often than inserted is absent for them, and for the operators `distinct`
+and `top_k`. A group of such values alone is empty for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark_diff.spark.schema import arrow_type
 
 @dataclass(frozen=True)
 class Argument:
-    """What an aggregate is computed from: a column of the collection that is grouped.
+    """The input of an aggregate: a column of the collection that is grouped.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ class Argument:
     nullable: bool = True
 
 
-#: What ``count(*)`` is computed from.
+#: The input of ``count(*)``.
 RECORD = Argument(-1, T.NullType(), nullable=False)
 
 
 @dataclass(frozen=True)
 class AggregateFunction(ABC):
-    """What `agg` can be asked for; one of the three forms below.
+    """An aggregate function of `agg`, in one of the three forms below.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class LinearFunction(AggregateFunction):
     def result(
         self, arguments: Sequence[Argument], kind: T.DataType, *, exact: bool
     ) -> results.Result:
-        """What is summed, and what becomes of that.
+        """The sums of a group, and the formula that makes the value of them.
 
         Parameters
         ----------

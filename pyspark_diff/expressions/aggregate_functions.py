@@ -53,7 +53,7 @@ class Count(LinearFunction):
     def _over(
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
-        # Of several distinct ones none is null.
+        # A distinct count of several columns takes no row with a null.
         argument = arguments[0]
         return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
 

@@ -136,15 +136,15 @@ class GroupedDiff(Generic[FrameT]):
         whole numbers a group. A correlation with a column of equal values divides by zero: an error
         in ANSI mode, as in Spark, else null.
 
-        Minima and maxima keep the values of a group in order; a change of the largest of ten
-        million costs what a change in a small group costs; so do percentiles and medians, which
-        are found by search, but for those of decimals of more than 18 digits. Lists are kept whole:
-        a change in a group costs as much as the group has distinct values; so do modes.
+        Minima and maxima keep the values of a group in order, so a change of the largest of ten
+        million values costs as much as a change in a small group. Percentiles and medians are
+        found by search too, but not those of decimals of more than 18 digits. Lists and modes are
+        kept whole: a change costs as much as the group has distinct values.
 
-        A record that was removed more often than it was inserted counts against the others where
-        records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
-        ``bool_or`` - it is absent, as to `distinct` and `top_k`: where only such records stand,
-        these are null, or a count of zero, or an empty list.
+        A record that was removed more often than it was inserted counts against the others in
+        sums. It is absent for extremes, distinct values, lists, ``bool_and`` and ``bool_or``, and
+        for `distinct` and `top_k`. In a group of such records alone these are null, a count of
+        zero, or an empty list.
 
         Examples
         --------

@@ -188,8 +188,10 @@ class Bits(Accumulator):
 
 @dataclass(frozen=True)
 class FloatProducts(Accumulator):
-    """Products of the finite values of two columns, which are null together, as a pair, then the
-    number of those that overflow."""
+    """The sum of products of two columns as a pair, and the number of products that overflow.
+
+    The columns are null together. Products of values that are not finite are left out.
+    """
 
     other: int = -1
     width = 3

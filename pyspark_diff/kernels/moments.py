@@ -5,8 +5,8 @@ For values ``x`` and ``y`` of a group, with means ``X`` and ``Y`` and ``n`` pair
     M_k = sum of (x - X)**k          C = sum of (x - X) * (y - Y) = sum of x * y - n * X * Y
 
 Sums of squares and products of doubles are double-words, as those of a variance. Third and fourth
-powers would lose their digits there (a mean of 1e7 deviations takes all of them), so these sums are
-exact, and the quotient of whole numbers at the end is rounded once.
+powers would lose their digits there: a mean of 1e7 deviations takes all of them. So these sums are
+exact, and one rounding makes a double of the quotient of whole numbers.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ def _determination(pairs: Pairs) -> Array:
     return np.where(first == 0, 1.0, square)
 
 
-#: The formula of each function of two columns, the accumulators besides those of the first column
-#: and the products, and whether equal values of the second column make it null.
+#: The formula of each function of two columns.
 _FORMULAS: dict[str, Callable[[Pairs], Array]] = {
     "covar_pop": lambda pairs: pairs.covariance(),
     "covar_samp": lambda pairs: pairs.covariance() * pairs.n / (pairs.n - 1),
@@ -112,7 +111,7 @@ _FORMULAS: dict[str, Callable[[Pairs], Array]] = {
     "regr_intercept": _intercept,
     "regr_r2": _determination,
 }
-#: The columns of which squares are summed: the first, the second.
+#: Whether a function sums the squares of the first column, and of the second one.
 _SQUARES = {
     "corr": (True, True), "regr_r2": (True, True), "regr_sxx": (False, True),
     "regr_syy": (True, False), "regr_slope": (False, True), "regr_intercept": (False, True),

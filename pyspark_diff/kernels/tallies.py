@@ -206,7 +206,7 @@ def tally_float_product(  # type: ignore[no-untyped-def]
 def tally_exact_product(  # type: ignore[no-untyped-def]
     values, valid, group, diff, step, table, reals, at
 ):
-    """The product of the doubles of a row, of which each is finite, as digits."""
+    """Add the product of the finite doubles of each row, as digits."""
     wrapped, half, mask = 0, np.uint64(32), np.uint64(LOW)
     product = np.empty(2 * values.shape[1] + 1, np.uint64)
     for i in range(group.size):
