@@ -3,9 +3,9 @@
     python benchmarks/ablation.py
     python benchmarks/ablation.py --only medallion bfs --paths "integer loop" --repeats 5
 
-A workload loads its data, and then takes its changes step by step. It runs as it is, and once with
-each fast path disabled alone, in turns within one process. A slower path gives the same answer: the
-benchmark compares it. Quote the ratios: absolute times depend on the machine.
+A workload loads its data, and then takes its changes step by step. It runs with all fast paths, and
+once with each of them disabled alone, in turns within one process. A slower path gives the same
+answer: the benchmark compares it. Quote the ratios: absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _no(*_: object, **__: object) -> bool:
 
 
 _SCANS = ("dataflow.inputs", "dataflow.input_session", "dataflow.whole_history")
-#: What disables each fast path: those that count fallbacks by these names, and threads.
+#: The patches that disable each fast path. Fallbacks have these names too, but for threads.
 PATHS: dict[str, Patches] = {
     INTEGERS: (("engine.loop.Iteration._indexed", _no),),
     COMPILED: (("frame.row_wise.compiled", _none),),
@@ -236,7 +236,7 @@ WORKLOADS: dict[str, type[Workload]] = {
 
 
 def ablated(workload: Workload, paths: list[str], repeats: int) -> Iterator[dict[str, Any]]:
-    """The rows of a workload: as it is, and without each path, in turns.
+    """The rows of a workload: with all paths, and without each of them, in turns.
 
     Raises
     ------

@@ -561,7 +561,7 @@ READS: list[tuple[list[str], str, str, bool]] = [
     (["DECIMAL(4,2)", "DECIMAL(15,3)", "DECIMAL(38,38)"], "plain decimals", "plain", True),
     (["BOOLEAN", "INT", "STRING", "DATE"], "INT96", "partitions", True),
     (["TIMESTAMP", "DOUBLE", "DECIMAL(4,2)"], "in Chatham", "partitions", False),
-    (["INT"], "micros", "vectors", False), (["STRING"], "micros", "names", False),
+    (["INT"], "micros", "vectors", True), (["STRING"], "micros", "names", False),
     (["TIMESTAMP"], "micros", "ids", False), (["STRING"], "micros", "tracked", True),
 ]
 

@@ -35,8 +35,10 @@ EXAMPLES = {
     "date": "date('2024-01-02')", "timestamp": "timestamp('2024-01-02 03:04:05')",
     "time": "time('03:04:05')",
 }
-#: Aggregates that return lists without an order.
-UNORDERED = {"collect_list", "collect_set", "array_agg"}
+#: Aggregates that return lists, or texts made of values, without an order.
+UNORDERED = {"collect_list", "collect_set", "array_agg", "listagg", "string_agg"}
+#: Aggregates that return the value of any record.
+ANY = {"any_value", "first", "first_value", "last", "last_value"}
 _LITERAL = re.compile(
     r"(?:\b(?:date|timestamp|timestamp_ntz|timestamp_ltz|time|x)\s*)?'(?:[^'\\]|\\.|'')*'"
     r"|(?<![\w.`])\d+(?:\.\d+)?(?:e-?\d+)?(?:bd|[lsdyf])?(?![\w.`])", re.IGNORECASE)
@@ -258,6 +260,9 @@ class Probe:
                 values = shown(self.select_in(frame).select("x").collect(), loose)
                 wanted = list(Counter(values).items())
                 ours = [(shown([row[:1]], loose)[0], row[1]) for row in ours]
+            elif place == "agg" and self.name in ANY:
+                values = {row["x"] for row in frame.selectExpr("col AS x").collect()}
+                wanted = [(1, ours[0][1] if ours[0][1] in values else "another value")]
             else:
                 wanted = [tuple(row) for row in getattr(self, f"{place}_in")(frame).collect()]
             both = shown(ours, loose), shown(wanted, loose)
@@ -267,8 +272,8 @@ class Probe:
 def shown(rows: list[Any], loose: bool) -> list[str]:
     """Rows in an order, as text; lists in an order too, if `loose`."""
     def text(value: Any) -> str:
-        if isinstance(value, list) and loose:
-            return str(sorted(map(text, value)))
+        if isinstance(value, (list, str)) and loose:
+            return str(sorted(map(repr, value)))
         if isinstance(value, dict):
             return str(sorted((text(key), text(held)) for key, held in value.items()))
         if isinstance(value, float):

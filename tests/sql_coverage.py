@@ -3,8 +3,16 @@
     after the load, and after each of some random batches of insertions, updates and deletions:
         the kept answer  =  the rows that plain Spark returns for the same tables
 
-Each query ends as ``equal``, ``refused`` with its codes, ``wrong``, ``failed`` during a step, or as
-one that Spark itself refuses. `ci/sql_coverage` runs a folder of queries and prints the counts.
+Each query has one outcome:
+
+* ``equal``: all batches are. Two failures of one cause are equal too.
+* ``wrong``, or ``failed`` when it is written or during a step.
+* ``refused``, with its codes.
+* ``spark fails``: only plain Spark fails on the rows.
+* ``spark refuses``: Spark does not accept the query.
+
+All batches are compared, also after a failure. `ci/sql_coverage` runs a folder of queries and
+prints the counts.
 """
 
 from __future__ import annotations
@@ -19,15 +27,24 @@ import sys
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff import Dataflow, DiffError, SchemaError, UnsupportedQueryError, session
+from pyspark_diff import (
+    Dataflow,
+    DiffError,
+    DiffOverflowError,
+    SchemaError,
+    UnsupportedQueryError,
+    session,
+)
 
 ROWS, CHANGES, BATCHES = 40, 12, 5
 NULLS, ROUNDED = 0.08, 9
@@ -35,6 +52,18 @@ _TABLE = re.compile(r"CREATE TABLE\s+`?(\w+)`?\s*\((.*?)\)\s*;", re.IGNORECASE |
 _TEXT = re.compile(r"'((?:[^']|'')*)'")
 _NUMBER = re.compile(r"(?<![\w.'])(\d{1,6})(?![\w.'])")
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_CONSTANT = r"(?:'(?:[^']|'')*'|-?\d+(?:\.\d+)?)"
+#: A column and the constants that it is compared with.
+_COMPARED = re.compile(
+    rf"\b(\w+)\s*(?:=|<>|!=|<=|>=|<|>|\blike\b)\s*({_CONSTANT})(?![\w.])"
+    rf"|\b(\w+)\s+(?:not\s+)?in\s*\(((?:\s*{_CONSTANT}\s*,?)+)\)"
+    rf"|\b(\w+)\s+between\s+({_CONSTANT}\s+and\s+{_CONSTANT})", re.IGNORECASE,
+)
+_CONDITION = re.compile(r"\b[A-Z]{3,}(?:_[A-Z]+)+\b")
+#: Outcomes after which the tool exits with 1, the worst one first.
+FAULTS = ("wrong", "failed", "spark fails")
+#: The conditions of Spark that the library has an error of its own for.
+_OVERFLOWS = {"ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"}
 
 Tables = dict[str, list[tuple[Any, ...]]]
 
@@ -69,6 +98,30 @@ class Values:
         numbers = [int(item) for item in _NUMBER.findall(text)]
         self.years = [item for item in numbers if 1900 <= item <= 2100]
         self.numbers = [item for item in numbers if not 1900 <= item <= 2100]
+        self.compared: dict[str, list[str]] = {}
+        for match in _COMPARED.findall(text):
+            name = next(part for part in match[::2] if part)
+            given = next(part for part in match[1::2] if part)
+            self.compared.setdefault(name.lower(), []).extend(re.findall(_CONSTANT, given))
+
+    def near(self, name: str, kind: T.DataType) -> Any:
+        """A value at or near a constant that the column is compared with; None if there is none."""
+        if name.lower() not in self.compared or self.random.random() < 0.25:
+            return None
+        constant = self.random.choice(self.compared[name.lower()]).strip("'").replace("''", "'")
+        if isinstance(kind, T.StringType):
+            return constant.replace("%", "x")
+        try:
+            number = decimal.Decimal(constant)
+        except decimal.InvalidOperation:
+            return None
+        number += self.random.choice([0, 0, 0, -1, 1])
+        if isinstance(kind, T.DecimalType):
+            room = decimal.Decimal(10) ** (kind.precision - kind.scale)
+            return round(number, kind.scale) if abs(number) < room else None
+        if isinstance(kind, (T.DoubleType, T.FloatType)):
+            return float(number)
+        return int(number) if isinstance(kind, (T.IntegerType, T.LongType)) else None
 
     def row(self, fields: list[T.StructField]) -> tuple[Any, ...]:
         return tuple(self.value(item.name, item.dataType) for item in fields)
@@ -77,6 +130,9 @@ class Values:
         draw = self.random
         if draw.random() < NULLS:
             return None
+        near = self.near(name, kind)
+        if near is not None:
+            return near
         if isinstance(kind, T.DateType):
             day = draw.choice(self.dates or [datetime.date(2000, 2, 1)])
             return day + datetime.timedelta(days=draw.randrange(-3, 40))
@@ -101,7 +157,7 @@ class Values:
                 return draw.choice(self.years) + draw.randrange(-1, 2)
             if self.numbers and draw.random() < 0.5:
                 return draw.choice(self.numbers) % 100
-        return draw.randrange(1, 9)
+        return draw.randrange(1, 7)
 
 
 def without_ties(spark: SparkSession, structs: dict[str, T.StructType], text: str) -> str:
@@ -143,45 +199,85 @@ def run(
             return Outcome("failed", f"{type(error).__name__}: {error}")
         except Exception as error:
             return Outcome("failed", f"when written: {type(error).__name__}: {error}")
-        number, largest = 0, 0
+        largest, faults = 0, []
         for batch in range(batches + 1):
             for name, struct in structs.items():
                 count = rows if batch == 0 else max(1, CHANGES // len(structs))
-                gone: list[tuple[Any, ...]] = []
-                new = [values.row(struct.fields) for _ in range(count)]
-                if batch:
-                    values.random.shuffle(tables[name])
-                    gone, tables[name] = tables[name][:count], tables[name][count:]
-                    # Some rows change in one column.
-                    for old in gone[::2]:
-                        at = values.random.randrange(len(old))
-                        changed = values.value(struct.names[at], struct.fields[at].dataType)
-                        new.append((*old[:at], changed, *old[at + 1:]))
-                    new = new[: values.random.randrange(1, len(new) + 1)]
+                gone, new = change(values, tables[name], struct, count, first=batch == 0)
                 if gone:
                     inputs[name].remove(gone)
                 inputs[name].insert(new)
-                tables[name] += new
-            number += 1
-            failure = None
-            try:
-                flow.advance_to(number)
-                got = kept.at().collect()
-            except DiffError as error:
-                failure = error
-            try:
-                want = plain(spark, structs, tables, text)
-            except PySparkException as error:
-                if failure is not None:
-                    return Outcome("equal", f"both fail: {type(failure).__name__}")
-                return Outcome("spark refuses", str(error).splitlines()[0])
-            if failure is not None:
-                return Outcome("failed", f"batch {batch}: {type(failure).__name__}: {failure}")
-            largest = max(largest, len(want))
-            difference = differs(got, want)
-            if difference:
-                return Outcome("wrong", f"batch {batch}: {difference}", largest)
+            got, ours = attempt(lambda: (flow.advance_to(batch + 1), kept.at().collect())[1])
+            want, theirs = attempt(lambda: plain(spark, structs, tables, text))
+            largest = max(largest, len(want or ()))
+            end = compared(got, ours, want, theirs)
+            if end is not None:
+                faults.append(Outcome(end.kind, f"batch {batch}: {end.detail}"))
+    for kind in FAULTS:
+        if any(item.kind == kind for item in faults):
+            return Outcome(kind, "\n".join(item.detail for item in faults), largest)
     return Outcome("equal", rows=largest)
+
+
+def change(
+    values: Values, table: list[tuple[Any, ...]], struct: T.StructType, count: int, first: bool
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows that go and those that come; some that go come back with one column changed."""
+    gone: list[tuple[Any, ...]] = []
+    new = [values.row(struct.fields) for _ in range(count)]
+    if not first:
+        values.random.shuffle(table)
+        gone = table[:count]
+        del table[:count]
+        for old in gone[::2]:
+            at = values.random.randrange(len(old))
+            changed = values.value(struct.names[at], struct.fields[at].dataType)
+            new.append((*old[:at], changed, *old[at + 1:]))
+        values.random.shuffle(new)
+        new = new[: values.random.randrange(1, len(new) + 1)]
+    table += new
+    return gone, new
+
+
+def attempt(call: Callable[[], list[Any]]) -> tuple[list[Any] | None, Exception | None]:
+    """The rows that a call returns, or the error that it raises."""
+    try:
+        return call(), None
+    except (DiffError, PySparkException, Py4JError) as error:
+        return None, error
+
+
+def compared(
+    got: list[Any] | None, ours: Exception | None, want: list[Any] | None, theirs: Exception | None
+) -> Outcome | None:
+    """The fault of one batch; None if both have equal rows, or fail of one cause."""
+    if ours is not None and theirs is not None:
+        if causes(ours) & causes(theirs):
+            return None
+        return Outcome("failed", f"for another cause than Spark: {short(ours)}; {short(theirs)}")
+    if ours is not None:
+        return Outcome("failed", short(ours))
+    if theirs is not None:
+        return Outcome("spark fails", short(theirs))
+    difference = differs(got or [], want or [])
+    return Outcome("wrong", difference) if difference else None
+
+
+def causes(error: BaseException) -> set[str]:
+    """The conditions that an error and its causes name."""
+    named: set[str] = set()
+    while error is not None:
+        named |= set(_CONDITION.findall(str(error)))
+        if isinstance(error, PySparkException) and error.getCondition():
+            named.add(str(error.getCondition()).partition(".")[0])
+        if isinstance(error, DiffOverflowError):
+            named |= {"DIVIDE_BY_ZERO"} if "divides by zero" in str(error) else _OVERFLOWS
+        error = error.__cause__  # type: ignore[assignment]
+    return named
+
+
+def short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def plain(
@@ -205,11 +301,25 @@ def differs(got: list[Any], want: list[Any]) -> str:
     if ours == theirs:
         return ""
     more, less = list((ours - theirs).elements()), list((theirs - ours).elements())
-    if len(more) == len(less) and all(
-        any(close(item, other) for other in less) for item in more
-    ):
+    if len(more) == len(less) and matched(more, less):
         return ""
     return f"{len(got)} rows, not {len(want)}; only here {more[:3]}; only in Spark {less[:3]}"
+
+
+def matched(more: list[Any], less: list[Any]) -> bool:
+    """Whether the rows form pairs that are close, each row in one pair."""
+    partner: dict[int, int] = {}
+
+    def finds(row: int, tried: set[int]) -> bool:
+        for place, other in enumerate(less):
+            if place not in tried and close(more[row], other):
+                tried.add(place)
+                if place not in partner or finds(partner[place], tried):
+                    partner[place] = row
+                    return True
+        return False
+
+    return all(finds(row, set()) for row in range(len(more)))
 
 
 def comparable(value: Any) -> Any:
@@ -253,6 +363,7 @@ def main() -> int:
     )
     part, parts = map(int, options.part.split("/"))
     ends: dict[str, list[str]] = {}
+    sizes: list[int] = []
     for path in files[part::parts]:
         began = time.monotonic()
         text = path.read_text(encoding="utf-8").strip().rstrip(";")
@@ -267,12 +378,21 @@ def main() -> int:
             flush=True,
         )
         ends.setdefault(outcome.kind, []).append(path.stem)
+        sizes += [outcome.rows] if outcome.kind == "equal" else []
     total = sum(map(len, ends.values()))
     print(f"{total} queries: " + ", ".join(f"{len(names)} {kind}" for kind, names in ends.items()))
-    for kind in ("refused", "wrong", "failed", "spark refuses"):
+    empty = sum(rows == 0 for rows in sizes)
+    print(f"{empty} of them had no row in any batch")
+    for kind in ("refused", *FAULTS, "spark refuses"):
         if kind in ends:
             print(f"{kind}: {' '.join(ends[kind])}")
-    return int("wrong" in ends)
+    return exit_code(ends)
+
+
+def exit_code(ends: Iterable[str]) -> int:
+    """1 if any query ended with a fault, or if none was run."""
+    kinds = set(ends)
+    return int(not kinds or not kinds.isdisjoint(FAULTS))
 
 
 if __name__ == "__main__":

@@ -116,11 +116,15 @@ def programs() -> dict[str, dict[str, Program]]:
         "Groups": {
             "sums, counts, averages, variances":
                 _agg(F.sum("v"), F.count("*"), F.avg("v"), F.variance("v")),
+            "covariances, regressions, `bit_xor`, `skewness`":
+                _agg(F.covar_pop("v", "v"), F.regr_sxx("v", "v"), F.bit_xor("v"), F.skewness("v")),
             "`min`, `max`, `min_by`": _agg(F.min("v"), F.max("v")),
             "`median`, `percentile`": _agg(F.median("v")),
             "`count_distinct`": _agg(F.count_distinct("v")),
             "`collect_list`, `collect_set`": _agg(F.collect_list("v")),
             "`mode`": _agg(F.mode("v")),
+            "`listagg`": _agg(F.listagg(F.col("v").cast("string"))),
+            "`first`, `last`, `any_value`": _agg(F.first("v"), F.any_value("v")),
             "`rollup`, `cube`": lambda p, q: p.rollup("k").agg(F.sum("v").alias("v")),
             "`pivot` with values": lambda p, q: p.groupBy("k").pivot("v", [1, 2]).agg(F.count("v")),
             "`agg` of all, sums": lambda p, q: p.agg(F.sum("v").alias("v")),

@@ -350,7 +350,8 @@ def test_sums_of_doubles_beyond_the_range(spark, runner, exact):
 
 @pytest.mark.parametrize("wrong", [
     lambda f: f.groupBy("k").agg(), lambda f: f.groupBy("z").count(), lambda f: f.agg(F.col("l")),
-    lambda f: f.groupBy("k").agg(F.first("l")), lambda f: f.groupBy("k").agg(F.sum("z")),
+    lambda f: f.groupBy("k").agg(F.histogram_numeric("l", F.lit(3))),
+    lambda f: f.groupBy("k").agg(F.sum("z")),
     lambda f: f.groupBy("k").agg(F.sum("day")),
     lambda f: f.groupBy("k").agg(F.max("l"), empty=True), lambda f: f.groupBy("k").agg("sum"),
     lambda f: f.top_k(0, "l"), lambda f: f.top_k(2, "z"), lambda f: f.top_k(2, "l", per="z"),

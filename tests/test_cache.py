@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -73,7 +74,7 @@ def test_an_upload_is_what_is_fetched(root, tmp_path, monkeypatch):  # noqa: F81
     (tmp_path / "file").write_bytes(data[:-1] + b"?")
     with pytest.raises(DamagedStateError, match="is not put there"):
         upload(str(tmp_path / "file"), f"{root}/{name_for(data, 1)}")
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match=f": {os.strerror(errno.ENOENT)}. Copies are kept in"):
         upload(str(tmp_path / "none"), url)
     assert len(objects_at(root).names("data")) == 1
 

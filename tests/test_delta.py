@@ -12,8 +12,10 @@ from own_spark import names_of, outcomes_of
 HERE = Path(__file__).parent
 CASES = {
     str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
-    for file in ("delta_cases", "delta_names_cases")
+    for file in ("delta_cases", "delta_names_cases", "delta_change_cases")
     for one in names_of(HERE / f"{file}.py")
+    # tests/test_delta_changes.py has the slow ones.
+    if file != "delta_change_cases" or isinstance(one, str)
 }
 #: Where ci/delta_jars puts them.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")

@@ -31,19 +31,20 @@ ROOMS: dict[str, frozenset[str]] = {
         "consolidate coordinates decimals diff_vectors double_word equality few grouping "
         "hashing history indexed_join indexed_replay into_diff ipc jit join key_index "
         "key_ranges key_replay layout lookup machine_memory memory merge merge_join merge_sort "
-        "murmur3 order overflow pauses quantiles quotients ranking replay results search split "
-        "standing sums tallies time_order top_k updates warm_up window_frames window_functions "
-        "window_reach window_replay window_rows windows xxhash64".split()
+        "moments murmur3 order overflow pauses quantiles quotients ranking replay results "
+        "search split standing sums tallies time_order top_k updates warm_up window_frames "
+        "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_files doctor expression_parts frames jobs jvm maps "
-        "mentions one_row parquet_footer parquet_plan replaced schema sent session settings stars "
+        "bridge calls causes delta delta_commits delta_files doctor expression_parts frames jobs "
+        "jvm maps mentions one_row parquet_footer parquet_plan replaced schema sent session "
+        "settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),
     "expressions": frozenset(
-        "aggregate_functions aggregates analysis check compiled conditions handles names "
-        "tree".split()
+        "aggregate_forms aggregate_functions aggregates analysis check compiled "
+        "conditions handles moment_functions names record_functions tree".split()
     ),
     "trace": frozenset(
         "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "

@@ -15,26 +15,30 @@ from pyspark.sql import types as T
 from pyspark_diff import Dataflow, SchemaError
 from pyspark_diff.spark import one_row
 
-X = F.abs("v")
-OVER = Window.partitionBy("k").orderBy("v")
+
+
+def x():
+    return F.abs("v")
+
+
 PLACES = {
-    "select": lambda r: r.select(X.alias("x")),
+    "select": lambda r: r.select(x().alias("x")),
     "a text": lambda r: r.selectExpr("abs(v) AS x"),
-    "in another call": lambda r: r.select((X + 1).cast("string")),
-    "in a lambda": lambda r: r.select(F.transform(F.array("v"), lambda x: F.abs(x)).alias("x")),
-    "in an explode": lambda r: r.select(F.explode(F.array(X)).alias("x")),
-    "where": lambda r: r.where(X > 1),
-    "withColumn": lambda r: r.withColumn("x", X),
-    "groupBy": lambda r: r.groupBy(X.alias("x")).agg(F.count("*")),
-    "agg": lambda r: r.groupBy("k").agg(F.sum(X)),
+    "in another call": lambda r: r.select((x() + 1).cast("string")),
+    "in a lambda": lambda r: r.select(F.transform(F.array("v"), lambda y: F.abs(y)).alias("x")),
+    "in an explode": lambda r: r.select(F.explode(F.array(x())).alias("x")),
+    "where": lambda r: r.where(x() > 1),
+    "withColumn": lambda r: r.withColumn("x", x()),
+    "groupBy": lambda r: r.groupBy(x().alias("x")).agg(F.count("*")),
+    "agg": lambda r: r.groupBy("k").agg(F.sum(x())),
     "over an aggregate": lambda r: r.groupBy("k").agg(F.abs(F.sum("v")).alias("x")),
     "join": lambda r: r.alias("a").join(r.alias("b"), F.abs("a.v") == F.col("b.v")),
     "residual": lambda r: r.alias("a").join(
         r.alias("b"), (F.col("a.k") == F.col("b.k")) & (F.abs("a.v") > F.col("b.v"))),
-    "window": lambda r: r.select("k", F.sum(X).over(OVER).alias("x")),
+    "window": lambda r: r.select("k", F.sum(x()).over(Window.partitionBy("k").orderBy("v")).alias("x")),
     "partition": lambda r: r.select(
-        "k", F.row_number().over(Window.partitionBy(X).orderBy("k")).alias("x")),
-    "loop": lambda r: r.iterate(lambda x: x.where(X > 1)),
+        "k", F.row_number().over(Window.partitionBy(x()).orderBy("k")).alias("x")),
+    "loop": lambda r: r.iterate(lambda y: y.where(x() > 1)),
 }
 
 

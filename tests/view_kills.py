@@ -61,7 +61,7 @@ def end_and_check(spark, folder: Path, draw: random.Random) -> str | None:
 
 
 def campaign(ends: int, seed: int, folder: Path) -> Counter:
-    """So many ends; returns how many processes ended in each way."""
+    """End processes, and count them by the kind of their end."""
     spark, draw, found = spark_in(folder), random.Random(seed), Counter()
     create(spark)
     while sum(found.values()) < ends:

@@ -26,7 +26,7 @@ from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, Source
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.frames import column, few, frame_of_table
-from pyspark_diff.spark.schema import Schema, TimeType, contains
+from pyspark_diff.spark.schema import Schema, TimeType, contains, meant_by
 from pyspark_diff.times import Antichain
 
 #: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
@@ -395,12 +395,9 @@ class Sources:
                 "columns of one, or give Inserts, Removes or Updates"
             )
         elif change.time is None:
-            rows = change.rows.withColumnRenamed(change.diff, self._diff)
-            self._update(session, rows)
+            self._update(session, _renamed(change.rows, {change.diff: self._diff}))
         else:
-            rows = change.rows.withColumnsRenamed(
-                {change.diff: self._diff, change.time: self._time}
-            )
+            rows = _renamed(change.rows, {change.diff: self._diff, change.time: self._time})
             if feed.aside is None:
                 session.update(_few(rows))
                 return
@@ -415,6 +412,15 @@ class Sources:
 
     def _now(self, session: BaseSession) -> Column:
         return F.lit(session.time()).cast(self._time_type.kind)
+
+
+def _renamed(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """A frame whose columns are renamed at once: the time may be called diff, and the diff time."""
+    new = {
+        there: name for old, name in names.items()
+        for there in meant_by(old, frame.columns, frame.sparkSession)
+    }
+    return frame.toDF(*(new.get(name, name) for name in frame.columns))
 
 
 def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:

@@ -1,22 +1,8 @@
-"""The aggregate functions: each says in one place what it is computed from, and how.
-
-For a group ``G``, a multiset of records with multiplicities of either sign, a function has one of
-three forms::
-
-    linear       finish(sum of m * f(x) over the records x of G, m being their multiplicity)
-    ordered      the first of the records in an order of their own
-    collected    a function of the values and how often each is there, in ascending order
-
-Linear functions of one group share a vector of sums. The other two look at the values that stand
-with a *positive* multiplicity, and so do `Truth`, which is the extreme of booleans, and whatever is
-distinct: a value that was removed more often than inserted is absent to them, as it is to the
-operators `distinct` and `top_k`, and a group of none but these is to them an empty one.
-"""
+"""The aggregate functions: the computation of each, in one of the forms of `aggregate_forms`."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Sequence
 
@@ -25,147 +11,25 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError, UnsupportedTypeError
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.expressions.aggregate_forms import (
+    AggregateFunction,
+    Argument,
+    CollectedFunction,
+    LinearFunction,
+    OrderedFunction,
+)
+from pyspark_diff.expressions.moment_functions import COMOMENTS, Comoment, Moment
+from pyspark_diff.expressions.record_functions import AnyRecord, ListAgg
 from pyspark_diff.kernels import results
 from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
 from pyspark_diff.kernels.quantiles import Quantiles, has_codes
+from pyspark_diff.spark.calls import Ordering
 from pyspark_diff.spark.schema import arrow_type
 
 #: Types of whole numbers, whose squares are summed exactly.
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _FLOATS = (T.FloatType, T.DoubleType)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What an aggregate is computed from: a column of the collection that is grouped.
-
-    Parameters
-    ----------
-    column : int
-        Its number among the columns that are summed.
-    type : DataType
-    nullable : bool
-        Whether nulls may be among its values.
-    """
-
-    column: int
-    type: T.DataType
-    nullable: bool = True
-
-
-#: What ``count(*)`` is computed from.
-RECORD = Argument(-1, T.NullType(), nullable=False)
-
-
-@dataclass(frozen=True)
-class AggregateFunction(ABC):
-    """What `agg` can be asked for; one of the three forms below.
-
-    Parameters
-    ----------
-    name : str
-        As Spark calls it.
-    synonyms : tuple of str
-    """
-
-    name: str
-    synonyms: tuple[str, ...] = ()
-    #: How many arguments it takes; None for any number.
-    arity: ClassVar[int | None] = 1
-    #: Whether the result may be another one if equal arguments count once.
-    can_be_distinct: ClassVar[bool] = True
-    #: Whether they always do.
-    counts_once: ClassVar[bool] = False
-    #: How many constants there may be after these.
-    constants: ClassVar[int] = 0
-    #: The result over no values.
-    empty: ClassVar[Any] = None
-    #: The argument by which records do not count: where it is null.
-    decisive: ClassVar[int] = 0
-
-    def given(self, *constants: Any) -> AggregateFunction:
-        """The function with its constants."""
-        return self
-
-    def evaluated(
-        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
-    ) -> list[Column]:
-        """The expressions that it is computed from, given its arguments and their types."""
-        return list(arguments)
-
-
-@dataclass(frozen=True)
-class LinearFunction(AggregateFunction):
-    """A function of sums, to which every record adds something of its own."""
-
-    def result(self, argument: Argument, kind: T.DataType, *, exact: bool) -> results.Result:
-        """What is summed, and what becomes of that.
-
-        Parameters
-        ----------
-        argument : Argument
-        kind : DataType
-            Type of the result.
-        exact : bool
-            Whether to sum floats exactly, and round once.
-
-        Raises
-        ------
-        UnsupportedTypeError
-            If values of the argument's type cannot be summed.
-        """
-        found = self._over(argument, arrow_type(kind), exact)
-        if found is None:
-            raise UnsupportedTypeError(
-                f"{self.name} of a column of type {argument.type.simpleString()} is not supported; "
-                "cast it to a number"
-            )
-        return found
-
-    @abstractmethod
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
-        """The same for Arrow's type; None if values of the argument's type cannot be summed."""
-
-
-@dataclass(frozen=True)
-class OrderedFunction(AggregateFunction):
-    """The first argument of the record that is the first in an order.
-
-    Parameters
-    ----------
-    greatest : bool
-        Whether the last in order counts as the first.
-    """
-
-    greatest: bool = False
-    can_be_distinct = False
-
-    @property
-    @abstractmethod
-    def order(self) -> tuple[tuple[int, bool], ...]:
-        """Numbers of the arguments that make the order, and whether each is descending.
-
-        Records in which the first of them is null do not count.
-        """
-
-    @property
-    def from_back(self) -> bool:
-        """Whether the last in this order is the first."""
-        return False
-
-
-@dataclass(frozen=True)
-class CollectedFunction(AggregateFunction):
-    """A function of all values that are not null, which are kept for each group."""
-
-    @abstractmethod
-    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
-        """The result over some values and how often each is there, in ascending order."""
-
-    def __call__(self, key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
-        """The same as a function that `reduce` can call."""
-        return [(self.collect([(v, count) for (v,), count in values if count > 0]),)]
 
 
 @dataclass(frozen=True)
@@ -186,7 +50,11 @@ class Count(LinearFunction):
             condition = condition & argument.isNotNull()
         return [F.when(condition, True)]
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result:
+        # A distinct count of several columns takes no row with a null.
+        argument = arguments[0]
         return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
 
 
@@ -201,13 +69,24 @@ class ApproxCountDistinct(Count):
 
 
 @dataclass(frozen=True)
+class PairCount(Count):
+    """The number of records in which neither of two arguments is null."""
+
+    name: str = "regr_count"
+    arity = 2
+
+
+@dataclass(frozen=True)
 class CountIf(LinearFunction):
     """The number of records for which a condition is true."""
 
     name: str = "count_if"
     empty = 0
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result:
+        (argument,) = arguments
         return results.Count(kind, Trues(argument.column))
 
 
@@ -224,7 +103,10 @@ class Truth(LinearFunction):
     every: bool = False
     can_be_distinct = False
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result:
+        (argument,) = arguments
         return (results.AllTrue if self.every else results.AnyTrue)(kind, argument.column)
 
 
@@ -233,15 +115,33 @@ class Sum(LinearFunction):
     """The sum of numbers, of which that of whole numbers and of decimals is exact."""
 
     name: str = "sum"
+    #: Whether a sum that does not fit is null, and no error.
+    lenient: ClassVar[bool] = False
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result | None:
+        (argument,) = arguments
         if isinstance(argument.type, T.DecimalType):
-            return results.DecimalSum(kind, argument.column)
+            decimals = results.TryDecimalSum if self.lenient else results.DecimalSum
+            return decimals(kind, argument.column)
         if isinstance(argument.type, _FLOATS):
             return (results.ExactSum if exact else results.FloatSum)(kind, argument.column)
-        if isinstance(argument.type, _WHOLE):
-            return results.IntegerSum(kind, argument.column)
+        if isinstance(argument.type, (*_WHOLE, T.DayTimeIntervalType)):
+            made = results.TryIntegerSum if self.lenient else results.IntegerSum
+            return made(kind, argument.column)
         return None
+
+
+@dataclass(frozen=True)
+class TrySum(Sum):
+    """The same, and null if it does not fit its type.
+
+    Spark adds row by row, so a sum that fits may be null there if a part of it does not.
+    """
+
+    name: str = "try_sum"
+    lenient = True
 
 
 @dataclass(frozen=True)
@@ -250,15 +150,72 @@ class Average(LinearFunction):
 
     name: str = "avg"
     synonyms: tuple[str, ...] = ("mean",)
+    #: Whether an average that does not fit is null, and no error.
+    lenient: ClassVar[bool] = False
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result | None:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result | None:
+        (argument,) = arguments
         if isinstance(argument.type, T.DecimalType):
-            return results.DecimalAverage(kind, argument.column, argument.type.scale)
+            made = results.TryDecimalAverage if self.lenient else results.DecimalAverage
+            return made(kind, argument.column, argument.type.scale)
         if isinstance(argument.type, _FLOATS):
             return (results.ExactAverage if exact else results.FloatAverage)(kind, argument.column)
         if isinstance(argument.type, _WHOLE):
             return results.IntegerAverage(kind, argument.column)
+        if isinstance(argument.type, T.DayTimeIntervalType):
+            return results.DurationAverage(kind, argument.column)
         return None
+
+
+@dataclass(frozen=True)
+class TryAverage(Average):
+    """The same, and null if it does not fit its type."""
+
+    name: str = "try_avg"
+    synonyms: tuple[str, ...] = ()
+    lenient = True
+
+
+@dataclass(frozen=True)
+class PairAverage(Average):
+    """The average of one of two arguments over the records in which neither is null.
+
+    Parameters
+    ----------
+    place : int
+        Which of them.
+    """
+
+    synonyms: tuple[str, ...] = ()
+    place: int = 0
+    arity = 2
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        return [F.when(arguments[1 - self.place].isNotNull(), arguments[self.place])]
+
+
+@dataclass(frozen=True)
+class BitAggregate(LinearFunction):
+    """Whole numbers combined bit by bit.
+
+    Parameters
+    ----------
+    how : {"and", "or", "xor"}
+    """
+
+    how: str = "and"
+
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result | None:
+        (argument,) = arguments
+        if not isinstance(argument.type, _WHOLE):
+            return None
+        return results.BitAggregate(kind, argument.column, self.how)
 
 
 @dataclass(frozen=True)
@@ -284,7 +241,10 @@ class Variance(LinearFunction):
             for argument, kind in zip(arguments, types)
         ]
 
-    def _over(self, argument: Argument, kind: pa.DataType, exact: bool) -> results.Result:
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result:
+        (argument,) = arguments
         floats = isinstance(argument.type, _FLOATS)
         made = results.FloatVariance if floats else results.IntegerVariance
         return made(kind, argument.column, self.ddof, self.root)
@@ -362,6 +322,15 @@ class Percentile(CollectedFunction):
     def given(self, *constants: Any) -> AggregateFunction:
         times = constants[1] if len(constants) > 1 else 1
         return replace(self, parts=_parts(self.name, constants[0]), times=_times(times))
+
+    def ordered(
+        self, order: Sequence[Ordering], types: Sequence[T.DataType]
+    ) -> AggregateFunction:
+        if not order[0].descending:
+            return self
+        if isinstance(self.parts, tuple):
+            return replace(self, parts=tuple(1 - part for part in self.parts))
+        return replace(self, parts=1 - self.parts)
 
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
@@ -449,6 +418,22 @@ class PercentileDisc(PercentileApprox):
     ) -> list[Column]:
         return [argument.cast("double") for argument in arguments]
 
+    def ordered(
+        self, order: Sequence[Ordering], types: Sequence[T.DataType]
+    ) -> AggregateFunction:
+        return DescendingDisc(parts=self.parts) if order[0].descending else self
+
+
+@dataclass(frozen=True)
+class DescendingDisc(PercentileDisc):
+    """The same in an order downwards: its places are counted from the greatest value."""
+
+    def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
+        return None
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
+        return super().collect(values[::-1])
+
 
 @dataclass(frozen=True)
 class Mode(CollectedFunction):
@@ -458,9 +443,22 @@ class Mode(CollectedFunction):
     can_be_distinct = False
     constants = 1
 
+    def ordered(
+        self, order: Sequence[Ordering], types: Sequence[T.DataType]
+    ) -> AggregateFunction:
+        return GreatestMode() if order[0].descending else self
+
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
         # The first of the greatest ones.
         return max(values, key=lambda value: value[1])[0] if values else None
+
+
+@dataclass(frozen=True)
+class GreatestMode(Mode):
+    """The same; of several, the greatest."""
+
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
+        return super().collect(values[::-1])
 
 
 def _at(values: Sequence[tuple[Any, int]], place: int) -> Any:
@@ -500,6 +498,17 @@ _ALL: tuple[AggregateFunction, ...] = (
     Variance("var_samp", ("variance",), ddof=1),
     Variance("stddev_pop", root=True),
     Variance("stddev_samp", ("std", "stddev"), ddof=1, root=True),
+    TrySum(),
+    TryAverage(),
+    BitAggregate("bit_and", how="and"),
+    BitAggregate("bit_or", how="or"),
+    BitAggregate("bit_xor", how="xor"),
+    *(Comoment(name) for name in COMOMENTS),
+    PairAverage("regr_avgx", place=1),
+    PairAverage("regr_avgy", place=0),
+    PairCount("regr_count"),
+    Moment("skewness", order=3),
+    Moment("kurtosis", order=4),
     Truth("bool_and", ("every",), every=True),
     Truth("bool_or", ("any", "some")),
     Extreme("min"),
@@ -513,6 +522,10 @@ _ALL: tuple[AggregateFunction, ...] = (
     PercentileDisc(),
     Median(),
     Mode(),
+    ListAgg(),
+    AnyRecord("first", ("first_value",)),
+    AnyRecord("last", ("last_value",), greatest=True),
+    AnyRecord("any_value"),
 )
 
 #: By their names and synonyms.

@@ -20,13 +20,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, AggregateFunction
+from pyspark_diff.expressions.aggregate_forms import AggregateFunction
+from pyspark_diff.expressions.aggregate_functions import FUNCTIONS
 from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_no_sessions, check_own_values
 from pyspark_diff.expressions.names import unused
+from pyspark_diff.expressions.record_functions import AnyRecord
 from pyspark_diff.spark.calls import (
-    IGNORE_NULLS,
-    WITHIN_GROUP,
     ColumnCall,
     Replacement,
     call_of,
@@ -34,27 +34,16 @@ from pyspark_diff.spark.calls import (
 )
 from pyspark_diff.spark.frames import column as column_of
 from pyspark_diff.spark.jvm import analysed_plan, expression_json
+from pyspark_diff.spark.settings import ANSI, is_on
 
 #: Names that PySpark knows only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}
 
-_NO_ORDER = (
-    "without an order its result depends on chance; use F.min_by(x, order) or F.max_by(x, order)"
-)
 _ADVICE = {
-    **{
-        name + end: _NO_ORDER
-        for name in ("first", "first_value", "last", "last_value", "any_value")
-        for end in ("", f" {IGNORE_NULLS}")
-    },
-    **dict.fromkeys(
-        [f"{name} {WITHIN_GROUP}" for name in ("percentile_cont", "percentile_disc", "mode")],
-        "its order is that of one column, upwards; for percentiles downwards take the other part",
-    ),
     "percentile_cont": "use F.percentile or F.median",
-    **dict.fromkeys(
-        [name + end for name in ("listagg", "string_agg") for end in ("", f" {WITHIN_GROUP}")],
-        "use F.array_join(F.collect_list('x'), ','), whose values are sorted",
+    "histogram_numeric": (
+        "its bins depend on the order in which Spark reads the rows. Count the rows of each bin, "
+        "groupBy(..., F.floor(x / width))"
     ),
 }
 
@@ -141,7 +130,7 @@ def parse_aggregates(
         order = _last(grouped.agg(entries), len(calls)).names
         fields = [_last(grouped.agg(dict([entry])), 1)[0] for entry in entries.items()]
         found = [_aggregate(template, call, field) for call, field in zip(calls, fields)]
-        return sorted(found, key=lambda aggregate: order.index(aggregate.name))
+        return _of_one_record(sorted(found, key=lambda aggregate: order.index(aggregate.name)))
     columns = [expr for expr in given if isinstance(expr, Column)]
     if not columns or len(columns) < len(given):
         raise SchemaError(
@@ -151,7 +140,9 @@ def parse_aggregates(
     calls = [_supported(column) for column in columns]
     _check_arguments(template, calls)
     fields = list(_last(grouped.agg(*columns), len(calls)))
-    return [_aggregate(template, call, field) for call, field in zip(calls, fields)]
+    return _of_one_record(
+        [_aggregate(template, call, field) for call, field in zip(calls, fields)]
+    )
 
 
 @dataclass
@@ -185,9 +176,12 @@ class Combined:
             A condition of the records that it is over.
         """
         given = [condition for condition in (call.filter, within) if condition is not None]
+        call = replace(call, filter=None)
         for condition in given:
             call = filtered_call(call, condition)
-        same = (call.name, call.distinct, *map(identity, call.arguments))
+        left = [] if call.filter is None else [identity(call.filter)]
+        order = [(identity(o.column), o.descending, o.nulls_last) for o in call.order]
+        same = (call.name, call.distinct, *map(identity, call.arguments), *left, *order)
         if same not in self._calls:
             name = unused("aggregate", [*self.names, *(n for n, _, _ in self._calls.values())])
             self._calls[same] = (name, call, whole)
@@ -228,7 +222,9 @@ class Combined:
         _check_arguments(self.template, calls)
         grouped = self.template.groupBy(*self.keys)
         fields = _last(grouped.agg(*[whole.alias(name) for name, _, whole in made]), len(made))
-        return [_aggregate(self.template, call, f) for call, f in zip(calls, fields)]
+        return _of_one_record(
+            [_aggregate(self.template, call, f) for call, f in zip(calls, fields)]
+        )
 
 
 def is_plain(column: object) -> bool:
@@ -260,6 +256,8 @@ def filtered_call(call: ColumnCall, condition: Column) -> ColumnCall:
     """The aggregate of the records for which a condition is true: nulls do not count."""
     if not call.arguments:
         return ColumnCall("count_if", (condition,), False, call.alias)
+    if FUNCTIONS[call.name].counts_nulls:
+        return replace(call, filter=condition if call.filter is None else call.filter & condition)
     place = FUNCTIONS[call.name].decisive
     arguments = list(call.arguments)
     arguments[place] = F.when(condition, arguments[place])
@@ -282,8 +280,36 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
         if constants:
             function = function.given(*constants_of(template, call.name, constants))
         arguments = arguments[:function.arity]
+    function = function.in_session(is_on(template.sparkSession, ANSI))
+    if call.order:
+        columns = [item.column for item in call.order]
+        kinds = [found.dataType for found in template.select(*columns).schema]
+        function = function.ordered(call.order, kinds)
+        arguments = (*arguments, *columns) if function.takes_order else arguments
+    if isinstance(function, AnyRecord):
+        counts = F.lit(True)
+        if function.nulls_ignored:
+            counts = arguments[0].isNotNull()
+        if call.filter is not None:
+            counts = call.filter & counts
+        arguments = (arguments[0], F.when(counts, True))
     distinct = (call.distinct or function.counts_once) and function.can_be_distinct
     return Aggregate(function, arguments, distinct, field.name, field.dataType)
+
+
+def _of_one_record(found: list[Aggregate]) -> list[Aggregate]:
+    """The aggregates; those of any record take the same one, by the order of their arguments."""
+    values = {
+        identity(one.arguments[0]): one.arguments[0]
+        for one in found if isinstance(one.function, AnyRecord)
+    }
+    return [
+        replace(
+            one, function=replace(one.function, others=len(values)),
+            arguments=(*one.arguments, *values.values()),
+        )
+        if isinstance(one.function, AnyRecord) else one for one in found
+    ]
 
 
 def constants_of(template: DataFrame, name: str, constants: Sequence[Column]) -> list[object]:
@@ -374,6 +400,8 @@ def known() -> str:
 
 def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:
     arguments = [argument for call in calls for argument in call.arguments]
+    arguments += [item.column for call in calls for item in call.order]
+    arguments += [call.filter for call in calls if call.filter is not None]
     if not arguments:
         return
     # Before Spark sees the aggregates: it refuses rand() there, but not the clock.

@@ -13,14 +13,14 @@ from typing import Any, Callable, Hashable, Sequence
 
 from pyspark.sql import types as T
 
-from pyspark_diff.expressions.aggregate_functions import (
+from pyspark_diff.expressions.aggregate_forms import (
     RECORD,
     Argument,
     CollectedFunction,
     LinearFunction,
     OrderedFunction,
-    Percentile,
 )
+from pyspark_diff.expressions.aggregate_functions import Percentile
 from pyspark_diff.expressions.aggregates import Aggregate
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.results import Result
@@ -51,14 +51,15 @@ class _Vectors:
         *, nullable: bool = True,
     ) -> None:
         """One more result."""
-        argument = RECORD
-        if arguments:
-            name = arguments[0]
+        given = []
+        for name in arguments:
             if name not in self.columns:
                 self.columns.append(name)
             kind = self.source.schema.struct[name].dataType
-            argument = Argument(self.columns.index(name), kind, nullable=nullable)
-        self.results.append((out, function.result(argument, out.dataType, exact=exact)))
+            given.append(Argument(self.columns.index(name), kind, nullable=nullable))
+        self.results.append(
+            (out, function.result(given or [RECORD], out.dataType, exact=exact))
+        )
 
     def part(self, side: int) -> Part:
         """The results as a part of more, that are found in this arrangement."""
@@ -241,7 +242,7 @@ class Aggregation:
         self, function: CollectedFunction, found: Aggregate, arguments: Sequence[str]
     ) -> tuple[int, str]:
         """The part with a function of all values of each group, and its column."""
-        values = self._values(arguments)[0]
+        values = self._values(arguments, [0])[0]
         if found.distinct:
             values = threshold(values, None)
         name = unused("value", self._key)

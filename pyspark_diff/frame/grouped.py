@@ -97,14 +97,24 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         *exprs : Column or dict
-            ``F.sum``, ``count``, ``count_distinct``, ``approx_count_distinct`` (exact),
-            ``count_if``, ``avg``, ``var_*``, ``stddev_*``, ``min``, ``max``, ``min_by``,
-            ``max_by``, ``bool_and``, ``bool_or``, ``median``, ``percentile``, ``percentile_approx``
-            (exact), ``mode`` (the least of several), in SQL text ``percentile_cont`` and
-            ``percentile_disc`` by an order upwards, ``collect_list`` and ``collect_set`` (both
-            sorted), over any expressions, with a ``FILTER`` in SQL text, and what is computed from
-            them row by row, such as ``F.sum("a") / F.count("b")``; or one dict from column to
-            function name. The first or last value by an order is `min_by` or `max_by`.
+            Over any expressions, with a ``FILTER`` in SQL text, and expressions of aggregates such
+            as ``F.sum("a") / F.count("b")``; or one dict from column to function name.
+
+            * Sums: ``F.sum``, ``avg``, ``count``, ``count_if``, ``var_*``, ``stddev_*``,
+              ``try_sum`` and ``try_avg`` (null beyond the range of the type), ``bool_and``,
+              ``bool_or``, ``bit_and``, ``bit_or``, ``bit_xor``, ``skewness``, ``kurtosis``.
+            * Pairs: ``corr``, ``covar_pop``, ``covar_samp``, ``regr_avgx``, ``regr_avgy``,
+              ``regr_count``, ``regr_intercept``, ``regr_r2``, ``regr_slope``, ``regr_sxx``,
+              ``regr_sxy``, ``regr_syy``.
+            * Values in order: ``min``, ``max``, ``min_by``, ``max_by``, ``median``,
+              ``percentile``, ``percentile_approx`` (exact), ``percentile_cont`` and
+              ``percentile_disc`` (SQL text), ``mode`` (the least of several).
+            * Distinct values: ``count_distinct``, ``approx_count_distinct`` (exact).
+            * Lists: ``collect_list`` and ``collect_set`` (both sorted), ``listagg`` (in the order
+              of WITHIN GROUP, else sorted).
+            * Any record: ``first``, ``last`` and ``any_value`` take one record for all of them. It
+              is the least by their arguments, for ``last`` the greatest. The first or last value
+              by an order is `min_by` or `max_by`.
         empty : bool
             For all records as one group: whether there is a row for an empty collection.
         exact : bool
@@ -121,17 +131,20 @@ class GroupedDiff(Generic[FrameT]):
         nearest double. A sum that leaves the range of doubles is infinite, as in Spark, and finite
         again once enough is taken back, whatever came first; an average is that of what was summed,
         so it may be finite where Spark divides infinity. Variances of doubles are computed from
-        such sums: where the mean is more than about 1e13 standard deviations, digits are lost.
+        such sums: where the mean is more than about 1e13 standard deviations, digits are lost. The
+        same holds for functions of pairs. Skewness and kurtosis are always exact, with 399 and 663
+        whole numbers a group. A correlation with a column of equal values divides by zero: an error
+        in ANSI mode, as in Spark, else null.
 
-        Minima and maxima keep the values of a group in order; a change of the largest of ten
-        million costs what a change in a small group costs; so do percentiles and medians, which
-        are found by search, but for those of decimals of more than 18 digits. Lists are kept whole:
-        a change in a group costs as much as the group has distinct values; so do modes.
+        Minima and maxima keep the values of a group in order, so a change of the largest of ten
+        million values costs as much as a change in a small group. Percentiles and medians are
+        found by search too, but not those of decimals of more than 18 digits. Lists and modes are
+        kept whole: a change costs as much as the group has distinct values.
 
-        A record that was removed more often than it was inserted counts against the others where
-        records are added up. To all else - extremes, distinct values, lists, ``bool_and`` and
-        ``bool_or`` - it is absent, as to `distinct` and `top_k`: where only such records stand,
-        these are null, or a count of zero, or an empty list.
+        A record that was removed more often than it was inserted counts against the others in
+        sums. It is absent for extremes, distinct values, lists, ``bool_and`` and ``bool_or``, and
+        for `distinct` and `top_k`. In a group of such records alone these are null, a count of
+        zero, or an empty list.
 
         Examples
         --------

@@ -15,13 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.aggregate_functions import (
-    FUNCTIONS,
-    RECORD,
-    Argument,
-    Extreme,
-    LinearFunction,
-)
+from pyspark_diff.expressions.aggregate_forms import RECORD, Argument, LinearFunction
+from pyspark_diff.expressions.aggregate_functions import FUNCTIONS, Extreme
 from pyspark_diff.expressions.aggregates import constants_of, filtered_call, identity
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import check_no_sessions, check_own_values
@@ -38,6 +33,7 @@ from pyspark_diff.kernels.window_functions import (
     Picked,
     Place,
     Summed,
+    SummedPairs,
 )
 from pyspark_diff.kernels.window_reach import Frame
 from pyspark_diff.operators.arrange import arrange_in_order
@@ -47,6 +43,7 @@ from pyspark_diff.operators.window import window
 from pyspark_diff.spark.calls import ColumnCall
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import arrow_type, check_names
+from pyspark_diff.spark.settings import ANSI, is_on
 from pyspark_diff.spark.values import to_array
 from pyspark_diff.spark.window_calls import WindowCall, may_have_windows, windows_replaced
 
@@ -288,8 +285,8 @@ class _Plan:
         if function is FUNCTIONS["collect_list"] and not (ignored or call.distinct):
             return Listed(arrow, self._column(call.arguments[0]), frame)
         if (
-            not isinstance(function, LinearFunction) or function.counts_once
-            or ignored or call.distinct
+            not isinstance(function, LinearFunction) or not function.over_windows
+            or function.counts_once or ignored or call.distinct
         ):
             raise SchemaError(
                 f"{name} is not maintained over a window"
@@ -299,12 +296,14 @@ class _Plan:
         arguments = function.evaluated(
             call.arguments, [self._type(one) for one in call.arguments], False
         )
-        if not arguments:
-            return Summed(arrow, None, function.result(RECORD, kind, exact=False), frame)
-        argument = Argument(0, self._type(arguments[0]))
-        return Summed(
-            arrow, self._column(arguments[0]), function.result(argument, kind, exact=False), frame
-        )
+        function = function.in_session(is_on(self._rows.sparkSession, ANSI))
+        assert isinstance(function, LinearFunction)
+        given = [Argument(n, self._type(one)) for n, one in enumerate(arguments)]
+        columns = [self._column(one) for one in arguments]
+        result = function.result(given or [RECORD], kind, exact=False)
+        if len(columns) == 2:
+            return SummedPairs(arrow, columns[0], result, frame, columns[1])
+        return Summed(arrow, columns[0] if columns else None, result, frame)
 
     def _offset(self, call: WindowCall, kind: T.DataType) -> Function:
         """What `lag` and `lead` are."""
@@ -369,6 +368,8 @@ def _known() -> set[str]:
     """What there is, for messages."""
     linear = {
         function.name for function in FUNCTIONS.values()
-        if isinstance(function, (LinearFunction, Extreme)) and not function.counts_once
+        if isinstance(function, Extreme)
+        or isinstance(function, LinearFunction)
+        and function.over_windows and not function.counts_once
     }
     return {*linear, *kernels.PLACES, *_OFFSETS, "first", "last", "nth_value", "collect_list"}

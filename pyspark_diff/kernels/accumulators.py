@@ -79,6 +79,10 @@ class Accumulator:
     #: What adds the values of rows to a table.
     kernel: ClassVar[Callable[..., int]]
 
+    def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
+        """The values of some rows, for the kernel."""
+        return self.values(columns[self.column].slice(start, count))
+
 
 @dataclass(frozen=True)
 class Rows(Accumulator):
@@ -159,6 +163,67 @@ class ExactFloats(Accumulator):
     kernel = staticmethod(tallies.tally_exact)
 
 
+@dataclass(frozen=True)
+class Bits(Accumulator):
+    """The number of values of a column of whole numbers in which each bit is set.
+
+    Parameters
+    ----------
+    size : int
+        The number of bits of a value.
+    """
+
+    size: int = 64
+    kernel = staticmethod(tallies.tally_bits)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.size
+
+    def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
+        values = _integers(columns[self.column].slice(start, count))
+        # A negative number has its sign in all bits above its own ones.
+        return values if self.size == 64 else values & ((1 << self.size) - 1)
+
+
+@dataclass(frozen=True)
+class FloatProducts(Accumulator):
+    """The sum of products of two columns as a pair, and the number of products that overflow.
+
+    The columns are null together. Products of values that are not finite are left out.
+    """
+
+    other: int = -1
+    width = 3
+    paired = True
+    kernel = staticmethod(tallies.tally_float_product)
+
+    def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
+        sides = (columns[place].slice(start, count) for place in (self.column, self.other))
+        return np.stack([_floats(side) for side in sides], axis=1)
+
+
+@dataclass(frozen=True)
+class ExactPowers(Accumulator):
+    """Powers of finite values as digits of 32 bits, from the power of the smallest double on.
+
+    Parameters
+    ----------
+    power : int
+    """
+
+    power: int = 2
+    kernel = staticmethod(tallies.tally_exact_product)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return tallies.DIGITS * self.power
+
+    def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
+        values = _bits(columns[self.column].slice(start, count))
+        return np.ascontiguousarray(np.broadcast_to(values[:, None], (count, self.power)))
+
+
 def layout_of(
     accumulators: Sequence[Accumulator],
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
@@ -230,7 +295,7 @@ def tally(
                 if column.null_count == count:
                     continue
                 valid = buffers.validity(column)
-                values = read_only(accumulator.values(column))
+                values = read_only(accumulator.read(columns, start, count))
             check(accumulator.kernel(
                 values, read_only(valid), group[rows], weights, step, table, reals, at
             ))

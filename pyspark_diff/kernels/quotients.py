@@ -92,9 +92,13 @@ def _divide(digits, by):  # type: ignore[no-untyped-def]
             k += 1
 
 
-@kernel("int64[:,:]-, int64, int64, int64[:]!-, bool, int64, uint64, uint64, int64[:,:]")
-def rounded(values, at, limbs, n, divide, tens, low, high, out):  # type: ignore[no-untyped-def]
-    """Quotients as 128-bit integers; whether all are below the limit in size."""
+@kernel(
+    "int64[:,:]-, int64, int64, int64[:]!-, bool, int64, uint64, uint64, int64[:,:], bool[:]"
+)
+def rounded(  # type: ignore[no-untyped-def]
+    values, at, limbs, n, divide, tens, low, high, out, fits
+):
+    """Quotients as 128-bit integers, and whether each is below the limit in size."""
     digits = np.empty(limbs + 8, np.uint64)
     half, zero = np.uint64(32), np.uint64(0)
     for i in range(n.size):
@@ -108,16 +112,15 @@ def rounded(values, at, limbs, n, divide, tens, low, high, out):  # type: ignore
             negative ^= n[i] < 0
         for k in range(4, digits.size):
             if digits[k] != zero:
-                return False
+                fits[i] = False
         first = digits[0] | (digits[1] << half)
         second = digits[2] | (digits[3] << half)
         if second > high or (second == high and first >= low):
-            return False
+            fits[i] = False
         out[i, 0], out[i, 1] = np.int64(first), np.int64(second)
         if negative:
             out[i, 0] = -out[i, 0]
             out[i, 1] = ~out[i, 1] if out[i, 0] != 0 else -out[i, 1]
-    return True
 
 
 @jit
@@ -236,3 +239,36 @@ def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyp
         if -abs(squares) * 2.0**-70 < left < abs(squares) * 2.0**-103:
             left, left_low = 0.0, 0.0
         found[i] = (left + left_low) / float(n[i] - ddof) * unit
+
+
+@kernel(
+    "float64[:,:]-, int64, int64, int64, int64[:]!-, float64[:]"
+)
+def float_covariances(  # type: ignore[no-untyped-def]
+    reals, at, other, product, n, found
+):
+    """(sum of products - sum * other sum / n) / n, so arranged that sums do not overflow."""
+    for i in range(n.size):
+        if n[i] == 0:
+            continue
+        unit = 1.0
+        high, low = reals[i, at], reals[i, at + 1]
+        most, least = reals[i, other], reals[i, other + 1]
+        products, rest = reals[i, product], reals[i, product + 1]
+        # A scaled sum of values, or of products, is 2**128 times its words, the low one first.
+        if abs(high) < abs(low):
+            high, low, unit = low, high, unit * UP
+        if abs(most) < abs(least):
+            most, least, unit = least, most, unit * UP
+        if abs(products) < abs(rest):
+            products, rest = rest / unit * UP, products / unit * UP
+        else:
+            products, rest = products / unit, rest / unit
+        mean, mean_low = double_divide(high, low, float(n[i]))
+        if abs(most) > abs(mean):
+            total, error = two_product(most, mean)
+        else:
+            total, error = two_product(mean, most)
+        error += most * mean_low + least * mean
+        left, left_low = double_add(products, rest, -total, -error)
+        found[i] = (left + left_low) / float(n[i]) * unit

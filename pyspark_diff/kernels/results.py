@@ -19,6 +19,7 @@ from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import quotients
 from pyspark_diff.kernels.accumulators import (
     Accumulator,
+    Bits,
     Decimals,
     ExactFloats,
     Floats,
@@ -160,16 +161,64 @@ class AllTrue(AnyTrue):
 class IntegerSum(ColumnResult):
     """The sum of whole numbers, exact."""
 
+    #: Whether a result that does not fit is null, and no error.
+    lenient: ClassVar[bool] = False
+    #: Whether the sum is divided by the number of values, ties away from zero.
+    average: ClassVar[bool] = False
+
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Integers(self.column))
 
     def of(self, sums: Sums) -> pa.Array:
         n, start = sums.of(Valid(self.column)), sums.starts[Integers(self.column)]
-        low, high = _rounded(sums, start, 2, n, self.kind, divide=False, tens=0).T
-        if (high != low >> 63).any():
+        whole, fits = _rounded(sums, start, 2, n, self.kind, divide=self.average, tens=0)
+        low, high = whole.T
+        fits &= high == low >> 63
+        if not (self.lenient or fits.all()):
             raise _too_large(self.kind)
-        return pa.array(np.ascontiguousarray(low), mask=n == 0).cast(self.kind)
+        return pa.array(np.ascontiguousarray(low), mask=(n == 0) | ~fits).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class TryIntegerSum(IntegerSum):
+    """The same, and null if it does not fit."""
+
+    lenient = True
+
+
+@dataclass(frozen=True)
+class DurationAverage(IntegerSum):
+    """The average of durations, rounded to a whole unit."""
+
+    average = True
+
+
+@dataclass(frozen=True)
+class BitAggregate(ColumnResult):
+    """Whole numbers combined bit by bit, by the number of values in which each bit is set.
+
+    Parameters
+    ----------
+    how : {"and", "or", "xor"}
+        As for booleans, a bit counts as set, or as not set, if more than no values say so.
+    """
+
+    how: str
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        return (Valid(self.column), Bits(self.column, self.kind.bit_width))
+
+    def of(self, sums: Sums) -> pa.Array:
+        n, count = (sums.of(held) for held in self.accumulators)
+        if self.how == "and":
+            bits = n[:, None] <= count
+        else:
+            bits = count > 0 if self.how == "or" else count & 1 != 0
+        size = self.kind.bit_width
+        whole = np.packbits(bits, axis=1, bitorder="little").view(f"<i{size // 8}").ravel()
+        return pa.array(whole.astype(whole.dtype.newbyteorder("=")), mask=n == 0).cast(self.kind)
 
 
 @dataclass(frozen=True)
@@ -209,14 +258,30 @@ class DecimalSum(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Decimals(self.column))
 
+    #: Whether a result that does not fit is null, and no error.
+    lenient: ClassVar[bool] = False
+
     def of(self, sums: Sums) -> pa.Array:
         return self._decimals(sums, divide=False, tens=0)
 
     def _decimals(self, sums: Sums, *, divide: bool, tens: int) -> pa.Array:
         n, start = sums.of(Valid(self.column)), sums.starts[Decimals(self.column)]
-        whole = _rounded(sums, start, 4, n, self.kind, divide=divide, tens=tens)
-        present = pa.py_buffer(np.packbits(n != 0, bitorder="little"))
+        whole, fits = _rounded(sums, start, 4, n, self.kind, divide=divide, tens=tens)
+        if self.lenient and divide:
+            # The sum that Spark divides has to fit too.
+            limit = pa.decimal128(38, self.kind.scale)
+            fits &= _rounded(sums, start, 4, n, limit, divide=False, tens=0)[1]
+        if not (self.lenient or fits.all()):
+            raise _too_large(self.kind)
+        present = pa.py_buffer(np.packbits((n != 0) & fits, bitorder="little"))
         return pa.Array.from_buffers(self.kind, len(sums), [present, pa.py_buffer(whole)])
+
+
+@dataclass(frozen=True)
+class TryDecimalSum(DecimalSum):
+    """The same, and null if it does not fit."""
+
+    lenient = True
 
 
 @dataclass(frozen=True)
@@ -236,6 +301,13 @@ class DecimalAverage(DecimalSum):
 
 
 @dataclass(frozen=True)
+class TryDecimalAverage(DecimalAverage):
+    """The same, and null if it or the sum does not fit."""
+
+    lenient = True
+
+
+@dataclass(frozen=True)
 class FloatSum(ColumnResult):
     """The sum of doubles, from a double-word."""
 
@@ -251,7 +323,7 @@ class FloatSum(ColumnResult):
         by = n if self.average else read_only(np.ones_like(n))
         with np.errstate(all="ignore"):
             counts = self._divide(sums, by, found)
-            found = _with_infinities(found, counts, by)
+            found = with_infinities(found, counts, by)
         return pa.array(found, mask=n == 0).cast(self.kind)
 
     def _divide(self, sums: Sums, by: Int64, found: np.ndarray) -> Int64:
@@ -311,11 +383,11 @@ class IntegerVariance(ColumnResult):
     def of(self, sums: Sums) -> pa.Array:
         n = sums.of(Valid(self.column))
         with np.errstate(all="ignore"):
-            found = self._variances(sums, n)
+            found = self.variances(sums, n)
             found = np.sqrt(found) if self.root else found
         return pa.array(found, mask=(n == 0) | (n == self.ddof)).cast(self.kind)
 
-    def _variances(self, sums: Sums, n: Int64) -> np.ndarray:
+    def variances(self, sums: Sums, n: Int64) -> np.ndarray:
         start, square = (sums.starts[held] for held in self.accumulators[1:])
         found = np.zeros(len(sums))
         quotients.variances(sums.values, start, square, n, self.ddof, found)
@@ -335,7 +407,7 @@ class FloatVariance(IntegerVariance):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Floats(self.column), FloatSquares(self.column))
 
-    def _variances(self, sums: Sums, n: Int64) -> np.ndarray:
+    def variances(self, sums: Sums, n: Int64) -> np.ndarray:
         start, square = (sums.starts[held] for held in self.accumulators[1:])
         found = np.zeros(len(sums))
         quotients.float_variances(sums.reals, start, square, n, self.ddof, found)
@@ -352,17 +424,17 @@ def _too_large(kind: pa.DataType) -> DiffOverflowError:
 
 def _rounded(
     sums: Sums, start: int, limbs: int, n: Int64, kind: pa.DataType, *, divide: bool, tens: int
-) -> Int64:
-    """Low and high 64 bits of the sums, or of their quotients, times a power of ten."""
-    out = np.zeros((n.size, 2), np.int64)
+) -> tuple[Int64, np.ndarray]:
+    """Low and high 64 bits of the sums, or of their quotients, times a power of ten; and whether
+    each fits."""
+    out, fits = np.zeros((n.size, 2), np.int64), np.ones(n.size, np.bool_)
     limit = 10**kind.precision if pa.types.is_decimal(kind) else 2**127
     low, high = np.uint64(limit & (2**64 - 1)), np.uint64(limit >> 64)
-    if not quotients.rounded(sums.values, start, limbs, n, divide, tens, low, high, out):
-        raise _too_large(kind)
-    return out
+    quotients.rounded(sums.values, start, limbs, n, divide, tens, low, high, out, fits)
+    return out, fits
 
 
-def _with_infinities(found: np.ndarray, counts: Int64, by: Int64) -> np.ndarray:
+def with_infinities(found: np.ndarray, counts: Int64, by: Int64) -> np.ndarray:
     """Results corrected for the NaN, the infinities and the minus infinities that were counted."""
     nan, plus, minus = counts[:, 0] != 0, counts[:, 1] != 0, counts[:, 2] != 0
     found = np.where(plus, np.inf / by, np.where(minus, -np.inf / by, found))

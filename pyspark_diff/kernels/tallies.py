@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from pyspark_diff.kernels.diff_vectors import COUNTER_OVERFLOW, MULTIPLICITY
-from pyspark_diff.kernels.double_word import add_product, product_of_moderate
+from pyspark_diff.kernels.double_word import add_product, product_of_moderate, two_product
 from pyspark_diff.kernels.jit import inlined, kernel
 
 #: Digits of 32 bits from 2**-1074, the smallest double, up to 2**1024.
@@ -167,4 +167,83 @@ def tally_exact(  # type: ignore[no-untyped-def]
             wrapped |= _add(table, g, first + 1, (high & LOW) * d)
             if high >> 32:
                 wrapped |= _add(table, g, first + 2, (high >> 32) * d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
+def tally_bits(values, valid, group, diff, step, table, reals, at):  # type: ignore[no-untyped-def]
+    wrapped, one, zero = 0, np.uint64(1), np.uint64(0)
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, g, bits, k = diff[i * step], group[i], np.uint64(values[i]), at
+            while bits != zero:
+                if bits & one:
+                    wrapped |= _add(table, g, k, d)
+                bits >>= one
+                k += 1
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@kernel("float64[:,:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
+def tally_float_product(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    wrapped = 0
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, x, y, g = diff[i * step], values[i, 0], values[i, 1], group[i]
+            if math.isfinite(x * y):
+                high, low = two_product(x, y) if abs(x) > abs(y) else two_product(y, x)
+                reals[g, at], reals[g, at + 1] = add_product(
+                    reals[g, at], reals[g, at + 1], high, low, d
+                )
+            elif math.isfinite(x) and math.isfinite(y):
+                wrapped |= _add(table, g, at + 2, d)
+    return COUNTER_OVERFLOW if wrapped < 0 else 0
+
+
+@kernel("int64[:,:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
+def tally_exact_product(  # type: ignore[no-untyped-def]
+    values, valid, group, diff, step, table, reals, at
+):
+    """Add the product of the finite doubles of each row, as digits."""
+    wrapped, half, mask = 0, np.uint64(32), np.uint64(LOW)
+    product = np.empty(2 * values.shape[1] + 1, np.uint64)
+    for i in range(group.size):
+        if valid.size == 0 or valid[i]:
+            d, g, place, size = diff[i * step], group[i], 0, 1
+            if d >= LIMIT or d <= -LIMIT:
+                return MULTIPLICITY
+            product[:] = 0
+            product[0] = 1
+            for k in range(values.shape[1]):
+                bits = values[i, k]
+                exponent, fraction = (bits >> 52) & 0x7FF, bits & ((1 << 52) - 1)
+                if exponent == 0x7FF:
+                    size = 0
+                    break
+                if exponent:
+                    fraction |= 1 << 52
+                    exponent -= 1
+                place += exponent
+                d = -d if bits < 0 else d
+                low, high = np.uint64(fraction & LOW), np.uint64(fraction >> 32)
+                size += 2
+                carry, before = np.uint64(0), np.uint64(0)
+                for j in range(size):
+                    digit = product[j]
+                    total = digit * low + carry
+                    rest = before * high + (total & mask)
+                    product[j] = rest & mask
+                    carry = (total >> half) + (rest >> half)
+                    before = digit
+            shift, carry = np.uint64(place & 31), np.uint64(0)
+            for j in range(size):
+                digit = (product[j] << shift) | carry
+                carry = digit >> half
+                digit &= mask
+                if digit:
+                    wrapped |= _add(table, g, at + (place >> 5) + j, np.int64(digit) * d)
+            if size and carry:
+                wrapped |= _add(table, g, at + (place >> 5) + size, np.int64(carry) * d)
     return COUNTER_OVERFLOW if wrapped < 0 else 0

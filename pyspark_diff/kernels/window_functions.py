@@ -435,7 +435,7 @@ class Summed(Function):
 
     def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
         held = self.result.accumulators
-        values = [] if self.column is None else [column(self.column)]
+        values = [column(name) for name in self.columns]
         each = np.arange(len(rows))
         units = tally(held, values, each, each.size, 1)
         return units, units.zeros(len(rows) if self.frame.running else 0)
@@ -450,6 +450,23 @@ class Summed(Function):
         ))
         held_of = self.result.accumulators
         return self.result.of(Sums(out, _starts(held_of))).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class SummedPairs(Summed):
+    """The same of the pairs of two columns, which may be one.
+
+    Parameters
+    ----------
+    other : str
+        The column that the result calls its second.
+    """
+
+    other: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*super().columns, self.other)
 
 
 def _starts(accumulators: Sequence[Accumulator]) -> dict[Accumulator, int]:

@@ -97,6 +97,8 @@ _TRANSPARENT = frozenset({
 })
 #: Leaves whose rows Spark has at hand.
 _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"})
+#: Aggregates that may leave out nulls.
+_ENDS = frozenset({"First", "Last", "AnyValue"})
 
 
 class _Stop(Exception):
@@ -127,6 +129,16 @@ class _Parts:
     outers: set[str] = field(default_factory=set)
     subqueries: list[Subquery] = field(default_factory=list)
     lambdas: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _AggregateCall:
+    """A function with its arguments, each a node or a text, and the node of its order."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    order: Any = None
+    descending: bool = False
 
 
 @dataclass(frozen=True)
@@ -336,6 +348,10 @@ class _PlanReader:
             return self.with_lambda(node, parts, swaps)
         if kind == "AggregateExpression" and kind_of(node.aggregateFunction()) == "PivotFirst":
             return self.pivoted(node.aggregateFunction(), parts, swaps)
+        if kind == "AggregateExpression":
+            call = _aggregate_call(node.aggregateFunction())
+            if call is not None:
+                return self.written(self.aggregate_text(node, call, parts, swaps), node, parts)
         if kind in _WRITTEN:
             arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
@@ -350,6 +366,22 @@ class _PlanReader:
         return node.withNewChildren(
             scala_sequence([self.renamed(child, parts, swaps) for child in below])
         )
+
+    def aggregate_text(
+        self, node: Any, call: _AggregateCall, parts: _Parts, swaps: _Swaps | None
+    ) -> str:
+        """The text of an aggregate with its DISTINCT, order and FILTER."""
+        arguments = ", ".join(
+            item if isinstance(item, str) else self.text(item, parts, swaps)
+            for item in call.arguments
+        )
+        text = f"{call.name}({'DISTINCT ' if node.isDistinct() else ''}{arguments})"
+        if call.order is not None:
+            by = self.text(call.order, parts, swaps)
+            text += f" WITHIN GROUP (ORDER BY {by}{' DESC' if call.descending else ''})"
+        if node.filter().isDefined():
+            text += f" FILTER (WHERE {self.text(node.filter().get(), parts, swaps)})"
+        return text
 
     def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
         """The replacement of an expression, or the expression if only it has SQL text."""
@@ -742,6 +774,25 @@ class _PlanReader:
             Named(self.name(new), _column(old))
             for old, new in zip(output, items_of(plan.output()))
         ))
+
+
+def _aggregate_call(function: Any) -> _AggregateCall | None:
+    """An aggregate whose text in Catalyst leaves a part out, or names a function of its own."""
+    kind = kind_of(function)
+    if kind in _ENDS and function.ignoreNulls():
+        return _AggregateCall(str(function.prettyName()), (function.child(), "true"))
+    if kind == "Mode" and function.reverseOpt().isDefined():
+        # The text of Catalyst has the other direction.
+        return _AggregateCall("mode", (), function.child(), not function.reverseOpt().get())
+    if kind == "PercentileCont":
+        return _AggregateCall(
+            "percentile_cont", (function.right(),), function.left(), function.reverse()
+        )
+    if kind in ("RegrSXX", "RegrSYY"):
+        return _AggregateCall(kind.lower().replace("regr", "regr_"), tuple(
+            items_of(function.children())
+        ))
+    return None
 
 
 def _column(name: str) -> Expression:

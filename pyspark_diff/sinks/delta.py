@@ -7,7 +7,9 @@ epoch that is written again does nothing, after a lost answer or by a process th
 the sink's own commits have the name and number, and no other write of the user's session.
 
 The userMetadata of the commit reports the epoch and the offset of each source, so that a reader of
-the table can name the source versions of its rows.
+the table can name the source versions of its rows. It also reports the version that the sink
+checked. A log or a merged table with rows of other writers is refused, see
+`pyspark_diff.spark.delta_commits`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -31,6 +34,12 @@ from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
+from pyspark_diff.spark.delta_commits import (
+    METADATA,
+    commits_by_spark,
+    intruder,
+    since_own,
+)
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, few, frame_of_table
 from pyspark_diff.spark.jvm import frame_of_no_rows
@@ -38,10 +47,12 @@ from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The property of a table that tells which sink writes it.
 OWNER = "pyspark_diff.sink"
-#: The entry of a commit that reports the epoch and the offset of each source.
-METADATA = "userMetadata"
-_METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
-_TXN = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+#: The settings of a session for the options of a commit.
+_SETTINGS = (
+    "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion",
+    "spark.databricks.delta.commitInfo.userMetadata",
+)
+_FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 #: Names of columns that have other characters are mapped, which older readers do not know.
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
@@ -66,7 +77,8 @@ def delta_append(
     Raises
     ------
     SinkError
-        By the step, if the table may not be written or is not what it was.
+        By the step, if the table may not be written or is not what it was. The error names the
+        first commit by which another writer changed rows since the last epoch.
 
     Examples
     --------
@@ -132,6 +144,29 @@ def delta_snapshot(
     return _Snapshot(table, replace, properties)
 
 
+class _Signed(NamedTuple):
+    """An epoch, the sink that writes it, and the version of the table that the sink checked."""
+
+    owner: str
+    epoch: Epoch
+    after: int | None
+
+    def metadata(self) -> str:
+        """The text of the commit: its sink, epoch and checked version, and the source offsets."""
+        entries = {
+            "sink": self.owner, "epoch": self.epoch.number, "sources": dict(self.epoch.offsets)
+        }
+        if self.after is not None:
+            entries["after"] = self.after
+        return json.dumps(entries, sort_keys=True)
+
+    def options(self) -> dict[str, str]:
+        """The options of the commit, in the order of their settings."""
+        return {
+            "txnAppId": self.owner, "txnVersion": str(self.epoch.number), METADATA: self.metadata()
+        }
+
+
 class _Target(Sink):
     def __init__(
         self, table: str | PathLike[str], replace: bool, properties: Mapping[str, str] | None
@@ -149,57 +184,96 @@ class _Target(Sink):
         table = delta_files(epoch.spark, self._name) or delta_table(epoch.spark, self._name)
         owner = f"{epoch.store}/{epoch.name}"
         if epoch.is_first:
-            self._begin(epoch, table, owner)
+            self._begin(_Signed(owner, epoch, None), table)
             return
         if table is None or table.properties.get(OWNER) != owner:
             there = "is gone" if table is None else "was replaced by another one"
             raise SinkError(
                 f"Delta table {self._name} {there} since this sink wrote to it, and the changes "
-                "of an epoch make no table. Restore it; or give the sink another name in the "
-                "program, by which it begins anew"
+                f"of an epoch make no table. Restore it; or {self._anew()}"
             )
         columns = (table.struct if isinstance(table, DeltaFiles)
                    else epoch.spark.read.table(self._name).schema)
         self._check_columns(Schema(columns), Schema(self._struct(epoch)))
-        self._go_on(epoch, table, owner)
+        self._go_on(_Signed(owner, epoch, self._checked(epoch, table, owner)), table)
+
+    def _checked(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> int | None:
+        """The version of the table, after its rows were found to be those of the sink."""
+        commits = since_own(
+            table.commits() if isinstance(table, DeltaFiles)
+            else commits_by_spark(epoch.spark, self._name), owner,
+        )
+        if commits is None:
+            raise SinkError(
+                f"the log of Delta table {self._name} no longer has the last commit of this sink, "
+                "so writes of others cannot be excluded. Nothing of this epoch was written. Keep "
+                f"the log longer, by delta.logRetentionDuration, and {self._anew()}"
+            )
+        found = intruder(commits, lambda commit: commit.entries.get("sink") == owner)
+        if found is not None:
+            restore = "" if found.intact is None else (
+                f"take that back, RESTORE TABLE {self._name} TO VERSION AS OF {found.intact}; or "
+            )
+            raise SinkError(
+                f"Delta table {self._name} was written by others since this sink wrote to it, "
+                f"{found.commit.operation} in version {found.commit.version}. Nothing of this "
+                f"epoch was written. To go on, {restore}{self._anew()}"
+            )
+        return commits[-1].version
+
+    def _anew(self) -> str:
+        return (
+            "let the sink begin anew, with another name in the program and "
+            f"{self._function()}(..., replace=True)"
+        )
 
     @abstractmethod
     def _whole(self, epoch: Epoch) -> DataFrame:
         """What the first epoch leaves."""
 
     @abstractmethod
-    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
+    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
         """Write a later epoch."""
 
-    def _begin(self, epoch: Epoch, table: DeltaTable | DeltaFiles | None, owner: str) -> None:
+    def _begin(self, signed: _Signed, table: DeltaTable | DeltaFiles | None) -> None:
+        epoch, owner = signed.epoch, signed.owner
         spark, rows = epoch.spark, self._whole(epoch)
         if table is None:
-            new = rows.writeTo(self._name).using("delta").tableProperty(OWNER, owner)
-            properties = self._properties
+            properties = {OWNER: owner, **self._properties}
             if any(_NOT_IN_PARQUET.intersection(name) for name in rows.columns):
-                properties = {"delta.columnMapping.mode": "name", **properties}
-            for name, value in properties.items():
-                new = new.tableProperty(name, value)
-            for name, value in _numbered(owner, epoch).items():
-                new = new.option(name, value)
-            new.create()
+                properties = {_MAPPING: "name", **properties}
+            # Delta makes no table from a query that has both.
+            feed = properties.pop(_FEED, None) if _MAPPING in properties else None
+            # A frame's own writer leaves userMetadata out of the commit that makes a table.
+            with _own_session(signed) as session, _seen(rows) as view:
+                session.sql(
+                    f"CREATE TABLE {self._name} USING delta TBLPROPERTIES ({_listed(properties)}) "
+                    f"AS SELECT * FROM {view}"
+                )
+            if feed is not None:
+                self._set({_FEED: feed}, spark)
             return
         if table.properties.get(OWNER) != owner:
             if not self._replace and not spark.read.table(self._name).isEmpty():
                 raise SinkError(
                     f"Delta table {self._name} has rows, and was not written by this sink. Name "
-                    "another table, or let it be replaced: "
-                    f"{type(self).__name__.lower().replace('_', 'delta_')}(..., replace=True)"
+                    f"another table, or let it be replaced: {self._function()}(..., replace=True)"
                 )
-            spark.sql(
-                f"ALTER TABLE {self._name} SET TBLPROPERTIES "
-                f"({_literal(OWNER)} = {_literal(owner)})"
-            )
-        self._overwrite(rows, epoch, owner)
+            self._set({OWNER: owner}, spark)
+        elif _FEED in self._properties and _FEED not in table.properties:
+            # The process ended before it had set it.
+            self._set({_FEED: self._properties[_FEED]}, spark)
+        self._overwrite(rows, signed)
 
-    def _overwrite(self, rows: DataFrame, epoch: Epoch, owner: str) -> None:
+    def _overwrite(self, rows: DataFrame, signed: _Signed) -> None:
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        _once(writer, owner, epoch).saveAsTable(self._name)
+        writer.options(**signed.options()).saveAsTable(self._name)
+
+    def _set(self, properties: Mapping[str, str], spark: SparkSession) -> None:
+        spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({_listed(properties)})")
+
+    def _function(self) -> str:
+        return type(self).__name__.lower().replace("_", "delta_")
 
     def _check_columns(self, there: Schema, wanted: Schema) -> None:
         if not wanted.same_types(there):
@@ -212,16 +286,16 @@ class _Target(Sink):
         return epoch.schema
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.lower().replace('_', 'delta_')}({self._name!r})"
+        return f"{self._function()}({self._name!r})"
 
 
 class _Append(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.changes
 
-    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
-        writer = epoch.changes.write.format("delta").mode("append")
-        _once(writer, owner, epoch).saveAsTable(self._name)
+    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+        writer = signed.epoch.changes.write.format("delta").mode("append")
+        writer.options(**signed.options()).saveAsTable(self._name)
 
     def _struct(self, epoch: Epoch) -> T.StructType:
         return epoch.changes.schema
@@ -233,8 +307,11 @@ class _Snapshot(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.snapshot()
 
-    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
-        self._overwrite(self._whole(epoch), epoch, owner)
+    def _checked(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
+        """Nothing, as each epoch replaces all rows."""
+
+    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+        self._overwrite(self._whole(signed.epoch), signed)
 
 
 class _Merge(_Target):
@@ -277,7 +354,8 @@ class _Merge(_Target):
                 "delta_append"
             )
 
-    def _go_on(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
+    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+        epoch = signed.epoch
         key, values = self._columns_of(epoch.schema, epoch.spark)
         spark, changes, schema = epoch.spark, epoch.changes, Schema(epoch.schema)
         held = few(changes)
@@ -288,24 +366,24 @@ class _Merge(_Target):
         else:
             rows, twice = _net_of(held, epoch.diff, schema, key, values)
             self._refuse(key, _rows(twice.slice(0, 4)))
-            if not rows.num_rows or self._merged(rows, table, key, owner, epoch):
+            if not rows.num_rows or self._merged(rows, table, key, signed):
                 return
             fields = [T.StructField(f"_{i}", schema.field(name).dataType)
                       for i, name in enumerate((*key, *values))]
             fields.append(T.StructField("__kind", T.StringType()))
             rows = rows.rename_columns([field.name for field in fields])
             net = frame_of_table(spark, rows, T.StructType(fields))
-        with _own_session(spark, owner, epoch) as session, _seen(net) as view:
+        with _own_session(signed) as session, _seen(net) as view:
             session.sql(self._statement(view, key, values))
 
     def _merged(
-        self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str], owner: str,
-        epoch: Epoch,
+        self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str], signed: _Signed
     ) -> bool:
         """Merge rows without Spark; whether that could be done."""
         if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
             return False
-        if table.last_number(owner) >= epoch.number:
+        owner, number = signed.owner, signed.epoch.number
+        if table.last_number(owner) >= number:
             return True  # they were given before
         new = rows.filter(pc.equal(rows["__kind"], "insert"))
         there = table.among(new, key)
@@ -313,7 +391,7 @@ class _Merge(_Target):
             return False
         self._refuse(key, _rows(there.slice(0, 4)))
         return table.merge(
-            rows, key, "__kind", owner, epoch.number, {METADATA: _metadata(owner, epoch)}
+            rows, key, "__kind", owner, number, {METADATA: signed.metadata()}
         )
 
     def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:
@@ -396,37 +474,20 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns)))
 
 
-def _numbered(owner: str, epoch: Epoch) -> dict[str, str]:
-    return {
-        "txnAppId": owner, "txnVersion": str(epoch.number), METADATA: _metadata(owner, epoch),
-    }
-
-
-def _metadata(owner: str, epoch: Epoch) -> str:
-    """The text of a commit of the sink: who writes it, its epoch, and the offset of each source."""
-    return json.dumps(
-        {"sink": owner, "epoch": epoch.number, "sources": dict(epoch.offsets)}, sort_keys=True
-    )
-
-
-def _once(writer: DataFrameWriter, owner: str, epoch: Epoch) -> DataFrameWriter:
-    return writer.options(**_numbered(owner, epoch))
-
-
 @contextmanager
-def _own_session(spark: SparkSession, owner: str, epoch: Epoch) -> Iterator[SparkSession]:
+def _own_session(signed: _Signed) -> Iterator[SparkSession]:
     """A session with the settings of another one, whose statements are those of an epoch.
 
     A merge takes name and number from settings. In the user's session they would be those of all
     that other threads do there, of which Delta would then leave out what came second.
     """
+    spark = signed.epoch.spark
     session = spark.newSession()
     for name, value in spark.conf.getAll.items():
         if session.conf.get(name, None) != value and session.conf.isModifiable(name):
             session.conf.set(name, value)
-    for name, text in zip(_TXN, (owner, str(epoch.number))):
+    for name, text in zip(_SETTINGS, signed.options().values()):
         session.conf.set(name, text)
-    session.conf.set(_METADATA_SETTING, _metadata(owner, epoch))
     try:
         yield session
     finally:
@@ -443,6 +504,11 @@ def _seen(frame: DataFrame) -> Iterator[str]:
         yield f"{frame.sparkSession.conf.get('spark.sql.globalTempDatabase')}.{name}"
     finally:
         frame.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def _listed(properties: Mapping[str, str]) -> str:
+    """Properties of a table, in SQL."""
+    return ", ".join(f"{_literal(name)} = {_literal(text)}" for name, text in properties.items())
 
 
 def _literal(text: str) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import check_format, column, literal_path
 
 #: The column by which a change log is partitioned.
 EPOCH = "epoch"
@@ -98,12 +98,16 @@ class _Folder(Sink):
     def __init__(self, path: str, format: str, replace: bool):
         self._path, self._format, self._replace = path, format, replace
 
+    def check(self, schema: T.StructType, spark: SparkSession) -> None:
+        check_format(self._format, schema)
+
     def _there(self, spark: SparkSession) -> DataFrame | None:
         """What the folder holds."""
         try:
             # Spark warns of one folder that is not there, in eighty lines, and of two it does not.
-            spark.read.format(self._format).load([self._path, self._path])
-            found = spark.read.format(self._format).load(self._path)
+            path = literal_path(self._path)
+            spark.read.format(self._format).load([path, path])
+            found = spark.read.format(self._format).load(path)
             return found if found.columns else None
         except AnalysisException as error:
             if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
@@ -119,6 +123,7 @@ class _Folder(Sink):
 
 class _ChangeLog(_Folder):
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
+        super().check(schema, spark)
         if EPOCH in map(str.lower, schema.names):
             raise SchemaError(
                 f"a change log has a column {EPOCH!r} of its own: give that of the collection "
@@ -126,6 +131,11 @@ class _ChangeLog(_Folder):
             )
 
     def write(self, epoch: Epoch) -> None:
+        if EPOCH in (epoch.time.lower(), epoch.diff.lower()):
+            raise SchemaError(
+                f"a change log has a column {EPOCH!r} of its own, which is the name of a time or "
+                "diff here. Give the dataflow other names, time=... or diff=..."
+            )
         if epoch.is_first and not self._replace:
             there = self._there(epoch.spark)
             if there is not None:

@@ -30,7 +30,7 @@ from pyspark_diff.dataflow.source import (
 from pyspark_diff.errors import SchemaError, SourceError
 from pyspark_diff.sources.logs import latest
 from pyspark_diff.sources.tables import at_hand
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import check_format, column, literal_path
 from pyspark_diff.spark.schema import as_keys, parse_schema
 
 #: What the values of an op column mean, in small letters.
@@ -110,9 +110,10 @@ def files(
     [Row(id=1, city='Bonn')]
     """
     struct = parse_schema(schema).struct
+    check_format(format, struct)
     named = [] if op is None else [T.StructField(op, T.StringType())]
     read = T.StructType([*struct.fields, *named])
-    if op is not None and op in struct.names:
+    if op is not None and op.lower() in map(str.lower, struct.names):
         raise SchemaError(
             f"column {op} tells what a row is, and is no part of it: leave it out of the schema, "
             "or name another one, op=..."
@@ -189,7 +190,7 @@ class _Folder(Source):
 
     def _listed(self, spark: SparkSession) -> dict[str, list[int]]:
         """The files that are there: length, and when they were written."""
-        rows = spark.read.format("binaryFile").load(self._path).select(
+        rows = spark.read.format("binaryFile").load(literal_path(self._path)).select(
             "path", "length", F.unix_millis("modificationTime").alias("written")
         ).collect()
         names = {row.path.rsplit("/", 1)[1]: [row.length, row.written] for row in rows}
@@ -200,8 +201,13 @@ class _Folder(Source):
         place = F.create_map(*(
             F.lit(part) for number, name in enumerate(names) for part in (name, number)
         ))
-        path = F.url_decode(F.regexp_replace("_metadata.file_name", r"\\+", "%2B"))
+        # Rows may have a column of this name as well.
+        name = frame.metadataColumn("_metadata").getField("file_name")
+        path = F.url_decode(F.regexp_replace(name, r"\\+", "%2B"))
         return frame.withColumn(_FILE, place[path])
+
+    def _paths(self, names: Sequence[str]) -> list[str]:
+        return [literal_path(f"{self._path.rstrip('/')}/{name}") for name in names]
 
     @abstractmethod
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
@@ -218,10 +224,9 @@ class _Files(_Folder):
         self._op, self._order = op, order
 
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
-        paths = [f"{self._path.rstrip('/')}/{name}" for name in names]
         options = {"mode": "FAILFAST", **self._options}  # else what is malformed is null
         reader = spark.read.format(self._format).schema(self._read).options(**options)
-        frame = self._numbered(reader.load(paths), names)
+        frame = self._numbered(reader.load(self._paths(names)), names)
         order = F.struct(F.col(_FILE), *map(column, self._order))
         op = F.lit("i") if self._op is None else column(self._op)
         rows = at_hand(frame.select(
@@ -243,13 +248,12 @@ class _Debezium(_Folder):
         self._order, self._options = order, options
 
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
-        paths = [f"{self._path.rstrip('/')}/{name}" for name in names]
         images = [T.StructField(name, self._struct) for name in ("before", "after")]
         event = [*images, T.StructField("op", T.StringType()), *_nested(self._order)]
         struct = T.StructType([*event, T.StructField("payload", T.StructType(event))])
         options = {"mode": "FAILFAST", **self._options}
         reader = spark.read.format("json").schema(struct).options(**options)
-        frame = self._numbered(reader.load(paths), names)
+        frame = self._numbered(reader.load(self._paths(names)), names)
         order = F.struct(F.col(_FILE), *(_either(*name.split(".")) for name in self._order))
         found = at_hand(frame.select(
             *(_either(name).alias(name) for name in ("before", "after", "op")),

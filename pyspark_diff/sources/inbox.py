@@ -95,8 +95,10 @@ class _Inbox(Source):
                     f"the inbox {self._name!r} of {self._path!r} has no batch yet, so its columns "
                     "are not known: name them with schema=..."
                 )
-            beside = (self._diff, self._time)
-            fields = [field for field in batches[0].schema.fields if field.name not in beside]
+            beside = [name.lower() for name in (self._diff, self._time) if name is not None]
+            fields = [
+                field for field in batches[0].schema.fields if field.name.lower() not in beside
+            ]
             self._schema = parse_schema(T.StructType(fields)).struct
         return self._schema
 

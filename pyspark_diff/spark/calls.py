@@ -7,10 +7,11 @@ the same whether the column was written in Python, on classic or on Connect, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from pyspark_diff.spark.jvm import (
     column_of,
@@ -32,14 +33,30 @@ _SQL_OPERATORS = {
     "Add": "+", "Subtract": "-",
 }
 
-#: What follows the name of an aggregate over values in an order that it has no other name for.
-WITHIN_GROUP = "within group"
-
 #: The text after the name of a function that leaves out nulls.
 IGNORE_NULLS = "ignore nulls"
 
-#: Aggregates that SQL has with WITHIN GROUP (ORDER BY x), by those of x that are the same.
+#: Functions that may leave out nulls, by an argument as well.
+_ENDS = ("first", "first_value", "last", "last_value", "any_value")
+
+#: Aggregates of the column in WITHIN GROUP (ORDER BY x), by those that have x as an argument.
 _ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """One column of an order.
+
+    Parameters
+    ----------
+    column : Column
+    descending : bool
+    nulls_last : bool
+    """
+
+    column: Column
+    descending: bool
+    nulls_last: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,8 @@ class ColumnCall:
         The outermost name that was given to the result.
     filter : Column or None
         The condition of a FILTER clause.
+    order : tuple of Ordering
+        The order of WITHIN GROUP.
     """
 
     name: str
@@ -66,6 +85,7 @@ class ColumnCall:
     distinct: bool
     alias: str | None
     filter: Column | None = None
+    order: tuple[Ordering, ...] = field(default=(), repr=False)
 
 
 def call_of(column: Column) -> ColumnCall | None:
@@ -220,6 +240,8 @@ def _parsed_call(
         top = top.child()
     name = _SQL_OPERATORS.get(kind_of(top))
     arguments, distinct = items_of(top.children()), False
+    order: tuple[Ordering, ...] = ()
+    ignored = False
     if kind_of(top) == "UnresolvedFunction":
         # Nulls are a flag in Spark 4.1 and an option later.
         nulls = str(top.ignoreNulls()).lower()
@@ -229,18 +251,23 @@ def _parsed_call(
         condition = None if top.filter().isEmpty() else top.filter().get()
         name = ".".join(items_of(top.nameParts())).lower() if plain else None
         arguments, distinct = items_of(top.arguments()), top.isDistinct()
-        order = items_of(top.orderingWithinGroup())
-        if order:
-            upwards = len(order) == 1 and "Ascending" in order[0].direction().toString()
-            known = _ORDERED.get(name or "") if upwards else None
-            name = known or name and f"{name} {WITHIN_GROUP}"
-            arguments = [order[0].child(), *arguments]
-        if name and ignored:
+        order = tuple(
+            Ordering(
+                column_of(item.child(), make), "Descending" in item.direction().toString(),
+                "NullsLast" in item.nullOrdering().toString(),
+            )
+            for item in items_of(top.orderingWithinGroup())
+        )
+        if order and name in _ORDERED:
+            name = _ORDERED[name]
+            arguments = [top.orderingWithinGroup().head().child(), *arguments]
+        if name and ignored and name not in _ENDS:
             name = f"{name} {IGNORE_NULLS}"
     if kind_of(top) == "AggregateExpression":
         # The grammar has rules of its own for first, last and any_value.
         function = top.aggregateFunction()
         name, arguments = function.prettyName(), items_of(function.children())
+        ignored = name in _ENDS and bool(function.ignoreNulls())
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:
@@ -251,10 +278,11 @@ def _parsed_call(
             arguments = []
     return ColumnCall(
         _CLASSIC_OPERATORS.get(name, name),
-        columns_of(arguments, make),
+        columns_of(arguments, make) + ((F.lit(True),) if ignored and name in _ENDS else ()),
         distinct,
         alias,
         None if condition is None else column_of(condition, make),
+        order,
     )
 
 

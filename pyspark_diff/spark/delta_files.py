@@ -26,6 +26,7 @@ from pyspark.sql import types as T
 from pyspark_diff.fallbacks import DELTALAKE, fall_back
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
+from pyspark_diff.spark.delta_commits import METADATA, Commit
 from pyspark_diff.spark.jvm import folder_of
 from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
@@ -171,14 +172,31 @@ class DeltaFiles:
         text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines() if line.strip()]
 
+    def commits(self) -> Iterator[Commit]:
+        """The commits from this version backwards, as far as the log has them."""
+        for version in range(self.version, -1, -1):
+            try:
+                info = self._commit_info(version)
+            except (OSError, ValueError):
+                return
+            yield Commit(
+                version, str(info.get("timestamp")), str(info.get("operation")),
+                info.get("operationParameters") or {}, info.get(METADATA),
+            )
+
+    def _commit_info(self, version: int) -> dict[str, Any]:
+        """The description of a commit; empty if its writer has not left one."""
+        actions = self._actions(version)
+        found = (action["commitInfo"] for action in actions if "commitInfo" in action)
+        return next(found, {})
+
     def mark(self, version: int) -> str | None:
         """What tells a commit from another one with its number; None if it is no longer known."""
         try:
-            told = [action["commitInfo"] for action in self._actions(version)
-                    if "commitInfo" in action]
+            info = self._commit_info(version)
         except (OSError, ValueError):
             return None
-        return f"{told[0].get('timestamp')} {told[0].get('txnId')}" if told else None
+        return f"{info.get('timestamp')} {info.get('txnId')}" if info else None
 
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
         """Whether `merge` does the same as a merge by Spark, also to the rows that it copies."""

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
-from pyspark_diff.errors import errors_to_text
+from pyspark_diff.errors import SchemaError, errors_to_text
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import (
@@ -27,6 +27,8 @@ from pyspark_diff.spark.schema import (
 )
 from pyspark_diff.spark.values import OPAQUE, filled
 
+#: The letters that have a meaning in a pattern of paths.
+_PATTERN = frozenset("{}[]*?\\")
 #: So many rows are taken to the driver to be read once.
 FEW_ROWS = 200_000
 
@@ -34,6 +36,32 @@ FEW_ROWS = 200_000
 def column(name: str) -> Column:
     """The column of exactly this name."""
     return F.col(quoted(name))
+
+
+def literal_path(path: str) -> str:
+    """A path for Spark's readers, which take a path as a pattern.
+
+    Examples
+    --------
+    >>> literal_path("/data/a[1]*")
+    '/data/a\\\\[1\\\\]\\\\*'
+    """
+    return "".join(f"\\{letter}" if letter in _PATTERN else letter for letter in path)
+
+
+def check_format(format: str, struct: T.StructType) -> None:
+    """Refuse names that a format of files cannot have.
+
+    Raises
+    ------
+    SchemaError
+    """
+    if format.lower() == "orc" and "`" in struct.simpleString():
+        raise SchemaError(
+            "ORC has no names with a backtick: Spark writes another name, and reads null. Rename "
+            f"the column or field, toDF or withColumnRenamed, or name another format; the columns "
+            f"are {struct.simpleString()}"
+        )
 
 
 def map_in_arrow(

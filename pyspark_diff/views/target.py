@@ -7,26 +7,20 @@ A commit of the view has the name of its sink in its userMetadata. Maintenance c
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import SinkError
-from pyspark_diff.sinks.delta import METADATA
 from pyspark_diff.spark.delta import delta_table
+from pyspark_diff.spark.delta_commits import commits_by_spark, intruder, since
 from pyspark_diff.spark.frames import few
 from pyspark_diff.spark.schema import quoted
 
-#: Operations of Delta that change no row.
-MAINTENANCE = frozenset({
-    "ADD CONSTRAINT", "CLUSTER BY", "COMPUTE STATS", "DROP CONSTRAINT", "OPTIMIZE", "REORG",
-    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
-})
 #: The properties of a table that is created: a view may read it as its own source.
 PROPERTIES = {"delta.enableChangeDataFeed": "true"}
 
@@ -66,8 +60,8 @@ def mark_of(spark: SparkSession, name: str) -> dict[str, Any] | None:
     table = delta_table(spark, name)
     if table is None:
         return None
-    (row,) = _history(spark, name, 1)
-    return _mark(table.id, row)
+    last = next(commits_by_spark(spark, name))
+    return {"id": table.id, "version": last.version, "timestamp": last.timestamp}
 
 
 def begin_target(spark: SparkSession, name: str) -> dict[str, Any]:
@@ -113,32 +107,30 @@ def check_target(
         raise _changed(name, "is gone")
     if table.id != mark["id"]:
         raise _changed(name, "was replaced by another table of this name")
-    # The rows come from the newest version backwards, and most refreshes need the first one only.
-    count = 1
-    while True:
-        rows = _history(spark, name, count)
-        if rows[-1].version <= mark["version"] or len(rows) < count:
-            break
-        count *= 8
-    if rows[0].version < mark["version"]:
+    commits = since(commits_by_spark(spark, name), mark["version"])
+    if commits is None:
         raise _changed(
-            name, f"is at version {rows[0].version} and was at version {mark['version']}: an "
+            name, f"has a log without version {mark['version']}, so that writes of others cannot "
+            "be excluded"
+        )
+    first, last = commits[0], commits[-1]
+    if last.version < mark["version"]:
+        raise _changed(
+            name, f"is at version {last.version} and was at version {mark['version']}: an "
             "older state of its files was brought back"
         )
-    for row in reversed(rows):
-        if row.version < mark["version"]:
-            continue
-        if row.version == mark["version"]:
-            if str(row.timestamp) != mark["timestamp"]:
-                raise _changed(
-                    name, f"has another version {row.version} than was written: an older state "
-                    "of its files was brought back, and written to"
-                )
-        elif not _is_own(row, sink) and row.operation not in MAINTENANCE:
-            verb = "was restored to an earlier version" if row.operation == "RESTORE" else (
-                "was written by others"
-            )
-            raise _changed(name, f"{verb}, {row.operation} in version {row.version}")
+    if first.timestamp != mark["timestamp"]:
+        raise _changed(
+            name, f"has another version {first.version} than was written: an older state "
+            "of its files was brought back, and written to"
+        )
+    found = intruder(commits, lambda commit: str(commit.entries.get("sink")).endswith(f"/{sink}"))
+    if found is not None:
+        operation, version = found.commit.operation, found.commit.version
+        verb = "was restored to an earlier version" if operation == "RESTORE" else (
+            "was written by others"
+        )
+        raise _changed(name, f"{verb}, {operation} in version {version}")
 
 
 def _changed(name: str, event: str) -> SinkError:
@@ -147,22 +139,6 @@ def _changed(name: str, event: str) -> SinkError:
         "no longer has the rows of the view. Call rebuild(), which reads all sources and "
         "overwrites it; or name another target"
     )
-
-
-def _is_own(row: Row, sink: str) -> bool:
-    try:
-        return str(json.loads(row[METADATA])["sink"]).endswith(f"/{sink}")
-    except (TypeError, ValueError, KeyError):
-        return False
-
-
-def _history(spark: SparkSession, name: str, count: int) -> list[Row]:
-    frame = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {count}")
-    return frame.select("version", "timestamp", "operation", METADATA).collect()
-
-
-def _mark(table: str, row: Row) -> dict[str, Any]:
-    return {"id": table, "version": int(row.version), "timestamp": str(row.timestamp)}
 
 
 class GuardedSink(Sink):

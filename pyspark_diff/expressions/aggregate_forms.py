@@ -1,0 +1,192 @@
+"""The forms of aggregate functions: sums, the first in an order, and functions of all values.
+
+For a group ``G``, a multiset of records with multiplicities of either sign, a function has one of
+three forms::
+
+    linear       finish(sum of m * f(x) over the records x of G, m being their multiplicity)
+    ordered      the first of the records in an order of their own
+    collected    a function of the values and how often each is there, in ascending order
+
+Linear functions of one group share a vector of sums. The other two read the values with a
+*positive* multiplicity, and so do `Truth` (the extreme of booleans) and distinct aggregates. A
+value that was removed more often than inserted is absent for them, and for the operators `distinct`
+and `top_k`. A group of such values alone is empty for them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from pyspark_diff.errors import SchemaError, UnsupportedTypeError
+from pyspark_diff.kernels import results
+from pyspark_diff.spark.calls import Ordering
+from pyspark_diff.spark.schema import arrow_type
+
+
+@dataclass(frozen=True)
+class Argument:
+    """The input of an aggregate: a column of the collection that is grouped.
+
+    Parameters
+    ----------
+    column : int
+        Its number among the columns that are summed.
+    type : DataType
+    nullable : bool
+        Whether nulls may be among its values.
+    """
+
+    column: int
+    type: T.DataType
+    nullable: bool = True
+
+
+#: The input of ``count(*)``.
+RECORD = Argument(-1, T.NullType(), nullable=False)
+
+
+@dataclass(frozen=True)
+class AggregateFunction(ABC):
+    """An aggregate function of `agg`, in one of the three forms below.
+
+    Parameters
+    ----------
+    name : str
+        As Spark calls it.
+    synonyms : tuple of str
+    """
+
+    name: str
+    synonyms: tuple[str, ...] = ()
+    #: How many arguments it takes; None for any number.
+    arity: ClassVar[int | None] = 1
+    #: Whether the result may be another one if equal arguments count once.
+    can_be_distinct: ClassVar[bool] = True
+    #: Whether they always do.
+    counts_once: ClassVar[bool] = False
+    #: How many constants there may be after these.
+    constants: ClassVar[int] = 0
+    #: The result over no values.
+    empty: ClassVar[Any] = None
+    #: The argument by which records do not count: where it is null.
+    decisive: ClassVar[int] = 0
+    #: Whether the columns of WITHIN GROUP are arguments too, after the others.
+    takes_order: ClassVar[bool] = False
+    #: Whether nulls of the argument count, so that a FILTER has to leave out whole records.
+    counts_nulls: ClassVar[bool] = False
+
+    def given(self, *constants: Any) -> AggregateFunction:
+        """The function with its constants."""
+        return self
+
+    def ordered(
+        self, order: Sequence[Ordering], types: Sequence[T.DataType]
+    ) -> AggregateFunction:
+        """The function over values in an order, that of WITHIN GROUP.
+
+        Raises
+        ------
+        SchemaError
+            If the function has no such order.
+        """
+        raise SchemaError(
+            f"{self.name} has WITHIN GROUP (ORDER BY ...). It is not maintained in an order of its "
+            "own. Write it without, or use min_by or max_by"
+        )
+
+    def in_session(self, ansi: bool) -> AggregateFunction:
+        """The function in a session, in ANSI mode or not."""
+        return self
+
+    def evaluated(
+        self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
+    ) -> list[Column]:
+        """The expressions that it is computed from, given its arguments and their types."""
+        return list(arguments)
+
+
+@dataclass(frozen=True)
+class LinearFunction(AggregateFunction):
+    """A function of sums, to which every record adds something of its own."""
+
+    #: Whether windows of rows have room for the sums of each row.
+    over_windows: ClassVar[bool] = True
+
+    def result(
+        self, arguments: Sequence[Argument], kind: T.DataType, *, exact: bool
+    ) -> results.Result:
+        """The sums of a group, and the formula that makes the value of them.
+
+        Parameters
+        ----------
+        arguments : sequence of Argument
+        kind : DataType
+            Type of the result.
+        exact : bool
+            Whether to sum floats exactly, and round once.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If values of the arguments' types cannot be summed.
+        """
+        found = self._over(arguments, arrow_type(kind), exact)
+        if found is None:
+            shown = ", ".join(argument.type.simpleString() for argument in arguments)
+            raise UnsupportedTypeError(
+                f"{self.name} of a column of type {shown} is not supported; cast it to a number"
+            )
+        return found
+
+    @abstractmethod
+    def _over(
+        self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
+    ) -> results.Result | None:
+        """The same for Arrow's type; None if values of the argument's type cannot be summed."""
+
+
+@dataclass(frozen=True)
+class OrderedFunction(AggregateFunction):
+    """The first argument of the record that is the first in an order.
+
+    Parameters
+    ----------
+    greatest : bool
+        Whether the last in order counts as the first.
+    """
+
+    greatest: bool = False
+    can_be_distinct = False
+
+    @property
+    @abstractmethod
+    def order(self) -> tuple[tuple[int, bool], ...]:
+        """Numbers of the arguments that make the order, and whether each is descending.
+
+        Records in which the first of them is null do not count.
+        """
+
+    @property
+    def from_back(self) -> bool:
+        """Whether the last in this order is the first."""
+        return False
+
+
+@dataclass(frozen=True)
+class CollectedFunction(AggregateFunction):
+    """A function of all values that are not null, which are kept for each group."""
+
+    @abstractmethod
+    def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
+        """The result over some values and how often each is there, in ascending order."""
+
+    def __call__(self, key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
+        """The same as a function that `reduce` can call."""
+        return [(self.collect([(v, count) for (v, *_), count in values if count > 0]),)]

@@ -1,0 +1,248 @@
+"""Moments of two columns and of a high order, from vectors of sums.
+
+For values ``x`` and ``y`` of a group, with means ``X`` and ``Y`` and ``n`` pairs::
+
+    M_k = sum of (x - X)**k          C = sum of (x - X) * (y - Y) = sum of x * y - n * X * Y
+
+Sums of squares and products of doubles are double-words, as those of a variance. Third and fourth
+powers would lose their digits there: a mean of 1e7 deviations takes all of them. So these sums are
+exact, and one rounding makes a double of the quotient of whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels import quotients
+from pyspark_diff.kernels.accumulators import (
+    Accumulator,
+    ExactFloats,
+    ExactPowers,
+    FloatProducts,
+    Floats,
+    FloatSquares,
+    Valid,
+)
+from pyspark_diff.kernels.results import ColumnResult, FloatVariance, Sums, with_infinities
+from pyspark_diff.kernels.tallies import DIGITS, LOW
+from pyspark_diff.kernels.updates import Int64
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The sums over the pairs of each group, as a formula reads them.
+
+    Parameters
+    ----------
+    first, second : int
+        The columns, null together.
+    sums : Sums
+    n : ndarray of int64
+    """
+
+    first: int
+    second: int
+    sums: Sums
+    n: Int64
+
+    def variance(self, column: int) -> Array:
+        """The variance of the population."""
+        return FloatVariance(pa.float64(), column).variances(self.sums, self.n)
+
+    def average(self, column: int) -> Array:
+        made, held = np.zeros(len(self.sums)), Floats(column)
+        quotients.float_quotients(self.sums.reals, self.sums.starts[held], self.n, made)
+        return with_infinities(made, self.sums.of(held)[:, 2:], self.n)
+
+    def covariance(self) -> Array:
+        """The covariance of the population."""
+        made, sums = np.zeros(len(self.sums)), self.sums
+        sides, product = (Floats(self.first), Floats(self.second)), self.product
+        starts = [sums.starts[held] for held in (*sides, product)]
+        quotients.float_covariances(sums.reals, *starts, self.n, made)
+        for side in sides:
+            made[(sums.of(side)[:, 2:] != 0).any(axis=1)] = np.nan
+        made[sums.of(product)[:, 2] != 0] = np.nan
+        return made
+
+    @property
+    def product(self) -> FloatProducts:
+        return FloatProducts(self.first, self.second)
+
+
+def _correlation(pairs: Pairs) -> Array:
+    divisor = np.sqrt(pairs.variance(pairs.first)) * np.sqrt(pairs.variance(pairs.second))
+    return np.where(divisor == 0, np.inf, pairs.covariance() / divisor)
+
+
+def _slope(pairs: Pairs) -> Array:
+    return pairs.covariance() / pairs.variance(pairs.second)
+
+
+def _intercept(pairs: Pairs) -> Array:
+    return pairs.average(pairs.first) - _slope(pairs) * pairs.average(pairs.second)
+
+
+def _determination(pairs: Pairs) -> Array:
+    first = pairs.variance(pairs.first)
+    covariance = pairs.covariance()
+    square = covariance * covariance / (first * pairs.variance(pairs.second))
+    return np.where(first == 0, 1.0, square)
+
+
+#: The formula of each function of two columns.
+_FORMULAS: dict[str, Callable[[Pairs], Array]] = {
+    "covar_pop": lambda pairs: pairs.covariance(),
+    "covar_samp": lambda pairs: pairs.covariance() * pairs.n / (pairs.n - 1),
+    "corr": _correlation,
+    "regr_sxy": lambda pairs: pairs.covariance() * pairs.n,
+    "regr_sxx": lambda pairs: pairs.variance(pairs.second) * pairs.n,
+    "regr_syy": lambda pairs: pairs.variance(pairs.first) * pairs.n,
+    "regr_slope": _slope,
+    "regr_intercept": _intercept,
+    "regr_r2": _determination,
+}
+#: Whether a function sums the squares of the first column, and of the second one.
+_SQUARES = {
+    "corr": (True, True), "regr_r2": (True, True), "regr_sxx": (False, True),
+    "regr_syy": (True, False), "regr_slope": (False, True), "regr_intercept": (False, True),
+}
+_NO_PRODUCTS = ("regr_sxx", "regr_syy")
+#: Functions that are null of one pair.
+_OF_TWO = ("covar_samp", "corr")
+#: Functions that are null if all values of the second column are equal.
+_VARYING = ("regr_slope", "regr_intercept", "regr_r2")
+
+
+@dataclass(frozen=True)
+class Comoment(ColumnResult):
+    """A function of pairs: a covariance, a correlation, or a part of a regression line.
+
+    Parameters
+    ----------
+    other : int
+        The index of the second column, the independent one of a regression.
+    name : str
+        As Spark calls the function.
+    ansi : bool
+        Whether a division by zero is an error, and not null.
+    """
+
+    other: int
+    name: str
+    ansi: bool = True
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        columns = (self.column, self.other)
+        squares = _SQUARES.get(self.name, (False, False))
+        held: list[Accumulator] = [Valid(self.column), *map(Floats, columns)]
+        held += [FloatSquares(column) for column, used in zip(columns, squares) if used]
+        if self.name not in _NO_PRODUCTS:
+            held.append(FloatProducts(*columns))
+        return tuple(dict.fromkeys(held))
+
+    def of(self, sums: Sums) -> pa.Array:
+        n = sums.of(Valid(self.column))
+        pairs = Pairs(self.column, self.other, sums, n)
+        nothing = n == 0
+        if self.name in _OF_TWO:
+            nothing = nothing | (n == 1)
+        with np.errstate(all="ignore"):
+            if self.name in _VARYING:
+                nothing = nothing | (pairs.variance(self.other) == 0)
+            made = _FORMULAS[self.name](pairs)
+        if self.name == "corr":
+            # No correlation is infinite: this one would be divided by zero.
+            zero = np.isinf(made) & ~nothing
+            if self.ansi and zero.any():
+                raise DiffOverflowError(
+                    "corr divides by zero, which is an error in ANSI mode. All values of a column "
+                    "are equal in a group of two records or more. Use regr_r2, which is defined "
+                    "there, or set spark.sql.ansi.enabled to false for a null"
+                )
+            nothing = nothing | zero
+        return pa.array(made, mask=nothing).cast(self.kind)
+
+
+@dataclass(frozen=True)
+class ExactMoment(ColumnResult):
+    """The skewness or the kurtosis of doubles: the nearest double or so.
+
+    Parameters
+    ----------
+    order : int
+        3 for the skewness, 4 for the kurtosis.
+    """
+
+    order: int
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        powers = (ExactPowers(self.column, power) for power in range(2, self.order + 1))
+        return (Valid(self.column), ExactFloats(self.column), *powers)
+
+    def of(self, sums: Sums) -> pa.Array:
+        n, *powers = (sums.of(held) for held in self.accumulators)
+        finite = ~(powers[0][:, DIGITS:] != 0).any(axis=1)
+        powers[0] = powers[0][:, :DIGITS]
+        made, rows = np.full(len(sums), np.nan), np.flatnonzero((n != 0) & finite)
+        nothing = n == 0
+        whole = [_integers(power[rows]) for power in powers]
+        for place, count, *by_power in zip(rows.tolist(), n[rows].tolist(), *whole):
+            value = _standardised(count, by_power)
+            if value is None:
+                nothing[place] = True
+            else:
+                made[place] = value
+        return pa.array(made, mask=nothing).cast(self.kind)
+
+
+def _integers(digits: Int64) -> list[int]:
+    """Sums of digits of 32 bits as whole numbers, the lowest digit first."""
+    low = np.ascontiguousarray((digits & LOW).astype("<u4"))
+    high = np.ascontiguousarray(((digits >> 32) + 2**31).astype("<u4"))
+    bias = 2**31 * ((2 ** (32 * digits.shape[1]) - 1) // (2**32 - 1))
+    return [
+        int.from_bytes(lower.tobytes(), "little")
+        + ((int.from_bytes(upper.tobytes(), "little") - bias) << 32)
+        for lower, upper in zip(low, high)
+    ]
+
+
+def _standardised(n: int, sums: list[int]) -> float | None:
+    """M3 / n over the variance to 3/2, or M4 / n over its square less 3; None of equal values.
+
+    With the sums ``s_k`` of the k-th powers, and ``A_k = n**(k-1) * M_k``::
+
+        A_2 = n s_2 - s_1**2            A_3 = n**2 s_3 - 3 n s_1 s_2 + 2 s_1**3
+        A_4 = n**3 s_4 - 4 n**2 s_1 s_3 + 6 n s_1**2 s_2 - 3 s_1**4
+        skewness = A_3 / A_2**(3/2)     kurtosis = A_4 / A_2**2 - 3
+    """
+    # A common power of two, which cancels, makes the numbers short.
+    zeros = min(
+        ((s & -s).bit_length() - 1) // power for power, s in enumerate(sums, 1) if s
+    ) if any(sums) else 0
+    first, second, third, *rest = (s >> zeros * power for power, s in enumerate(sums, 1))
+    square = n * second - first**2
+    if square == 0:
+        return None
+    if rest:
+        fourth = (
+            n**3 * rest[0] - 4 * n**2 * first * third + 6 * n * first**2 * second - 3 * first**4
+        )
+        return float(Fraction(fourth - 3 * square**2, square**2))
+    if square < 0:
+        return math.nan
+    cube = n**2 * third - 3 * n * first * second + 2 * first**3
+    size = math.sqrt(Fraction(cube**2, square**3))
+    return -size if cube < 0 else size

@@ -1,0 +1,142 @@
+"""The commits of a Delta table, and the first one by which another writer changed its rows.
+
+    rows at version w  =  rows of the last own commit
+        if each later commit up to w is maintenance, or restores such a version
+
+Only the commits since the last own one are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+
+#: The entry of a commit for the text of its writer.
+METADATA = "userMetadata"
+#: Operations of Delta that change no row. Some change columns, which the sink compares itself.
+MAINTENANCE = frozenset({
+    "ADD COLUMN", "ADD COLUMNS", "ADD CONSTRAINT", "ADD FEATURE", "CHANGE COLUMN",
+    "CHANGE COLUMNS", "CLUSTER BY", "COMPUTE STATS", "DOMAIN METADATA CLEANUP", "DROP CONSTRAINT",
+    "DROP FEATURE", "OPTIMIZE", "OPTIMIZE CHECKPOINT", "REMOVE COLUMN MAPPING", "REORG",
+    "REORG TABLE UPGRADE UNIFORM", "ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL",
+    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
+})
+_COLUMNS = "version", "timestamp", "operation", "operationParameters", METADATA
+
+
+class Commit(NamedTuple):
+    """One entry of the history of a table."""
+
+    version: int
+    timestamp: str
+    operation: str
+    parameters: Mapping[str, Any]
+    metadata: str | None
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """The metadata of a sink of this library; empty if another writer made the commit."""
+        try:
+            entries = json.loads(self.metadata or "")
+        except ValueError:
+            return {}
+        return entries if isinstance(entries, dict) and "sink" in entries else {}
+
+
+class Intruder(NamedTuple):
+    """A commit of another writer, and the version that has the own rows and columns."""
+
+    commit: Commit
+    intact: int | None
+
+
+def commits_by_spark(spark: SparkSession, name: str) -> Iterator[Commit]:
+    """The commits of a table from the newest one backwards, as far as its log has them."""
+    count, read = 1, 0
+    while True:
+        frame = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {count}")
+        rows = frame.select(*_COLUMNS).collect()
+        for row in rows[read:]:
+            yield Commit(
+                int(row.version), str(row.timestamp), row.operation, row.operationParameters or {},
+                row[METADATA],
+            )
+        if len(rows) < count:
+            return
+        # Most callers need the first one only.
+        count, read = count * 8, len(rows)
+
+
+def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:
+    """The commits from a version on, the oldest first; None if the log no longer has that one."""
+    found: list[Commit] = []
+    for commit in commits:
+        found.append(commit)
+        if commit.version <= version:
+            return found[::-1]
+    return None
+
+
+def since_own(commits: Iterable[Commit], sink: str) -> list[Commit] | None:
+    """The commits from the version on that a sink had checked before its last write.
+
+    Parameters
+    ----------
+    commits : iterable of Commit
+        The newest first.
+    sink : str
+
+    Returns
+    -------
+    list of Commit or None
+        The oldest first; None if the log no longer has the last commit of the sink.
+    """
+    found: list[Commit] = []
+    begin = None
+    for commit in commits:
+        found.append(commit)
+        if begin is None and commit.entries.get("sink") == sink:
+            begin = int(commit.entries.get("after", commit.version))
+        if begin is not None and commit.version <= begin:
+            return found[::-1]
+    return None
+
+
+def intruder(
+    commits: Sequence[Commit], is_own: Callable[[Commit], bool]
+) -> Intruder | None:
+    """The first commit by which another writer changed the rows; None if all rows are own ones.
+
+    Parameters
+    ----------
+    commits : sequence of Commit
+        The oldest first. The table had the own rows after the first one.
+    is_own : callable
+
+    Examples
+    --------
+    >>> def commit(version, operation, **parameters):
+    ...     return Commit(version, "", operation, parameters, None)
+    >>> log = [commit(4, "MERGE"), commit(5, "OPTIMIZE"), commit(6, "DELETE")]
+    >>> intruder(log, lambda commit: commit.version == 4).commit.operation
+    'DELETE'
+    >>> restored = [*log, commit(7, "RESTORE", version=5)]
+    >>> intruder(restored, lambda commit: commit.version == 4) is None
+    True
+    """
+    intact, culprit = [commits[0].version], None
+    for commit in commits[1:]:
+        if is_own(commit):
+            # An own commit on top of rows of others does not make them own ones.
+            intact = []
+        elif commit.operation == "RESTORE":
+            restored = str(commit.parameters.get("version"))
+            culprit = None if restored in map(str, intact) else culprit or commit
+        elif commit.operation not in MAINTENANCE:
+            culprit = culprit or commit
+        if culprit is None:
+            intact.append(commit.version)
+    return None if culprit is None else Intruder(culprit, intact[0] if intact else None)

@@ -1,0 +1,2 @@
+select c_id, c_last from customer where exists (select 1 from orders where o_c_id = c_id and
+o_w_id = c_w_id and o_d_id = c_d_id and o_carrier_id is null)

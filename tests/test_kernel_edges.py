@@ -1,0 +1,103 @@
+"""Kernels at the edges of their input: one row, the last number that fits, a time without rows."""
+
+import datetime
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_diff import DiffOverflowError
+from pyspark_diff.kernels import calendar
+from pyspark_diff.kernels import updates as updates_kernel
+from pyspark_diff.kernels.consolidate import runs_of
+from pyspark_diff.kernels.quotients import quotients
+from pyspark_diff.kernels.results import _rounded
+from pyspark_diff.kernels.standing import standing
+from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
+
+
+def keys(*numbers, columns=True, time=0):
+    key64 = np.array(numbers, np.int64)
+    return Updates(key64, (pa.array(numbers, pa.int64()),) if columns else None, time, 1)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("numbers", [(), (5,), (5, 7), (5, 7, 9)])
+def test_each_of_few_keys_is_a_run(numbers, columns):
+    runs = runs_of(keys(*numbers, columns=columns))
+    assert runs.starts.tolist() == list(range(len(numbers)))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_nothing_of_a_batch_of_one_time_stands_before_it(columns):
+    batch = keys(5, 7, columns=columns, time=3)
+    assert [len(part) for part in standing([batch], 2) if len(part)] == []
+    assert [len(part) for part in standing([batch], 3)] == [2]
+
+
+def sums(*numbers):
+    rows = [[abs(n) >> 32 * k & (2**32 - 1) for k in range(5)] for n in numbers]
+    signs = np.where(np.array(numbers, object) < 0, -1, 1).astype(np.int64)
+    return SimpleNamespace(values=np.array(rows, np.int64) * signs[:, None])
+
+
+@pytest.mark.parametrize("kind, limit", [
+    (pa.decimal128(38), 10**38), (pa.decimal128(25), 10**25), (pa.decimal128(20), 10**20),
+    (pa.decimal128(5), 10**5), (pa.int64(), 2**127),
+])
+def test_the_last_sum_that_a_type_has_room_for(kind, limit):
+    counts = np.ones(2, np.int64)
+
+    def rounded(*numbers):
+        return _rounded(sums(*numbers), 0, 5, counts, kind, divide=False, tens=0)
+
+    low, high = rounded(limit - 1, 1 - limit).T.tolist()
+    assert [(b << 64) + (a % 2**64) for a, b in zip(low, high)] == [limit - 1, 1 - limit]
+    for number in (limit, -limit):
+        with pytest.raises(DiffOverflowError, match="does not fit the result type"):
+            rounded(0, number)
+
+
+@pytest.mark.parametrize("message, kind", [
+    ("offset overflow while concatenating arrays", OffsetOverflow), ("no memory", pa.ArrowInvalid),
+])
+def test_a_column_of_more_than_offsets_can_count_is_refused_by_name(monkeypatch, message, kind):
+    def refuse(chunks):
+        raise pa.ArrowInvalid(message)
+
+    monkeypatch.setattr(updates_kernel.pa, "concat_arrays", refuse)
+    with pytest.raises(kind):
+        concat([keys(1), keys(2)])
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 1000, -7])
+def test_a_quotient_is_rounded_half_away_from_zero(divisor):
+    numbers = [0, 1, -1, 5, -5, 10**30 + 1, -(10**30), 2**96, 2**64 - 1, 3 * 10**36]
+    found = _rounded(
+        sums(*numbers), 0, 5, np.full(len(numbers), divisor, np.int64), pa.decimal128(38),
+        divide=True, tens=1)
+    quotients = [(b << 64) + a % 2**64 for a, b in found.tolist()]
+    sign = [1 if number * divisor >= 0 else -1 for number in numbers]
+    assert quotients == [
+        one * ((20 * abs(number) + abs(divisor)) // (2 * abs(divisor)))
+        for one, number in zip(sign, numbers)]
+
+
+def test_parts_of_dates_are_those_of_python():
+    days = [datetime.date(1899, 1, 1) + datetime.timedelta(n) for n in range(0, 80_000, 3)]
+    dates = pa.array(days, pa.date32())
+    assert calendar.year(dates).to_pylist() == [day.year for day in days]
+    assert calendar.quarter(dates).to_pylist() == [(day.month + 2) // 3 for day in days]
+    assert calendar.month(dates).to_pylist() == [day.month for day in days]
+    assert calendar.day(dates).to_pylist() == [day.day for day in days]
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 7, 10**9 + 7, 2**62 + 1, -3])
+def test_an_average_is_the_nearest_double(divisor):
+    numbers = [0, 3, 2**53 + 1, -(2**53) - 3, 2**64 - 1, 10**30 + 1, -(2**96) - 1, 3 * 10**36]
+    found = np.zeros(len(numbers))
+    quotients(
+        sums(*numbers).values, 0, 5, np.full(len(numbers), divisor, np.int64), 0, found)
+    assert found.tolist() == [float(Fraction(number, divisor)) for number in numbers]

@@ -1,0 +1,219 @@
+"""Names of columns, files and folders in sources and sinks other than Delta tables.
+
+    rows of a source  =  rows of its files or table  =  rows of each sink
+        with all names; or an error of the name
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, SchemaError, SinkError
+from pyspark_diff.sinks import change_log, foreach, snapshot
+from pyspark_diff.sources import debezium, files, snapshots, updates, upserts
+
+#: Names that need quoting, that SQL reserves, and that sources use themselves.
+NAMES = [
+    "a.B", "c`d", "e f", "g'h", 'i"j', "Éf", "日本", "user", "order", "select", "Mixed", "%s",
+    "x/y", "$1", "\\n", "k=V", "a,b", "(c)", "{d};", "*", "_metadata", "op2", "file_name", "row",
+    "gone", "last", "path", "before", "after", "key0", "value", "count", "1", "_c",
+]
+FOLDERS = ["plain", "a b%20c=d", "it's \"é\" `日`", "x=1/y=%2C/#a+b", "{a}[b]*c?d\\e^f"]
+FORMATS = ["json", "csv", "parquet", "orc"]
+
+
+@pytest.fixture
+def flow(spark):
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        yield flow
+
+
+def schema_of(names):
+    return T.StructType([T.StructField(name, T.StringType()) for name in names])
+
+
+def names_of(format):
+    """All names that a format has."""
+    return [name for name in NAMES if format != "orc" or "`" not in name]
+
+
+def rows_of(frame):
+    return Counter(map(tuple, frame.collect()))
+
+
+def put(spark, folder, name, rows, schema, format):
+    """One file of rows, whose name has any characters."""
+    if format == "json":
+        lines = [json.dumps(dict(zip(schema.names, row))) for row in rows]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(lines))
+        return
+    other = folder.parent / "written"
+    spark.createDataFrame(rows, schema).coalesce(1).write.format(format).mode("overwrite").save(
+        str(other))
+    (file,) = other.glob("part-*")
+    folder.mkdir(parents=True, exist_ok=True)
+    file.rename(folder / name)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_columns_of_files(spark, flow, tmp_path, format, keyed):
+    names = names_of(format)
+    schema = schema_of([*names, "Op"])
+    key = [names[0].swapcase(), "_METADATA"] if keyed else ()
+    source = files(str(tmp_path / "in"), schema_of(names), format=format, key=key, op="Op",
+                   order="ORDER")
+    kept = flow.source("rows", source).keep()
+    rows = [tuple(f"{n}{i}" for i in range(len(names))) for n in range(3)]
+    put(spark, tmp_path / "in", "1", [(*row, "c") for row in rows], schema, format)
+    flow.catch_up()
+    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == names
+    put(spark, tmp_path / "in", "2", [(*rows[1], "d")], schema, format)
+    flow.catch_up()
+    assert rows_of(kept.at()) == Counter([rows[0], rows[2]])
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_folders_and_names_of_files(spark, flow, tmp_path, folder, format):
+    schema = schema_of(["v"])
+    kept = flow.source(
+        "rows", files(str(tmp_path / folder), schema, format=format, op=None)).keep()
+    # Each pattern would match the names after it, which are read only once.
+    names = ["a*", "a?b", "a[bc]", "{ab,ac}", "ab", "ac", "axb", "a b%41+c", "é\\*", "a=b", "#1"]
+    for number, name in enumerate(names):
+        put(spark, tmp_path / folder, name, [(name,)], schema, format)
+        if number % 3 == 2:
+            flow.catch_up()
+            assert rows_of(kept.at()) == Counter((name,) for name in names[:number + 1])
+    flow.catch_up()
+    assert rows_of(kept.at()) == Counter((name,) for name in names)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("sink", [change_log, snapshot])
+def test_folders_of_sinks(spark, tmp_path, folder, sink):
+    path, other = str(tmp_path / folder), spark.createDataFrame([(1, 2)], "mine int, b int")
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "a int")
+        rows.sink("out", sink(path))
+        feed.insert([(1,), (2,)])
+        flow.advance_to(1)
+        feed.remove([(1,)])
+        flow.advance_to(2)
+        escaped = "".join(f"\\{mark}" if mark in "{}[]*?\\" else mark for mark in path)
+        found = spark.read.parquet(escaped)
+        if sink is change_log:
+            found = found.groupBy("a").agg(F.sum("diff").alias("n")).where("n > 0").select("a")
+        assert rows_of(found) == {(2,): 1}
+    other.write.mode("overwrite").parquet(path)
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "a int")
+        rows.sink("out", sink(path))
+        feed.insert([(1,)])
+        with pytest.raises(SinkError, match="holds a table of the columns mine, b"):
+            flow.advance_to(1)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "orc"])
+def test_columns_of_sinks(spark, tmp_path, format):
+    given = []
+    with Dataflow(spark, runner="local") as flow:
+        names = names_of(format)
+        rows, feed = flow.input("rows", schema_of(names))
+        rows.sink("log", change_log(str(tmp_path / "log"), format=format))
+        rows.sink("all", snapshot(str(tmp_path / "all"), format=format))
+        rows.sink("each", foreach(lambda frame, _: given.append(frame.columns)))
+        row = tuple(f"{i}" for i in range(len(names)))
+        feed.insert([row])
+        flow.advance_to(1)
+    assert given == [[*names, "time", "diff"]]
+    for name in "log", "all":
+        found = spark.read.schema(schema_of(names)).format(format).load(str(tmp_path / name))
+        assert rows_of(found.drop("epoch")) == {row: 1}
+
+
+@pytest.mark.parametrize("enveloped", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_columns_of_events(spark, flow, tmp_path, enveloped, keyed):
+    key = [NAMES[0].swapcase(), "_METADATA"] if keyed else ()
+    kept = flow.source("rows", debezium(str(tmp_path), schema_of(NAMES), key=key)).keep()
+    one, two = ({name: f"{n}{i}" for i, name in enumerate(NAMES)} for n in range(2))
+    new = {**one, "gone": "new"}
+    events = [{"op": "c", "before": None, "after": one, "ts_ms": 1},
+              {"op": "c", "before": None, "after": two, "ts_ms": 2},
+              {"op": "u", "before": one, "after": new, "ts_ms": 3},
+              {"op": "d", "before": two, "after": None, "ts_ms": 4}]
+    (tmp_path / "e.json").write_text("\n".join(
+        json.dumps({"payload": event} if enveloped else event) for event in events))
+    flow.catch_up()
+    assert rows_of(kept.at()) == {tuple(new.values()): 1}
+
+
+def test_columns_of_tables(spark, flow):
+    struct = schema_of(NAMES)
+    rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
+    counts = T.StructType([*struct, *(T.StructField(n, T.LongType()) for n in ("t.`x", "d d"))])
+    versions = T.StructType([*struct, T.StructField("Q.r", T.LongType()),
+                             T.StructField("is`gone", T.BooleanType())])
+    key = [NAMES[0].swapcase(), "_METADATA"]
+    frames = {
+        "rows": spark.createDataFrame(rows, struct),
+        "counts": spark.createDataFrame([(*row, n, n) for n, row in enumerate(rows)], counts),
+        "versions": spark.createDataFrame(
+            [(*row, n, n == 1) for n, row in enumerate(rows)], versions),
+    }
+    kept = {name: flow.source(name, source).keep() for name, source in {
+        "whole": snapshots(lambda: frames["rows"]),
+        "keyed": snapshots(lambda: frames["rows"], key=key),
+        "updates": updates(lambda: frames["counts"], time="T.`X", diff="D D"),
+        "upserts": upserts(lambda: frames["versions"], key=key, order="q.R", deleted="IS`GONE"),
+    }.items()}
+    flow.catch_up()
+    found = {name: rows_of(one.at()) for name, one in kept.items()}
+    assert found["whole"] == found["keyed"] == Counter(rows)
+    assert found["updates"] == {rows[1]: 1, rows[2]: 2}
+    assert found["upserts"] == {(*row, n): 1 for n, row in enumerate(rows) if n != 1}
+
+
+def test_a_time_called_diff_and_a_diff_called_time(spark, flow):
+    frame = spark.createDataFrame([("a", 0, 2), ("b", 3, 1)], "v string, diff long, time long")
+    kept = flow.source("rows", updates(lambda: frame, diff="time", time="diff")).keep()
+    flow.catch_up()
+    assert rows_of(kept.at()) == {("a",): 2, ("b",): 1}
+    assert flow.session("rows").time() == 4
+
+
+@pytest.mark.parametrize("op, column", [("op", "OP"), ("OP", "op"), ("op", "op")])
+def test_an_op_that_is_a_column_is_refused(op, column):
+    with pytest.raises(SchemaError, match=f"column {op} .* leave it out of the schema"):
+        files("/nothing", f"id int, {column} string", op=op)
+
+
+@pytest.mark.parametrize("name", ["epoch", "Epoch"])
+@pytest.mark.parametrize("of", ["column", "time", "diff"])
+def test_a_log_that_has_a_column_epoch_is_refused(spark, tmp_path, name, of):
+    names = {"time": "time", "diff": "diff", "column": "a", of: name}
+    with Dataflow(spark, runner="local", time=names["time"], diff=names["diff"]) as flow:
+        rows, feed = flow.input("rows", f"{names['column']} int")
+        feed.insert([(1,)])
+        with pytest.raises((SchemaError, SinkError), match="epoch"):
+            rows.sink("out", change_log(str(tmp_path / "log")))
+            flow.advance_to(1)
+
+
+@pytest.mark.parametrize("columns", ["`c``d` int", "s struct<a: array<struct<`c``d`: int>>>"])
+def test_backticks_in_orc_are_refused(spark, tmp_path, columns):
+    with pytest.raises(SchemaError, match="ORC has no names with a backtick"):
+        files(str(tmp_path), columns, format="orc")
+    with Dataflow(spark, runner="local") as flow:
+        rows, _ = flow.input("rows", columns)
+        for sink in change_log, snapshot:
+            with pytest.raises(SchemaError, match="ORC has no names with a backtick"):
+                rows.sink("out", sink(str(tmp_path / "out"), format="orc"))
