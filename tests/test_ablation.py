@@ -17,12 +17,14 @@ pytestmark = pytest.mark.classic_only("reads the shown rows of local workloads")
 
 @pytest.fixture
 def ablation(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
-    before = set(sys.modules)
+    # Examples have programs of the same names, which other tests import.
+    monkeypatch.syspath_prepend(str(FOLDER))
+    names = [path.stem for path in FOLDER.glob("*.py")]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("ablation")
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", "").startswith(str(FOLDER)):
-            del sys.modules[name]
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 def test_a_path_is_disabled_within_its_block(ablation):
