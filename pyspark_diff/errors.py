@@ -345,7 +345,7 @@ def from_payload(name: str, message: str) -> DiffError:
 
 
 def earliest(errors: Sequence[DiffError]) -> DiffError:
-    """The error with the first time, of those of several buckets; else the first error.
+    """The error of several buckets with the first time; the first error if one has no time.
 
     Examples
     --------

@@ -97,6 +97,21 @@ def near(ours, theirs):
                 assert item == wanted, (row, other)
 
 
+def follow(spark, flow, rows, rows_in, query, kept, steps):
+    """Change the rows in some steps, and compare kept collections with plain Spark after each."""
+    for time in range(1, steps + 1):
+        gone, new = rows.change()
+        if gone:
+            rows_in.remove(gone)
+        rows_in.insert(new)
+        flow.advance_to(time)
+        spark.createDataFrame(rows.there, COLUMNS).createOrReplaceTempView("t")
+        wanted = shown(spark.sql(query).collect())
+        spark.catalog.dropTempView("t")
+        for one in kept:
+            near(shown(one.at().collect()), wanted)
+
+
 def check_changes(spark, calls, runner, seed, steps=3):
     """Both doors, after each of some steps, against plain Spark."""
     texts = [f"{call} AS z{n}" for n, call in enumerate(calls)]
@@ -109,17 +124,7 @@ def check_changes(spark, calls, runner, seed, steps=3):
             frame.groupBy("k").agg(*columns).keep("frame"),
             flow.sql(query).keep("text"),
         ]
-        for time in range(1, steps + 1):
-            gone, new = rows.change()
-            if gone:
-                rows_in.remove(gone)
-            rows_in.insert(new)
-            flow.advance_to(time)
-            spark.createDataFrame(rows.there, COLUMNS).createOrReplaceTempView("t")
-            wanted = shown(spark.sql(query).collect())
-            spark.catalog.dropTempView("t")
-            for one in kept:
-                near(shown(one.at().collect()), wanted)
+        follow(spark, flow, rows, rows_in, query, kept, steps)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -155,17 +160,7 @@ def test_functions_over_windows(spark):
             frame.select("k", "y", *map(F.expr, texts)).keep("frame"),
             flow.sql(query).keep("text"),
         ]
-        for time in (1, 2):
-            gone, new = rows.change()
-            if gone:
-                rows_in.remove(gone)
-            rows_in.insert(new)
-            flow.advance_to(time)
-            spark.createDataFrame(rows.there, COLUMNS).createOrReplaceTempView("t")
-            wanted = shown(spark.sql(query).collect())
-            spark.catalog.dropTempView("t")
-            for one in kept:
-                near(shown(one.at().collect()), wanted)
+        follow(spark, flow, rows, rows_in, query, kept, 2)
 
 
 def answers(spark, calls, steps, schema="k int, x double, y double"):

@@ -7,10 +7,10 @@ three forms::
     ordered      the first of the records in an order of their own
     collected    a function of the values and how often each is there, in ascending order
 
-Linear functions of one group share a vector of sums. The other two read the values with a
-*positive* multiplicity, and so do `Truth` (the extreme of booleans) and distinct aggregates. A
-value that was removed more often than inserted is absent for them, and for the operators `distinct`
-and `top_k`. A group of such values alone is empty for them.
+Linear functions of one group share a vector of sums. Ordered and collected functions read
+the values with a *positive* multiplicity. `Truth` (the extreme of booleans) and distinct aggregates
+do so too. For them, as for `distinct` and `top_k`, a value is absent if it was removed more often
+than inserted, and a group is empty if all its values are absent.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class GroupedDiff(Generic[FrameT]):
 
         A record that was removed more often than it was inserted counts against the others in
         sums. It is absent for extremes, distinct values, lists, ``bool_and`` and ``bool_or``, and
-        for `distinct` and `top_k`. In a group of such records alone these are null, a count of
+        for `distinct` and `top_k`. If a group has no other records, these are null, a count of
         zero, or an empty list.
 
         Examples

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -228,7 +227,8 @@ def _standardised(n: int, sums: list[int]) -> float | None:
         A_4 = n**3 s_4 - 4 n**2 s_1 s_3 + 6 n s_1**2 s_2 - 3 s_1**4
         skewness = A_3 / A_2**(3/2)     kurtosis = A_4 / A_2**2 - 3
     """
-    # A common power of two, which cancels, makes the numbers short.
+    # A common power of two, which cancels, makes the numbers short. Python divides whole numbers
+    # of any size with one rounding.
     zeros = min(
         ((s & -s).bit_length() - 1) // power for power, s in enumerate(sums, 1) if s
     ) if any(sums) else 0
@@ -240,9 +240,9 @@ def _standardised(n: int, sums: list[int]) -> float | None:
         fourth = (
             n**3 * rest[0] - 4 * n**2 * first * third + 6 * n * first**2 * second - 3 * first**4
         )
-        return float(Fraction(fourth - 3 * square**2, square**2))
+        return (fourth - 3 * square**2) / square**2
     if square < 0:
         return math.nan
     cube = n**2 * third - 3 * n * first * second + 2 * first**3
-    size = math.sqrt(Fraction(cube**2, square**3))
+    size = math.sqrt(cube**2 / square**3)
     return -size if cube < 0 else size

@@ -182,7 +182,10 @@ class IntegerSum(ColumnResult):
 
 @dataclass(frozen=True)
 class TryIntegerSum(IntegerSum):
-    """The same, and null if it does not fit."""
+    """The same, and null if it does not fit.
+
+    A subclass, as a field of `IntegerSum` would change the fingerprint of each stored sum.
+    """
 
     lenient = True
 

@@ -1,11 +1,11 @@
-"""The expressions that are functions of one row: the list of all that a program may use.
+"""The list of the expressions that a program may use, each a function of one row.
 
     an expression has a class that is not listed  =>  it is refused, by its name
 
-Spark and its extensions add expressions, and a name says nothing of the rows that one reads. The
-classes here were compared with plain Spark in each place of a program, or only rename, cast and
-select values. Aggregates and windows have lists of their own: of `AggregateFunction` and
-`WindowExpression` a plan has other operators, which `pyspark_diff.expressions.check` refuses.
+Spark and its extensions add expressions, and the name of an expression does not say which rows it
+reads. The list has the expressions of Spark 4.1 and 4.2 without those that Spark marks as not
+deterministic, and without clocks, settings of the session, subqueries and variables. Aggregates and
+windows have lists of their own, in `aggregate_functions` and `frame.windows`.
 
 Functions of users are in the list. Spark marks those that are not deterministic, and a user
 vouches for the rest.
@@ -19,7 +19,7 @@ from pyspark_diff.spark import jvm
 
 _SPARK = "org.apache.spark.sql."
 _EXPRESSIONS = f"{_SPARK}catalyst.expressions."
-#: Aggregates, of which `pyspark_diff.expressions.aggregate_functions` has the list.
+#: Aggregates: `pyspark_diff.expressions.aggregate_functions` lists the maintained ones.
 _AGGREGATES = f"{_EXPRESSIONS}aggregate."
 
 #: By the part of the package after `_EXPRESSIONS`. A version of Spark need not have each class.
