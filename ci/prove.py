@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="default: from the commit hash")
     parser.add_argument("--slice", type=int, choices=range(20), help="default: from the commit")
     parser.add_argument("--minutes", type=float, default=25)
-    parser.add_argument("--examples", type=int, default=10)
+    parser.add_argument("--examples", type=int, default=5)
     asked, more = parser.parse_known_args()
     seed = int(git("rev-parse", "HEAD")[:8] or "0", 16) if asked.seed is None else asked.seed
     part = int(git("rev-list", "--count", "HEAD") or 0) % 20 if asked.slice is None else asked.slice
