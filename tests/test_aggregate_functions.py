@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import pytest
 from connect_server import in_sql_text
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffError, SchemaError
@@ -307,3 +308,47 @@ def test_functions_that_are_refused(spark, wrong, why):
         for call in ("skewness(x)", "listagg(t)"):
             with pytest.raises(SchemaError, match="is not maintained over a window"):
                 frame.select(F.expr(f"{call} OVER (PARTITION BY k)"))
+
+
+TYPES = [
+    "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(5,2)",
+    "decimal(38,10)", "string", "binary", "date", "timestamp", "timestamp_ntz",
+    "interval day to second", "array<int>", "map<string,int>", "struct<a:int>", "void",
+]
+OF_ONE = [
+    "first(v)", "last(v, true)", "any_value(v)", "bit_and(v)", "bit_xor(v)", "try_sum(v)",
+    "try_avg(v)", "listagg(v)", "listagg(v, '-') WITHIN GROUP (ORDER BY v DESC)", "array_agg(v)",
+    "skewness(v)", "kurtosis(v)", "corr(v, v)", "regr_slope(v, v)", "regr_count(v, v)",
+    "covar_samp(v, v)", "mode(v)", "percentile_cont(0.5) WITHIN GROUP (ORDER BY v DESC)",
+]
+
+
+@pytest.mark.parametrize("kind", [
+    kind if kind == "int" else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES])
+@pytest.mark.parametrize("rows", [[], [(None, 1), (None, 1)]], ids=["no rows", "nulls"])
+def test_functions_of_nothing_and_of_nulls(spark, kind, rows):
+    """Each call that Spark accepts has its value, in groups and over all, or is refused by name."""
+    plain = spark.createDataFrame(rows, spark.sql(f"SELECT CAST(NULL AS {kind}) V, 1 k").schema)
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        frame, rows_in = flow.input("t", plain.schema)
+        kept = []
+        for call in OF_ONE:
+            column = F.expr(call).alias("z")
+            for ours, theirs in (
+                (lambda: frame.groupBy("K").agg(column), lambda: plain.groupBy("K").agg(column)),
+                (lambda: frame.agg(column, empty=True), lambda: plain.agg(column)),
+            ):
+                try:
+                    wanted = theirs().collect()
+                except AnalysisException:
+                    continue
+                try:
+                    kept.append((call, ours().keep(), wanted))
+                except DiffError:
+                    assert kind == "void" or call.startswith(("try_", "percentile_cont"))
+        if rows:
+            rows_in.insert(plain)
+        flow.advance_to(1)
+        assert kept
+        for call, one, wanted in kept:
+            assert one.at().collect() == wanted, call

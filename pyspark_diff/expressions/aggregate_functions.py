@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.errors import SchemaError
+from pyspark_diff.errors import SchemaError, UnsupportedTypeError
 from pyspark_diff.expressions.aggregate_forms import (
     AggregateFunction,
     Argument,
@@ -335,6 +335,13 @@ class Percentile(CollectedFunction):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
+        for kind in types:
+            if isinstance(kind, (T.DayTimeIntervalType, T.YearMonthIntervalType)):
+                raise UnsupportedTypeError(
+                    f"{self.name} of a column of type {kind.simpleString()} is not supported. "
+                    "Values between two intervals are computed for numbers only. Compute a number "
+                    "from the interval first, with extract(... FROM ...)"
+                )
         # Text is taken for a number, as Spark does.
         return [
             argument if isinstance(kind, T.NumericType) else argument.cast("double")
