@@ -149,6 +149,11 @@ Step = Callable[[Given], object]
 
 #: By a part of the message: the call that provokes it, and the call that it advises.
 REMEDIES: dict[str, tuple[Step, Step]] = {
+    "Compute a number from the interval first, with extract(": (
+        lambda g: g.n.agg(F.expr("percentile(make_dt_interval(v), 0.5)")),
+        lambda g: g.n.agg(
+            F.expr("percentile(extract(DAY FROM make_dt_interval(v)), 0.5)")).at(0).collect(),
+    ),
     "is neither true nor false": (lambda g: bool(g.n), lambda g: not g.n.at(0).isEmpty()),
     "cannot be gone through": (lambda g: list(g.n), lambda g: g.n.at(0).collect()),
     "and not a number": (lambda g: len(g.n), lambda g: g.n.at(0).count()),
