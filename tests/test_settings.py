@@ -14,7 +14,13 @@ import connect_server
 import pytest
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffFrame, SchemaError, SettingsChangedError
+from pyspark_diff import (
+    Dataflow,
+    DiffFrame,
+    ProgramChangedError,
+    SchemaError,
+    SettingsChangedError,
+)
 from pyspark_diff.spark.settings import ANSI, LEFT_OUT, VALUES, ZONE
 
 POLICY = "spark.sql.mapKeyDedupPolicy"
@@ -317,6 +323,36 @@ def test_a_function_that_is_registered_again_is_refused(own, runner, kind):
         with pytest.raises(SettingsChangedError, match="registered under that name"):
             flow.advance_to(3)
         assert [row["y"] for row in out.at(1).collect()] == [2, 2]
+
+
+@pytest.mark.classic_only("a client does not know which function of the server a name means")
+@RUNNERS
+@pytest.mark.parametrize("kind", REGISTER)
+def test_a_function_that_a_later_process_registers_otherwise_changes_the_program(
+    own, tmp_path, runner, kind
+):
+    handles = []
+
+    def program(flow):
+        rows, rows_in = flow.input("rows", "x int")
+        handles[:] = rows_in, rows.select(F.expr("more(x) AS y")).keep("out")
+
+    def insert(time_):
+        with Dataflow.open(
+            tmp_path / "store", program, spark=own, runner=runner, buckets=2
+        ) as flow:
+            rows_in, out = handles
+            rows_in.insert([(1,)])
+            flow.advance_to(time_)
+            return [row["y"] for row in out.at().collect()]
+
+    REGISTER[kind](own, 1)
+    assert insert(1) == [2]
+    REGISTER[kind](own, 1)
+    assert insert(2) == [2, 2]
+    REGISTER[kind](own, 100)
+    with pytest.raises(ProgramChangedError, match="functions"):
+        insert(3)
 
 
 @RUNNERS

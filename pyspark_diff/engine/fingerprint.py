@@ -30,6 +30,7 @@ from pyspark_diff.operators.node import Arranged, Constant, Input, Keyed, Linear
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.upsert import ChangesInput
 from pyspark_diff.spark.frames import frame_digest
+from pyspark_diff.spark.user_functions import code_of
 
 #: Parts of stages and kernels, as messages call them.
 _CALLED = {
@@ -162,6 +163,8 @@ def _own(
         found.update(_parameters(node.stage))
         stage = node.stage
         other = stage.other_than(base) if isinstance(stage, (Compute, Expression, Filter)) else {}
+        if isinstance(stage, Expression) and stage.functions:
+            found["functions"] = list(map(code_of, stage.functions))
         if other:
             found["settings"] = {name: value for name, (value, _) in sorted(other.items())}
     if isinstance(node, Arranged):

@@ -582,6 +582,11 @@ def items_of(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
+def bytes_of(sequence: Any) -> bytes:
+    """A Scala sequence of bytes."""
+    return bytes(sequence.toArray(class_called("scala.reflect.ClassTag").Byte()))
+
+
 def analysed_of(frame: DataFrame) -> Any:
     """The logical plan of a classic frame, after Spark has resolved its names and types."""
     return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 
 from pyspark_diff.spark.jvm import (
     analysed_of,
+    bytes_of,
     is_classic_frame,
     items_of,
     kind_of,
@@ -57,3 +59,35 @@ def user_functions(frame: DataFrame) -> tuple[Any, ...]:
             if called is not None:
                 found.append(getattr(one, called)())
     return tuple(found)
+
+
+def code_of(function: Any) -> object:
+    """The code of one of `user_functions`, by which another process can compare it.
+
+    Parameters
+    ----------
+    function : object of the JVM
+
+    Returns
+    -------
+    object
+        Of a Python function the function and its type of result, of a SQL function its parameters
+        and text. Any other function comes back as it is.
+
+    Examples
+    --------
+    >>> (function,) = user_functions(spark.range(1).select(F.udf(abs, "long")("id")))
+    >>> code_of(function)
+    (<built-in function abs>, LongType())
+    """
+    kind = kind_of(function)
+    if kind == "SQLFunction":
+        parts = function.inputParam(), function.returnType(), function.exprText()
+        return tuple(part.toString() for part in (*parts, function.queryText()))
+    if kind != "SimplePythonFunction":
+        return function
+    pickled = bytes_of(function.command())
+    try:
+        return CloudPickleSerializer().loads(pickled)
+    except Exception:  # Spark sends a large function as a broadcast variable
+        return function
