@@ -3,7 +3,7 @@
     an expression has a class that is not listed  =>  it is refused, by its name
 
 Spark and its extensions add expressions, and the name of an expression does not say which rows it
-reads. The list has the expressions of Spark 4.1 and 4.2 without those that Spark marks as not
+reads. The list has the expressions of Spark 4.1 to 4.3 without those that Spark marks as not
 deterministic, and without clocks, settings of the session, subqueries and variables. Aggregates and
 windows have lists of their own, in `aggregate_functions` and `frame.windows`.
 
@@ -31,26 +31,27 @@ _CLASSES = {
         ArrayInsert ArrayIntersect ArrayJoin ArrayMax ArrayMin ArrayPosition ArrayPrepend
         ArrayRemove ArrayRepeat ArraySize ArraySort ArrayTransform ArrayUnion ArraysOverlap
         ArraysZip Ascii Asin Asinh AssertTrue AtLeastNNonNulls Atan Atan2 Atanh
-        AttributeReference BRound Base64 Between Bin BinaryPad BitLength BitmapBitPosition
-        BitmapBucketNumber BitmapCount BitwiseAnd BitwiseCount BitwiseGet BitwiseNot
-        BitwiseOr BitwiseXor CaseWhen Cast CastTimestampNTZToLong Cbrt Ceil CheckOverflow
-        CheckOverflowInSum Chr Coalesce Collate Collation CollationKey CommonExpressionDef
-        CommonExpressionRef Concat ConcatWs Contains Conv ConvertTimezone Cos Cosh Cot Crc32
-        CreateArray CreateMap CreateNamedStruct Csc CsvToStructs CumeDist CurrentRow DateAdd
-        DateAddInterval DateAddYMInterval DateDiff DateFormatClass DateFromUnixDate DateSub
-        DatetimeSub DayName DayOfMonth DayOfWeek DayOfYear Decode DenseRank Divide
-        DivideDTInterval DivideInterval DivideYMInterval DropField ElementAt Elt Empty2Null
-        Encode EndsWith EqualNull EqualNullSafe EqualTo EulerNumber Exp Explode Expm1
-        Extract ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes
+        AttributeReference BRound Base32 Base64 Between Bin BinaryPad BitLength
+        BitmapBitPosition BitmapBucketNumber BitmapCount BitwiseAnd BitwiseCount BitwiseGet
+        BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast CastTimestampNTZToLong Cbrt Ceil
+        CheckOverflow CheckOverflowInSum Chr Coalesce Collate Collation CollationKey
+        CommonExpressionDef CommonExpressionRef Concat ConcatWs Contains Conv
+        ConvertTimezone Cos Cosh Cot Crc32 CreateArray CreateMap CreateNamedStruct Csc
+        CsvToStructs CumeDist CurrentRow DateAdd DateAddInterval DateAddYMInterval DateDiff
+        DateFormatClass DateFromUnixDate DateSub DatetimeSub DayName DayOfMonth DayOfWeek
+        DayOfYear DecimalSubtractNoOverflowCheck Decode DenseRank Divide DivideDTInterval
+        DivideInterval DivideYMInterval DropField ElementAt Elt Empty2Null Encode EndsWith
+        EqualNull EqualNullSafe EqualTo EulerNumber Exp Explode Expm1 Extract
+        ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes
         ExtractANSIIntervalMonths ExtractANSIIntervalSeconds ExtractANSIIntervalYears
         ExtractIntervalDays ExtractIntervalHours ExtractIntervalMinutes
         ExtractIntervalMonths ExtractIntervalSeconds ExtractIntervalYears Factorial
         FindInSet Flatten Floor FormatNumber FormatString FromAvro FromProtobuf
         FromUTCTimestamp FromUnixTime GeneratorOuter Get GetArrayItem GetArrayStructFields
         GetJsonObject GetMapValue GetStructField GetTimestamp GreaterThan GreaterThanOrEqual
-        Greatest Hex HllSketchEstimate HllUnion Hour HoursOfTime Hypot ILike If In InSet
-        InitCap Inline IntegralDivide IsNaN IsNotNull IsNotUnknown IsNull IsUnknown
-        IsValidUTF8 JsonObjectKeys JsonToStructs JsonTuple KllSketchGetNBigint
+        Greatest Hex HllSketchEstimate HllUnion Hmac Hour HoursOfTime Hypot ILike If In
+        InSet InitCap Inline IntegralDivide IsNaN IsNotNull IsNotUnknown IsNull IsUnknown
+        IsValidUTF8 JaroWinkler JsonObjectKeys JsonToStructs JsonTuple KllSketchGetNBigint
         KllSketchGetNDouble KllSketchGetNFloat KllSketchGetQuantileBigint
         KllSketchGetQuantileDouble KllSketchGetQuantileFloat KllSketchGetRankBigint
         KllSketchGetRankDouble KllSketchGetRankFloat KllSketchMergeBigint
@@ -60,28 +61,29 @@ _CLASSES = {
         Least Left Length LengthOfJsonArray LessThan LessThanOrEqual Levenshtein Like
         LikeAll LikeAny Literal Log Log10 Log1p Log2 Logarithm Lower Luhncheck
         MakeDTInterval MakeDate MakeDecimal MakeInterval MakeTime MakeTimestamp
-        MakeTimestampFromDateTime MakeTimestampNTZ MakeValidUTF8 MakeYMInterval MapConcat
-        MapContainsKey MapEntries MapFilter MapFromArrays MapFromEntries MapKeys MapSort
-        MapValues MapZipWith Mask Md5 MicrosToTimestamp MillisToTimestamp Minute
-        MinutesOfTime Month MonthName MonthsBetween Multiply MultiplyDTInterval
-        MultiplyInterval MultiplyYMInterval Murmur3Hash NTile NaNvl NamedLambdaVariable
-        NextDay Not NotLikeAll NotLikeAny NthValue NullIf NullIfZero Nvl Nvl2 OctetLength Or
-        Overlay ParseToDate ParseToTimestamp ParseUrl PercentRank Pi PipeExpression Pmod
-        PosExplode Pow PreciseTimestampConversion PythonUDAF PythonUDF Quarter Quote RLike
-        RaiseError Rank RegExpCount RegExpExtract RegExpExtractAll RegExpInStr RegExpReplace
-        RegExpSubStr Remainder ReplicateRows ResolvedCollation Reverse Right Rint Round
-        RoundCeil RoundFloor RowNumber ScalaUDF SchemaOfAvro SchemaOfCsv SchemaOfJson
-        SchemaOfXml Sec Second SecondWithFraction SecondsOfTime SecondsOfTimeWithFraction
-        SecondsToTimestamp Sentences Sequence Sha1 Sha2 ShiftLeft ShiftRight
-        ShiftRightUnsigned Signum Sin Sinh Size Slice SortArray SortOrder SoundEx
-        SpecifiedWindowFrame SplitPart Sqrt Stack StartsWith StringDecode StringInstr
-        StringLPad StringLocate StringRPad StringRepeat StringReplace StringSpace
-        StringSplit StringSplitSQL StringToMap StringTranslate StringTrim StringTrimBoth
-        StringTrimLeft StringTrimRight StructsToCsv StructsToJson StructsToXml Substring
-        SubstringIndex Subtract SubtractDates SubtractTimes SubtractTimestamps Tan Tanh
-        ThetaDifference ThetaIntersection ThetaSketchEstimate ThetaUnion TimeAddInterval
-        TimeBucket TimeDiff TimeFromMicros TimeFromMillis TimeFromSeconds TimeToMicros
-        TimeToMillis TimeToSeconds TimeTrunc TimeWindow TimestampAdd TimestampAddInterval
+        MakeTimestampFromDateTime MakeTimestampLTZ MakeTimestampNTZ MakeValidUTF8
+        MakeYMInterval MapConcat MapContainsKey MapEntries MapFilter MapFromArrays
+        MapFromEntries MapKeys MapSort MapValues MapZipWith Mask Md5 MicrosToTimestamp
+        MillisToTimestamp Minute MinutesOfTime Month MonthName MonthsBetween Multiply
+        MultiplyDTInterval MultiplyInterval MultiplyYMInterval Murmur3Hash NTile NaNvl
+        NamedLambdaVariable NextDay Not NotLikeAll NotLikeAny NthValue NullIf NullIfResult
+        NullIfZero Nvl Nvl2 OctetLength Or Overlay ParseToDate ParseToTimestamp ParseUrl
+        PercentRank Pi PipeExpression Pmod PosExplode Pow PreciseTimestampConversion
+        PythonUDAF PythonUDF Quarter Quote RLike RaiseError Rank RegExpCount RegExpExtract
+        RegExpExtractAll RegExpInStr RegExpReplace RegExpSubStr Remainder ReplicateRows
+        ResolvedCollation Reverse Right Rint Round RoundCeil RoundFloor RowNumber ScalaUDF
+        SchemaOfAvro SchemaOfCsv SchemaOfJson SchemaOfXml Sec Second SecondWithFraction
+        SecondsOfTime SecondsOfTimeWithFraction SecondsToTimestamp Sentences Sequence Sha1
+        Sha2 ShiftLeft ShiftRight ShiftRightUnsigned Signum Sin Sinh Size Slice SortArray
+        SortOrder SoundEx SpecifiedWindowFrame SplitPart Sqrt Stack StartsWith StringDecode
+        StringInstr StringInstrWithOccurrence StringLPad StringLocate StringRPad
+        StringRepeat StringReplace StringSpace StringSplit StringSplitSQL StringToMap
+        StringTranslate StringTrim StringTrimBoth StringTrimLeft StringTrimRight
+        StructsToCsv StructsToJson StructsToXml Substring SubstringIndex Subtract
+        SubtractDates SubtractTimes SubtractTimestamps Tan Tanh ThetaDifference
+        ThetaIntersection ThetaSketchEstimate ThetaUnion TimeAddInterval TimeBucket TimeDiff
+        TimeFromMicros TimeFromMillis TimeFromSeconds TimeToMicros TimeToMillis
+        TimeToSeconds TimeTrunc TimeWindow TimestampAdd TimestampAddInterval
         TimestampAddYMInterval TimestampDiff ToAvro ToBinary ToCharacter ToDegrees ToNumber
         ToPrettyString ToProtobuf ToRadians ToTime ToUTCTimestamp ToUnixTimestamp
         TransformExpression TransformKeys TransformValues TruncDate TruncTimestamp TryAdd
@@ -93,10 +95,10 @@ _CLASSES = {
         TupleIntersectionThetaInteger TupleSketchEstimateDouble TupleSketchEstimateInteger
         TupleSketchSummaryDouble TupleSketchSummaryInteger TupleSketchThetaDouble
         TupleSketchThetaInteger TupleUnionDouble TupleUnionInteger TupleUnionThetaDouble
-        TupleUnionThetaInteger TypeOf TypedNullLiteral UnBase64 UnaryMinus UnaryPositive
-        UnboundedFollowing UnboundedPreceding Unhex UnixDate UnixMicros UnixMillis
-        UnixSeconds UnixTimestamp UnscaledValue UnwrapUDT UpCast UpdateFields Upper
-        UrlDecode UrlEncode UserDefinedGenerator ValidateUTF8 VectorCosineSimilarity
+        TupleUnionThetaInteger TypeOf TypedNullLiteral UnBase32 UnBase64 UnaryMinus
+        UnaryPositive UnboundedFollowing UnboundedPreceding Unhex UnixDate UnixMicros
+        UnixMillis UnixSeconds UnixTimestamp UnscaledValue UnwrapUDT UpCast UpdateFields
+        Upper UrlDecode UrlEncode UserDefinedGenerator ValidateUTF8 VectorCosineSimilarity
         VectorInnerProduct VectorL2Distance VectorNorm VectorNormalize WeekDay WeekOfYear
         WidthBucket WindowExpression WindowSpecDefinition WindowTime With WithField
         XmlToStructs XxHash64 Year YearOfWeek ZeroIfNull ZipWith""",
@@ -109,7 +111,8 @@ _CLASSES = {
         ST_AsBinary ST_GeogFromWKB ST_GeomFromWKB ST_SetSrid ST_Srid""",
     "variant.": """
         IsValidVariant IsVariantNull ParseJson SchemaOfVariant ToVariantObject
-        VariantExplode VariantGet""",
+        VariantArrayAppend VariantDelete VariantExplode VariantGet VariantInsert VariantSet
+        VariantStripNulls""",
     "xml.": """
         XPathBoolean XPathDouble XPathFloat XPathInt XPathList XPathLong XPathShort
         XPathString""",
