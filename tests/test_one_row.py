@@ -1,11 +1,12 @@
 """An expression that is not known to be a function of one row is refused by name in each place.
 
-The class of `abs` is taken from the list: Spark holds it for deterministic, as it does any
-expression of an extension, so that nothing but the list refuses it.
+The class of `abs` is taken from the list, and its name from that for Connect: Spark holds it for
+deterministic, as it does any expression of an extension, so that nothing but the list refuses it.
 """
 
 from __future__ import annotations
 
+import function_registry as registry
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -47,6 +48,7 @@ def stranger(monkeypatch):
     name = "org.apache.spark.sql.catalyst.expressions.Abs"
     assert name in one_row.ONE_ROW
     monkeypatch.setattr(one_row, "ONE_ROW", one_row.ONE_ROW - {name})
+    monkeypatch.setattr(one_row, "FUNCTIONS", one_row.FUNCTIONS - {"abs"})
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -58,6 +60,7 @@ def test_an_unlisted_expression_is_refused_in_each_place(spark, stranger, place)
     flow.close()
 
 
+@pytest.mark.classic_only("queries are not read over Connect")
 def test_an_unlisted_expression_is_refused_in_a_query(spark, stranger):
     flow = Dataflow(spark, runner="local")
     rows, _ = flow.input("rows", "k int, v int")
@@ -77,6 +80,16 @@ def test_an_input_may_be_computed_with_an_unlisted_expression(spark, stranger):
     flow.close()
 
 
+def test_functions_by_name_are_those_that_do_not_depend_on_the_session():
+    others = registry.classified().keys() - one_row.FUNCTIONS
+    assert not one_row.FUNCTIONS - registry.classified().keys()
+    for name, (letters, _) in registry.classified().items():
+        assert not (name in others and {registry.RIGHT, registry.FAILS} & set(letters)), name
+        clock = name.startswith(("curr", "now", "local", "unix_nanos"))
+        assert not (name in one_row.FUNCTIONS and clock), name
+    assert {"version", "localtime", "counter_diff", "user"} <= others
+
+
 def test_functions_of_users_and_of_types_are_listed(spark):
     frame = spark.createDataFrame([], "k int, v int, s string, d struct<a int, b int>, t timestamp")
     plain = F.udf(lambda x: x, "int")
@@ -89,8 +102,14 @@ def test_functions_of_users_and_of_types_are_listed(spark):
             F.collate("s", "UNICODE_CI"), F.window("t", "1 day"), F.col("v").isin(1, 2),
             F.when(F.col("v") > 1, 2), F.col("s").cast("timestamp"), F.col("v").between(1, 2),
             F.expr("nullif(v, 1) IS UNKNOWN"), F.from_json("s", "a int"), F.lit(None),
+            F.expr("CAST(v AS DECIMAL(9, 2)) IN (1, 2) AND NOT (s LIKE ('version(%'))"),
         )) == ()
     finally:
         spark.sql("DROP TEMPORARY FUNCTION one_row_own")
         spark.sql("DROP TEMPORARY FUNCTION one_row_sql")
     assert isinstance(frame.schema["k"].dataType, T.IntegerType)
+
+
+def test_a_function_of_spark_that_no_list_has_is_refused(spark):
+    for frame in spark.range(1).select(F.version()), spark.range(1).selectExpr("version()"):
+        assert one_row.not_one_row(frame) == ("version",)
