@@ -452,6 +452,7 @@ ELSEWHERE = {
     "its checkpoint was deleted, or it is another one": "test_sources",
     "reads it as it is now, and compares it": "test_delta",
     "have changed: {}. Nothing was read": "test_source_columns",
+    "is the diff or the time of an update": "test_source_names",
     "which Spark has no type for": "test_constants",
     "over Connect. Name the columns": "a client of Connect",
     "is no name of a table": "test_tables",

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, SchemaError, SinkError
 from pyspark_diff.sinks import change_log, foreach, snapshot
-from pyspark_diff.sources import debezium, files, snapshots, updates, upserts
+from pyspark_diff.sources import batches, debezium, files, inbox, snapshots, updates, upserts
+from pyspark_diff.trace.inbox import put as put_batch
+from pyspark_diff.trace.inbox import put_file
+from pyspark_diff.trace.roots import objects_at
 
 #: Names that need quoting, that SQL reserves, and that sources use themselves.
 NAMES = [
@@ -180,6 +184,104 @@ def test_columns_of_tables(spark, flow):
     assert found["whole"] == found["keyed"] == Counter(rows)
     assert found["updates"] == {rows[1]: 1, rows[2]: 2}
     assert found["upserts"] == {(*row, n): 1 for n, row in enumerate(rows) if n != 1}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_columns_of_batches(spark, flow, keyed):
+    key = [NAMES[0].swapcase(), "_METADATA"] if keyed else ()
+    source = batches(schema_of(NAMES), key=key, op="Is`Op", order=["G.one", "ORDER"])
+    kept, query = flow.source("it's `a.b`", source).keep(), "`q` {x}*'/"
+    rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
+    # The second batch has its columns in another case, and in another order.
+    first = schema_of([*NAMES, "is`OP", "g.One"])
+    second = schema_of(["IS`op", "G.ONE", *(name.swapcase() for name in NAMES)])
+    take = source.into(flow, query=query)
+    take(spark.createDataFrame([(*row, "c", "1") for row in rows], first), 0)
+    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == NAMES
+    changes = [("d", "1", *rows[1]), ("c", "2", *rows[1]), ("d", "3", *rows[1])]
+    take(spark.createDataFrame(changes, second), 1)
+    take(spark.createDataFrame(changes, second), 1)  # Spark does a batch again
+    assert rows_of(kept.at()) == Counter([rows[0], rows[2]])
+
+
+def put_rows(spark, store, name, query, number, rows, struct):
+    """One batch of an inbox, as a stream writes it."""
+    objects = objects_at(store)
+    arrow = pa.RecordBatch.from_arrays(
+        [pa.array(column) for column in zip(*rows)], names=struct.names)
+    put_batch(objects, name, query, number, struct,
+              [put_file(objects, name, query, number, "0" * 12, 0, [arrow])])
+
+
+@pytest.mark.parametrize("folder, declared", zip(FOLDERS, [True, False, True, False, True]))
+def test_columns_and_folders_of_inboxes(spark, flow, tmp_path, folder, declared):
+    store, name, query = str(tmp_path / folder), "we`ird '{x}*' é%41/..", "`q`?"
+    key = [NAMES[0].swapcase(), "_METADATA"]
+    rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
+    new = tuple(old if one in (NAMES[0], "_metadata") else "new"
+                for one, old in zip(NAMES, rows[1]))
+    other = [one.swapcase() for one in reversed(NAMES)]
+    put_rows(spark, store, name, query, 0, rows, schema_of(NAMES))
+    schema = schema_of(NAMES) if declared else None
+    kept = {
+        "rows": flow.source("rows", inbox(store, name, schema=schema)).keep(),
+        "keyed": flow.source("keyed", inbox(store, name, schema=schema, key=key)).keep(),
+    }
+    flow.catch_up()
+    put_rows(spark, store, name, query, 1, [tuple(reversed(new))], schema_of(other))
+    flow.catch_up()
+    assert kept["rows"].at().columns == kept["keyed"].at().columns == NAMES
+    assert rows_of(kept["rows"].at()) == Counter([*rows, new])
+    assert rows_of(kept["keyed"].at()) == Counter([rows[0], new, rows[2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_of_a_stream_into_an_inbox(spark, flow, tmp_path, folder):
+    store, name = str(tmp_path / folder), "it's {x}* `é`/%41"
+    rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
+    spark.createDataFrame(rows, schema_of(NAMES)).write.parquet(f"{tmp_path}/in")
+    stream = spark.readStream.schema(schema_of(NAMES)).parquet(f"{tmp_path}/in").writeStream
+    stream.format("diff").options(path=store, name=name).option(
+        "checkpointLocation", f"{tmp_path}/checkpoint"
+    ).trigger(availableNow=True).start().awaitTermination()
+    kept = flow.source("rows", inbox(store, name)).keep()
+    flow.catch_up()
+    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == NAMES
+
+
+@pytest.mark.parametrize("sensitive", [False, True])
+def test_columns_of_an_inbox_that_differ_in_case(spark, flow, tmp_path, sensitive):
+    """A stream of a session that distinguishes them has written both."""
+    struct = T.StructType([T.StructField(name, T.LongType()) for name in ("A", "a", "d")])
+    put_rows(spark, str(tmp_path), "i", "q", 0, [(1, 2, 1)], struct)
+    spark.conf.set("spark.sql.caseSensitive", sensitive)
+    try:
+        for name in "A", "a":
+            kept = flow.source(f"of {name}", inbox(str(tmp_path), "i", schema=f"{name} long"))
+            kept = kept.keep()
+            flow.catch_up()
+            assert rows_of(kept.at()) == {(1 if name == "A" else 2,): 1}
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_an_inbox_whose_diff_is_called_time(spark, flow, tmp_path):
+    struct = T.StructType([T.StructField("v", T.StringType()), *(
+        T.StructField(name, T.LongType()) for name in ("Diff", "Time"))])
+    put_rows(spark, str(tmp_path), "i", "q", 0, [("a", 0, 2), ("b", 3, 1)], struct)
+    kept = flow.source("rows", inbox(str(tmp_path), "i", diff="time", time="diff")).keep()
+    flow.catch_up()
+    assert rows_of(kept.at()) == {("a",): 2, ("b",): 1} and kept.at().columns == ["v"]
+    assert flow.session("rows").time() == 4
+
+
+@pytest.mark.parametrize("diff, time, column", [
+    ("d", None, "d"), ("d", None, "D"), ("x", "t", "T"), ("x", "X", "v"),
+])
+def test_a_diff_or_time_that_is_another_column_is_refused(tmp_path, diff, time, column):
+    with pytest.raises(SchemaError, match="name .* or leave it out of the schema"):
+        inbox(str(tmp_path), "i", schema=f"k string, {column} long", diff=diff, time=time)
 
 
 def test_a_time_called_diff_and_a_diff_called_time(spark, flow):

@@ -24,7 +24,7 @@ from pyspark_diff.dataflow.source import (
     Upserts,
 )
 from pyspark_diff.errors import NotReadableError, SchemaError, errors_to_text
-from pyspark_diff.spark.schema import as_keys, parse_schema
+from pyspark_diff.spark.schema import as_keys, meant_by, parse_schema
 from pyspark_diff.trace.inbox import InboxBatch, inbox_batches, offset_after, read_file
 
 
@@ -75,6 +75,14 @@ def inbox(
             "neither"
         )
     struct = None if schema is None else parse_schema(schema).struct
+    names = [] if struct is None else struct.names
+    lower = [one.lower() for one in (*names, diff, time) if one is not None]
+    twice = next((one for one in (diff, time) if one and lower.count(one.lower()) > 1), None)
+    if twice is not None:
+        raise SchemaError(
+            f"column {twice} is the diff or the time of an update, and nothing else: name another "
+            "column, or leave it out of the schema"
+        )
     return _Inbox(path, name, struct, keys, diff, time)
 
 
@@ -95,10 +103,10 @@ class _Inbox(Source):
                     f"the inbox {self._name!r} of {self._path!r} has no batch yet, so its columns "
                     "are not known: name them with schema=..."
                 )
-            beside = [name.lower() for name in (self._diff, self._time) if name is not None]
-            fields = [
-                field for field in batches[0].schema.fields if field.name.lower() not in beside
-            ]
+            struct = batches[0].schema
+            beside = {there for name in (self._diff, self._time) if name is not None
+                      for there in meant_by(name, struct.names, spark)}
+            fields = [field for field in struct.fields if field.name not in beside]
             self._schema = parse_schema(T.StructType(fields)).struct
         return self._schema
 
@@ -118,23 +126,29 @@ class _Inbox(Source):
     def _change(self, spark: SparkSession, batch: InboxBatch) -> Change:
         beside = [name for name in (self._time, self._diff) if name is not None]
         wanted = [*self.columns(spark).names, *beside]
-        there = {field.name.lower(): field.name for field in batch.schema.fields}
-        missing = [name for name in wanted if name.lower() not in there]
+        there = batch.schema.names
+        meant = {name: _meant(name, there, spark) for name in wanted}
+        missing = [name for name, found in meant.items() if found is None]
         if missing:
             raise SchemaError(
                 f"batch {batch.number} of query {batch.query} has no column "
-                f"{', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(batch.schema.names)}"
+                f"{', '.join(map(repr, missing))}; its columns are {', '.join(there)}"
             )
         frame = _frame(spark, batch)
-        positions = [batch.schema.names.index(there[name.lower()]) for name in wanted]
-        rows = frame.select(*(frame.columns[i] for i in positions)).toDF(*wanted)
+        rows = frame.select(
+            *(frame.columns[there.index(meant[name])] for name in wanted)
+        ).toDF(*wanted)
         if self.key:
             return Upserts(rows)
         return Inserts(rows) if self._diff is None else Updates(rows, self._diff, self._time)
 
     def __repr__(self) -> str:
         return f"inbox({self._path!r}, {self._name!r})"
+
+
+def _meant(name: str, there: Sequence[str], spark: SparkSession) -> str | None:
+    """The column of a batch that a name means: the very name before one in another case."""
+    return name if name in there else next(iter(meant_by(name, there, spark)), None)
 
 
 def _frame(spark: SparkSession, batch: InboxBatch) -> DataFrame:
