@@ -1,4 +1,4 @@
-"""Fetches Delta's jars for the tests, unless they are there: see ci/delta_jars.
+"""Fetches the jars of a table format for tests, unless they are there: ci/delta_jars, ci/iceberg.
 
     a folder of the jars is there  =>  it has all of them, with these very bytes
 
@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-#: Organisation, module, version, and the SHA-256 of the jar.
-JARS = (
+#: By format the organisation, module, version, and SHA-256 of each jar.
+JARS = {"delta": (
     ("io.delta", "delta-spark_4.2_2.13", "4.4.0",
      "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"),
     ("io.delta", "delta-storage", "4.4.0",
@@ -33,41 +34,45 @@ JARS = (
      "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19"),
     ("io.unitycatalog", "unitycatalog-hadoop", "0.6.0",
      "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150"),
-)
+), "iceberg": (
+    ("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0",
+     "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"),
+)}
 DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" transitive="false" conf="default->master"/>'
-IVY = """<ivy-module version="2.0"><info organisation="pyspark_diff" module="delta"/>
+IVY = """<ivy-module version="2.0"><info organisation="pyspark_diff" module="jars"/>
 <configurations><conf name="default"/></configurations><dependencies>{}</dependencies></ivy-module>
 """
 
 
-def main(java: str, folder: Path) -> None:
+def main(java: str, folder: Path, format: str) -> None:
     """Make the folder, if it is not there or not right."""
-    if is_right(folder):
+    jars = JARS[format]
+    if is_right(folder, jars):
         return
-    print("fetching Delta's jars", file=sys.stderr)
+    print(f"fetching the jars of {format}", file=sys.stderr)
     spec = find_spec("pyspark")
     home = os.environ.get("SPARK_HOME") or str(Path(spec.origin).parent if spec else "")
     (ivy,) = (Path(home) / "jars").glob("ivy-*.jar")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         work, new = Path(name), Path(name) / "jars"
-        listed = "".join(DEPENDENCY.format(*jar[:3]) for jar in JARS)
+        listed = "".join(DEPENDENCY.format(*jar[:3]) for jar in jars)
         (work / "ivy.xml").write_text(IVY.format(listed), encoding="utf-8")
         done = subprocess.run(
             [java, "-jar", str(ivy), "-cache", str(work / "cache"), "-ivy", str(work / "ivy.xml"),
              "-types", "jar", "-retrieve", f"{new}/[artifact]-[revision].[ext]"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        if not is_right(new):
+        if not is_right(new, jars):
             print(done.stdout[-3000:], file=sys.stderr)
-            sys.exit("error: Delta's jars could not be fetched, or are not what they should be")
+            sys.exit(f"error: the jars of {format} were not fetched, or have other bytes")
         shutil.rmtree(folder, ignore_errors=True)
         new.replace(folder)
 
 
-def is_right(folder: Path) -> bool:
+def is_right(folder: Path, jars: Sequence[tuple[str, str, str, str]]) -> bool:
     """Whether a folder has the jars, and nothing else."""
-    wanted = {f"{name}-{version}.jar": digest for _, name, version, digest in JARS}
+    wanted = {f"{name}-{version}.jar": digest for _, name, version, digest in jars}
     if not folder.is_dir() or {path.name for path in folder.iterdir()} != wanted.keys():
         return False
     return all(
@@ -77,4 +82,4 @@ def is_right(folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
