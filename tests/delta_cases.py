@@ -11,11 +11,13 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 
 import pyarrow as pa
 import delta_session
 import pytest
 from delta_session import MODULES
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 from snippets import run_notebook, run_page
 
@@ -73,14 +75,28 @@ class Faulty(Sink):
 
 def rows_of(spark, table):
     frame = spark.read.table(table) if isinstance(table, str) else table
-    return Counter(map(tuple, frame.collect()))
+    return Counter(listed(frame))
 
 
 def listed(rows):
     """Rows of a frame or of an Arrow table."""
     if hasattr(rows, "to_pylist"):
-        return [tuple(row.values()) for row in rows.to_pylist()]
-    return list(map(tuple, rows.collect()))
+        return [tuple(map(hashable, row.values())) for row in rows.to_pylist()]
+    return [tuple(map(hashable, row)) for row in rows.collect()]
+
+
+def hashable(value):
+    """A value of either; a map has one entry, as its entries have no order."""
+    if isinstance(value, (list, tuple)) and not isinstance(value, Row):
+        return tuple(map(hashable, value))
+    if isinstance(value, (Row, dict)):
+        pairs = value.asDict() if isinstance(value, Row) else value
+        return tuple((name, hashable(inner)) for name, inner in pairs.items())
+    if isinstance(value, datetime) and value.tzinfo:
+        return value.astimezone().replace(tzinfo=None)  # as Spark collects it
+    if isinstance(value, float) and value != value:
+        return "NaN"
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def applied(content, reading):

@@ -29,6 +29,10 @@ def spark(tmp_path_factory):
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": str(folder / "lake"),
+        # The same tables, for a test of Iceberg's cache.
+        "spark.sql.catalog.uncached": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.uncached.type": "hadoop",
+        "spark.sql.catalog.uncached.warehouse": str(folder / "lake"),
     })
 
 
@@ -67,7 +71,7 @@ def test_a_source_follows_a_table(spark, table, monkeypatch, few):
     readers = [(stride, Read(spark, table, key=key))
                for stride in (1, 3) for key in ((), "id")]
     for _, reader in readers:
-        assert reader.on().offset == {"snapshot": None}
+        assert reader.on().offset["snapshot"] is None
     source = spark.createDataFrame([(2, "m"), (3, None), (7, "n")], "id int, v string")
     source.createOrReplaceTempView("s")
     for number, statement in enumerate((
@@ -91,8 +95,6 @@ def test_a_source_follows_a_table(spark, table, monkeypatch, few):
         for stride, reader in readers:
             if number % stride == stride - 1:
                 assert not any(isinstance(change, Whole) for change in reader.on().changes)
-    if few:
-        assert not spark.sql("SHOW VIEWS").where("viewName LIKE 'changes%'").count()
 
 
 def test_rows_that_are_there_more_than_once(spark, table):
@@ -185,7 +187,7 @@ def test_delete_files_are_told(spark, table):
 
 @pytest.mark.parametrize("statement, told", [
     ("DROP COLUMN v", "v was dropped"),
-    ("RENAME COLUMN v TO w", "w was added, v was dropped"),
+    ("RENAME COLUMN v TO w", "v was renamed to w"),
     ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
 ])
 def test_other_columns_are_refused(spark, table, statement, told):
@@ -200,11 +202,14 @@ def test_other_columns_are_refused(spark, table, statement, told):
         with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
             reader.on()
     anew = Read(spark, table)
-    with pytest.raises(SourceError, match="altered after its last snapshot.*INSERT") as raised:
+    if "was dropped" in told:  # the last snapshot has the columns that are left
         anew.on()
-    text = str(raised.value)
-    spark.sql(text[text.index("INSERT"):].partition(", and")[0])
-    anew.on()
+    else:
+        with pytest.raises(SourceError, match="altered after its last snapshot.*INSERT") as raised:
+            anew.on()
+        text = str(raised.value)
+        spark.sql(text[text.index("INSERT"):].partition(", and")[0])
+        anew.on()
     for reader in readers:
         with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
             reader.on()

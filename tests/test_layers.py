@@ -36,9 +36,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_commits delta_files doctor expression_parts frames jobs "
-        "jvm maps mentions one_row parquet_footer parquet_plan replaced schema sent session "
-        "settings stars "
+        "bridge calls causes delta delta_commits delta_files doctor expression_parts frames "
+        "iceberg jobs jvm maps mentions one_row parquet_footer parquet_plan replaced schema sent "
+        "session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),

@@ -2,35 +2,40 @@
 
     the table at snapshot s  +  the changes of those from s to t  =  the table at snapshot t
 
-if s is an ancestor of t. The number of a snapshot is drawn at random, so what has it among its
-ancestors is of the same table, whatever became of that and of its name. So an offset is that
-number, and nothing else; SQL does not tell the id of a table. Iceberg's ``create_changelog_view``
-tells the changes. All that is asked is SQL.
+if s is an ancestor of t, and each column is the same in both. Iceberg draws the number of a
+snapshot at random, so a table with this number among its ancestors is the same table, under any
+name. The offset is this number and the ids of the columns. The metadata table ``changes`` returns
+the rows of files that came and went, with the columns of now. If another column has taken the name
+of one, the rows that went have its values, and the sum would be wrong.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import differences
 from pyspark_diff.sources.versioned import VersionedSource, condition
-from pyspark_diff.spark.delta_files import KIND, VERSION
+from pyspark_diff.spark.delta_files import KIND
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.iceberg import (
+    IcebergTable,
+    iceberg_table,
+    of_columns,
+    other_columns,
+    renamed_columns,
+)
 from pyspark_diff.spark.schema import as_keys, quoted, without_nullability
 
-#: Which of the snapshots between two have changed a row: the first of them is 0.
-ORDINAL = "_change_ordinal"
 #: What a session needs.
 SETUP = (
     "start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-<Spark's version>_2.13:"
@@ -49,6 +54,9 @@ def iceberg(
     table. Iceberg does not report changes if rows are deleted by delete files (``merge-on-read``).
     ``copy-on-write``, its default, has none.
 
+    Each reading compares the ids of the columns and of their fields in the table's metadata with
+    those that were read. So a column that was dropped and added again under its name is noticed.
+
     Parameters
     ----------
     table : str
@@ -56,10 +64,10 @@ def iceberg(
     key : str or list of str
         Columns of a key, if no two rows have the same.
     on_gap : {"refuse", "snapshot"}
-        What to do if what has changed cannot be known: snapshots have expired; the table was set
-        back to an earlier one, or replaced by another one; there are delete files. Refuse, or read
-        the table as it is now and compare it with what was read before, which costs as much as all
-        of it.
+        The reaction to unknown changes: snapshots have expired; the table was set back to an
+        earlier one, or replaced by another one; another column has the name of one that was read;
+        there are delete files. Refuse, or read the table as it is now and compare it with the rows
+        that were read before, which costs as much as all of it.
 
     Raises
     ------
@@ -71,6 +79,9 @@ def iceberg(
     -----
     A snapshot has the columns that the table had when it was written. A table that was altered is
     read when something was written to it after that; before, there is an error that says so.
+
+    A session of Spark Connect reads the metadata file of the table for the ids of its columns. Its
+    server needs access to this file, which a catalog with credentials of its own may not grant.
 
     Iceberg's runtime is made for one version of Spark: that for Spark 4.1 does not run with 4.2.
 
@@ -86,95 +97,125 @@ def iceberg(
 class _Iceberg(VersionedSource):
     kind, function = "Iceberg table", "iceberg"
     comes = ("INSERT",)
+    feed = "__kind", "__version"
+    # A column that is added again has another id, and no type can be made narrower.
+    undo = "Rename a renamed column back"
 
     #: The name with its catalog and database, whichever are the session's later.
     _full = ""
 
     def columns(self, spark: SparkSession) -> T.StructType:
         self._full = _full_name(self._name, spark)
-        self._snapshots(spark)  # it is there, and Iceberg's
+        self._table(spark)  # it is there, and Iceberg's
         return super().columns(spark)
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
-        snapshots = self._snapshots(spark)
-        now = {"snapshot": snapshots.last}
-        if offset == now:
+        table, known = self._table(spark), self._known().names
+        end = table.last
+        now = {"snapshot": end, "columns": of_columns(table.ids, known)}
+        if offset is None:
+            return self._first(spark, now)
+        begin, was = offset["snapshot"], offset.get("columns", {})
+        if begin not in (None, end) and (end is None or begin not in table.ancestors(end)):
+            return self._gap(spark, now, _not_followed(table, begin))
+        columns = self._columns_now(spark)
+        self._check_columns(columns, renamed_columns(was, table.ids, known, columns.names))
+        if begin is None and end is not None:
+            return self._first(spark, now)  # the table had no rows
+        other = other_columns(was, table.ids)
+        if other:
+            return self._gap(spark, now, f"has other columns than were read: {other}")
+        if end is None or begin == end:
             return None
-        if offset is None or offset["snapshot"] is None:
-            return self._first(spark, now)  # there was nothing
-        begin, end = int(offset["snapshot"]), snapshots.last
-        if end is None or begin not in snapshots.before(end):
-            return self._gap(spark, now, snapshots.told_without(begin))
-        self._check_columns(self._columns_now(spark))
         try:
-            return Reading(now, self._changes(spark, begin, end))
+            changes = self._changes(spark, begin, end)
         except Exception as error:  # also what comes of moving rows, which is none of Spark's own
             return self._gap(
                 spark, now, f"cannot tell what has changed from snapshot {begin} to {end}", error,
-                self._to_copy() if snapshots.delete_files else "",
+                self._to_copy() if table.delete_files else "",
             )
+        if self._table(spark, refresh=False).ids != table.ids:
+            raise SourceError(
+                f"{self.kind} {self._name} was altered while it was read. Nothing of it was taken. "
+                "Call catch_up() again"
+            )
+        return Reading(now, changes)
 
     def _changes(self, spark: SparkSession, begin: int, end: int) -> list[Change]:
-        view = f"changes_{secrets.token_hex(8)}"
-        spark.sql(
-            f"CALL {_parts(self._full)[0]}.system.create_changelog_view(table => "
-            f"{_literal(self._full)}, changelog_view => '{view}', options => map("
-            f"'start-snapshot-id', '{begin}', 'end-snapshot-id', '{end}'))"
+        """The net changes, since a rewritten file has all of its rows as deleted and inserted."""
+        reader = spark.read.options(**{"start-snapshot-id": begin, "end-snapshot-id": end})
+        signs = reader.table(f"{self._full}.changes").groupBy(
+            *map(column, self._known().names)
+        ).agg(F.sum(F.when(column(KIND).isin(*self.comes), 1).otherwise(-1)).alias("__net"))
+        net = F.col("__net")
+        copies = F.explode(F.array_repeat(F.lit(0), F.abs(net).cast("int")))
+        kind, version = self.feed
+        changes = signs.where(net != 0).select(
+            "*", F.when(net > 0, self.comes[0]).otherwise("DELETE").alias(kind),
+            copies.alias(version),
         )
-        rows = spark.table(view).select(
-            *map(column, (*self._known().names, KIND)), column(ORDINAL).alias(VERSION)
-        )
-        changes: list[Change] = []
-        try:
-            changes = self._changes_in(rows, versions=True)
-            return changes
-        finally:
-            # Of many rows a frame reads it yet; on Connect by its name.
-            if not any(isinstance(change[0], DataFrame) for change in changes):
-                spark.catalog.dropTempView(view)
+        return self._changes_in(changes.drop("__net"), versions=False)
 
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
-        number = offset["snapshot"]
+        number, known = offset["snapshot"], self._known()
         which = "WHERE false" if number is None else f"VERSION AS OF {number}"
         rows = spark.sql(f"SELECT * FROM {self._full} {which}")
         then, now = without_nullability(rows.schema), self._columns_now(spark)
-        told = differences(self._known(), then)
-        if told is not None and differences(self._known(), now) is None:
-            told = differences(then, now) or told
+        table = self._table(spark, refresh=False)
+        self._check_columns(now)
+        altered = differences(known, then)
+        if altered is not None:
+            renamed = renamed_columns(table.last_ids, table.ids, then.names, now.names)
+            altered = differences(then, now, renamed) or altered
+        altered = altered or other_columns(of_columns(table.last_ids, known.names), table.ids)
+        if altered:
             raise SourceError(
-                f"{self.kind} {self._name} was altered after its last snapshot ({told}), which is "
-                "read with the columns that it was written with. Nothing of it was taken. Write "
+                f"{self.kind} {self._name} was altered after its last snapshot ({altered}), which "
+                "is read with the columns that it was written with. Nothing of it was taken. Write "
                 f"something to it, if only INSERT INTO {self._full} SELECT * FROM {self._full} "
                 "WHERE false, and there is a snapshot with these columns"
             )
-        self._check_columns(then)
-        return rows.select(*map(column, self._known().names))
+        return rows.select(*map(column, known.names))
 
-    def _snapshots(self, spark: SparkSession) -> _Snapshots:
+    def _table(self, spark: SparkSession, refresh: bool = True) -> IcebergTable:
+        """The state of the table.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        refresh : bool
+            Whether to look for commits of others.
+        """
+        if refresh:
+            try:
+                spark.sql(f"REFRESH TABLE {self._full}")
+            except AnalysisException as error:
+                raise SourceError(
+                    f"there is no table {self._full} ({condition(error)}). {SETUP}"
+                ) from error
         try:
-            # What others have done to it is seen from now on.
-            spark.sql(f"REFRESH TABLE {self._full}")
-        except AnalysisException as error:
-            raise SourceError(
-                f"there is no table {self._full} ({condition(error)}). {SETUP}"
-            ) from error
-        try:
-            refs = spark.sql(f"SELECT snapshot_id FROM {self._full}.refs WHERE name = 'main'")
-            found = spark.sql(
-                "SELECT snapshot_id, parent_id, summary['total-delete-files'] AS delete_files "
-                f"FROM {self._full}.snapshots"
-            )
-            last = next((row.snapshot_id for row in refs.collect()), None)
-            rows = found.collect()
+            spark.table(f"{self._full}.refs").schema  # a table of Iceberg's metadata
         except AnalysisException as error:
             raise SourceError(
                 f"{self._full} is no Iceberg table, or this Spark session does not know it as one "
                 f"({condition(error)}). {SETUP}"
             ) from error
-        return _Snapshots(
-            {row.snapshot_id: row.parent_id for row in rows}, last,
-            any(row.delete_files not in (None, "0") for row in rows),
-        )
+        catalog, *parts = map(_unquoted, _parts(self._full))
+        cached = f"spark.sql.catalog.{catalog}.cache-enabled"
+        if any("." in part for part in parts) and spark.conf.get(cached, "true") != "false":
+            raise SourceError(
+                f"{self._full} has a dot in a part of its name. Iceberg's cache does not refresh "
+                f"the metadata of such a table. Start Spark with {cached}=false, or give the table "
+                "a name without a dot"
+            )
+        try:
+            return iceberg_table(spark, self._full)
+        except ValueError as error:
+            raise SourceError(
+                f"the columns of {self.kind} {self._name} cannot be compared with those that were "
+                f"read. {error}. Give the server of Spark Connect access to this file, use a "
+                f"classic session, or read the whole table each time with snapshots({self._name!r})"
+            ) from error
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
         return without_nullability(spark.table(self._full).schema)
@@ -191,45 +232,20 @@ class _Iceberg(VersionedSource):
         )
 
 
-@dataclass(frozen=True)
-class _Snapshots:
-    """The snapshots of a table that have not expired.
-
-    Parameters
-    ----------
-    parents : mapping of int to int or None
-        From which one each has come, which may have expired.
-    last : int or None
-        That which is the table; None if nothing was ever written to it.
-    delete_files : bool
-        Whether any has delete files.
-    """
-
-    parents: Mapping[int, int | None]
-    last: int | None
-    delete_files: bool
-
-    def before(self, number: int) -> Iterator[int]:
-        """Those from which one has come, the nearest first, as far as all after them are there."""
-        parent = self.parents.get(number)
-        while parent is not None:
-            yield parent
-            parent = self.parents.get(parent)
-
-    def told_without(self, begin: int) -> str:
-        """Why the last one does not follow one."""
-        if self.last is None:
-            return f"has no snapshot, and was read up to snapshot {begin}: it was replaced"
-        oldest = next(iter(deque(self.before(self.last), 1)), self.last)
-        if begin in self.parents or oldest in self.parents:
-            return (
-                f"is at snapshot {self.last}, which does not follow {begin}, up to which it was "
-                "read: it was set back or replaced"
-            )
+def _not_followed(table: IcebergTable, begin: int) -> str:
+    """Why the last snapshot of a table does not follow another one."""
+    if table.last is None:
+        return f"has no snapshot, and was read up to snapshot {begin}: it was replaced"
+    oldest = next(iter(deque(table.ancestors(table.last), 1)), table.last)
+    if begin in table.parents or oldest in table.parents:
         return (
-            f"does not have all snapshots any more that followed {begin}, up to which it was read: "
-            "they have expired"
+            f"is at snapshot {table.last}, which does not follow {begin}, up to which it was read: "
+            "it was set back or replaced"
         )
+    return (
+        f"does not have all snapshots any more that followed {begin}, up to which it was read: "
+        "they have expired"
+    )
 
 
 def _full_name(name: str, spark: SparkSession) -> str:

@@ -128,16 +128,15 @@ class _Inbox(Source):
         wanted = [*self.columns(spark).names, *beside]
         there = batch.schema.names
         meant = {name: _meant(name, there, spark) for name in wanted}
-        missing = [name for name, found in meant.items() if found is None]
+        missing = [name for name, match in meant.items() if match is None]
         if missing:
             raise SchemaError(
                 f"batch {batch.number} of query {batch.query} has no column "
                 f"{', '.join(map(repr, missing))}; its columns are {', '.join(there)}"
             )
         frame = _frame(spark, batch)
-        rows = frame.select(
-            *(frame.columns[there.index(meant[name])] for name in wanted)
-        ).toDF(*wanted)
+        positions = [there.index(match) for match in meant.values() if match is not None]
+        rows = frame.select(*(frame.columns[i] for i in positions)).toDF(*meant)
         if self.key:
             return Upserts(rows)
         return Inserts(rows) if self._diff is None else Updates(rows, self._diff, self._time)

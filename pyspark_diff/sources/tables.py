@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TypeAlias
 
@@ -66,6 +66,8 @@ def named(
 class TableSource(Source):
     """A source with the columns of a table. It holds them, and names those that it leaves out."""
 
+    #: How its owner undoes a change of the columns, for messages.
+    undo = "Bring them back"
     _columns: T.StructType | None = None
     _left_out: tuple[str, ...] = ()
 
@@ -100,14 +102,21 @@ class TableSource(Source):
         assert self._columns is not None  # a source is asked for its columns first
         return self._columns
 
-    def _check_columns(self, now: T.StructType) -> None:
-        """Refuse columns without those of the source, and name the others in the log, once."""
+    def _check_columns(self, now: T.StructType, renamed: Mapping[str, str] = {}) -> None:
+        """Refuse columns without those of the source, and name the others in the log, once.
+
+        Parameters
+        ----------
+        now : StructType
+        renamed : mapping of str to str
+            Old and new names, if they are known.
+        """
         known = self._known()
-        told = differences(known, now)
+        told = differences(known, now, renamed)
         if told is not None:
             raise SourceError(
                 f"the columns of {self._called()} have changed: {told}. Nothing was "
-                "read. Bring them back; or open the dataflow anew, with on_change='rebuild' if it "
+                f"read. {self.undo}; or open the dataflow anew, with on_change='rebuild' if it "
                 "has a store, and all is read again with the new columns"
             )
         names = frozenset(known.names)
@@ -143,7 +152,9 @@ def _respelled(
     ])
 
 
-def differences(was: T.StructType, now: T.StructType) -> str | None:
+def differences(
+    was: T.StructType, now: T.StructType, renamed: Mapping[str, str] = {}
+) -> str | None:
     """The columns that differ, in words; None if all that were there are there with their types.
 
     Examples
@@ -151,6 +162,8 @@ def differences(was: T.StructType, now: T.StructType) -> str | None:
     >>> was, now = (T.StructType.fromDDL(ddl) for ddl in ("a int, b int", "a long, c int"))
     >>> differences(was, now)
     'c was added, b was dropped, a was int and is bigint'
+    >>> differences(was, now, {"b": "c"})
+    'b was renamed to c, a was int and is bigint'
     >>> differences(was, T.StructType.fromDDL("c int, b int, a int")) is None
     True
     """
@@ -158,8 +171,10 @@ def differences(was: T.StructType, now: T.StructType) -> str | None:
                 for struct in (was, now))
     if all(name in new and new[name] == kind for name, kind in old.items()):
         return None
-    told = [f"{name} was added" for name in new if name not in old]
-    told += [f"{name} was dropped" for name in old if name not in new]
+    told = [f"{name} was added" for name in new
+            if name not in old and name not in renamed.values()]
+    told += [f"{name} was renamed to {renamed[name]}" if name in renamed
+             else f"{name} was dropped" for name in old if name not in new]
     told += [f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
              for name, kind in old.items() if name in new and new[name] != kind]
     return ", ".join(told)

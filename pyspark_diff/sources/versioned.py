@@ -32,6 +32,7 @@ from pyspark_diff.dataflow.source import (
 )
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import TableSource
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.delta_files import KIND, VERSION
 from pyspark_diff.spark.frames import column, few
 from pyspark_diff.spark.schema import Schema
@@ -53,6 +54,8 @@ class VersionedSource(TableSource):
     kind: str
     function: str
     comes: Collection[str]
+    #: The columns of a feed that say how a row was changed, and in which version.
+    feed = KIND, VERSION
 
     def __init__(self, name: str, key: tuple[str, ...], on_gap: str):
         if on_gap not in ("refuse", "snapshot"):
@@ -76,7 +79,7 @@ class VersionedSource(TableSource):
         return Reading(offset, [Upserts(rows) if self.key else Inserts(rows)])
 
     def _changes_in(self, feed: DataFrame, *, versions: bool) -> list[Change]:
-        """The changes that a feed has: the columns, `KIND` and `VERSION`.
+        """The changes that a feed has: the columns of the table, and those of `feed`.
 
         Parameters
         ----------
@@ -88,14 +91,15 @@ class VersionedSource(TableSource):
         if held is not None:
             return self._changes_of(held)
         # Names that no collection may have.
-        comes = column(KIND).isin(*self.comes)
-        rows = feed.select("*", comes.alias("__comes")).drop(KIND)
+        kind, version = self.feed
+        comes = column(kind).isin(*self.comes)
+        rows = feed.select("*", comes.alias("__comes")).drop(kind)
         if self.key and versions:
             # Of each key the last version stands, and in it what comes.
-            order = F.struct(column(VERSION), F.col("__comes"))
+            order = F.struct(column(version), F.col("__comes"))
             newest = F.max(order).over(Window.partitionBy(*map(column, self.key)))
             rows = rows.withColumn("__last", newest).where(order == F.col("__last")).drop("__last")
-        rows = rows.drop(VERSION)
+        rows = rows.drop(version)
         # Files that are gone are found now rather than by the step.
         rows.count()
         came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
@@ -103,15 +107,16 @@ class VersionedSource(TableSource):
 
     def _changes_of(self, held: pa.Table) -> list[Change]:
         """The changes that rows of a feed are, which are here."""
-        comes = pc.is_in(held[KIND], pa.array(self.comes))
+        kind, version = self.feed
+        comes = pc.is_in(held[kind], pa.array(self.comes))
         if self.key and held.num_rows:
             layout = Schema(self._known()).layout(self.key)
             group, first = layout.groups([held[name] for name in self.key])
-            order = np.lexsort((comes.to_numpy(), held[VERSION].to_numpy()))
+            order = np.lexsort((comes.to_numpy(), held[version].to_numpy()))
             last = np.zeros(first.size, np.int64)
             last[group[order]] = order  # of those of one group the last one stays
             held, comes = held.take(last), comes.take(pa.array(last))
-        held = held.drop_columns([KIND, VERSION])
+        held = held.drop_columns([kind, version])
         return self._changed(held.filter(comes), held.filter(pc.invert(comes)))
 
     def _changed(self, came: DataFrame | pa.Table, went: DataFrame | pa.Table) -> list[Change]:
@@ -161,4 +166,4 @@ def condition(error: Exception) -> str:
     """What went wrong, in a word where Spark has one."""
     found = error.getCondition() if isinstance(error, PySparkException) else None
     found = found or next(iter(re.findall(r"\[([A-Z_.]{5,})\]", str(error))), None)
-    return found or f"{type(error).__name__}: {error}".splitlines()[0]
+    return found or f"{type(error).__name__}: {in_words(error)}".splitlines()[0]

@@ -278,6 +278,16 @@ def planned_by_bucket(mapped: DataFrame, key: int, buckets: int) -> bool:
     )
 
 
+def iceberg_metadata(spark: SparkSession, name: str) -> str | None:
+    """The metadata of an Iceberg table as JSON, from the catalog; None over Connect."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return None
+    table = class_called("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session, name)
+    parser = class_called("org.apache.iceberg.TableMetadataParser")
+    return str(parser.toJson(table.operations().current()))
+
+
 def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
     """The URL of a table's folder; None if the table is of another provider, or is unknown here.
 
