@@ -19,8 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from pyspark_diff.spark.delta_commits import METADATA
 from pyspark_diff.spark.delta_files import KIND, DeltaFiles
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -184,3 +185,15 @@ def test_what_fails_is_left_to_spark(tmp_path):
         assert files_of(folder).among(pa.table({"k": [1]}), ["k"]) is None
         (folder / "_delta_log" / f"{1:020d}.json").write_text("{")
         assert files.changes(["k"], 1, 9) is None and files.mark(1) is None
+
+
+def test_a_log_is_read_whose_texts_have_other_line_ends(tmp_path):
+    text = "a\u2028b\u0085c\x1cd\r\ne"
+    for number in range(2):
+        write_deltalake(
+            tmp_path / "t", pa.table({"k": [number]}), mode="append", configuration=FEED,
+            commit_properties=CommitProperties(custom_metadata={METADATA: text}),
+        )
+    files = files_of(tmp_path / "t")
+    assert [commit.metadata for commit in files.commits()] == [text, text]
+    assert files.mark(1) is not None and files.changes(["k"], 1, 9).num_rows == 1

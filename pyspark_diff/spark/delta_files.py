@@ -170,7 +170,8 @@ class DeltaFiles:
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        # JSON escapes the line feed, and no other end of a line.
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
     def commits(self) -> Iterator[Commit]:
         """The commits from this version backwards, as far as the log has them."""
