@@ -36,7 +36,10 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
 from pyspark_diff.spark.delta_commits import (
     METADATA,
+    Actions,
+    actions_by_spark,
     commits_by_spark,
+    compaction_check,
     intruder,
     since_own,
 )
@@ -199,17 +202,21 @@ class _Target(Sink):
 
     def _checked(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> int | None:
         """The version of the table, after its rows were found to be those of the sink."""
-        commits = since_own(
-            table.commits() if isinstance(table, DeltaFiles)
-            else commits_by_spark(epoch.spark, self._name), owner,
-        )
+        actions: Actions = actions_by_spark(epoch.spark, self._name)
+        newest = commits_by_spark(epoch.spark, self._name)
+        if isinstance(table, DeltaFiles):
+            newest, actions = table.commits(), table.actions
+        commits = since_own(newest, owner)
         if commits is None:
             raise SinkError(
                 f"the log of Delta table {self._name} no longer has the last commit of this sink, "
                 "so writes of others cannot be excluded. Nothing of this epoch was written. Keep "
                 f"the log longer, by delta.logRetentionDuration, and {self._anew()}"
             )
-        found = intruder(commits, lambda commit: commit.entries.get("sink") == owner)
+        found = intruder(
+            commits, lambda commit: commit.entries.get("sink") == owner,
+            compaction_check(epoch.spark, self._name, actions),
+        )
         if found is not None:
             restore = "" if found.intact is None else (
                 f"take that back, RESTORE TABLE {self._name} TO VERSION AS OF {found.intact}; or "

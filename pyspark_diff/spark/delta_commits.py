@@ -1,7 +1,7 @@
 """The commits of a Delta table, and the first one by which another writer changed its rows.
 
     rows at version w  =  rows of the last own commit
-        if each later commit up to w is maintenance, or restores such a version
+        if each later commit up to w is maintenance, a compaction, or restores such a version
 
 Only the commits since the last own one are read.
 """
@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 #: The entry of a commit for the text of its writer.
@@ -20,9 +21,10 @@ METADATA = "userMetadata"
 MAINTENANCE = frozenset({
     "ADD COLUMN", "ADD COLUMNS", "ADD CONSTRAINT", "ADD FEATURE", "CHANGE COLUMN",
     "CHANGE COLUMNS", "CLUSTER BY", "COMPUTE STATS", "DOMAIN METADATA CLEANUP", "DROP CONSTRAINT",
-    "DROP FEATURE", "OPTIMIZE", "OPTIMIZE CHECKPOINT", "REMOVE COLUMN MAPPING", "REORG",
-    "REORG TABLE UPGRADE UNIFORM", "ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL",
-    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
+    "DROP FEATURE", "Deletion Vector Tombstones", "OPTIMIZE", "OPTIMIZE CHECKPOINT",
+    "REMOVE COLUMN MAPPING", "REORG", "REORG TABLE UPGRADE UNIFORM", "ROW TRACKING BACKFILL",
+    "ROW TRACKING UNBACKFILL", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL",
+    "VACUUM END", "VACUUM START",
 })
 _COLUMNS = "version", "timestamp", "operation", "operationParameters", METADATA
 
@@ -44,6 +46,10 @@ class Commit(NamedTuple):
         except ValueError:
             return {}
         return entries if isinstance(entries, dict) and "sink" in entries else {}
+
+
+#: Returns the actions of a version of a table.
+Actions = Callable[[int], Sequence[Mapping[str, Any]]]
 
 
 class Intruder(NamedTuple):
@@ -68,6 +74,21 @@ def commits_by_spark(spark: SparkSession, name: str) -> Iterator[Commit]:
             return
         # Most callers need the first one only.
         count, read = count * 8, len(rows)
+
+
+def actions_by_spark(spark: SparkSession, name: str) -> Actions:
+    """A reader of the log of a table."""
+    def read(version: int) -> Sequence[Mapping[str, Any]]:
+        (row,) = spark.sql(f"DESCRIBE DETAIL {name}").select("location").collect()
+        path = f"{row.location}/_delta_log/{version:020d}.json"
+        return actions_of(line for (line,) in spark.read.text(path).collect())
+
+    return read
+
+
+def actions_of(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The actions in the lines of a commit."""
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:
@@ -105,8 +126,48 @@ def since_own(commits: Iterable[Commit], sink: str) -> list[Commit] | None:
     return None
 
 
+def compaction_check(
+    spark: SparkSession, name: str, actions: Actions
+) -> Callable[[int], bool]:
+    """A check whether a version only has the same rows in other files.
+
+    Its writer has to state so of each file (the option ``dataChange`` is false), and the table has
+    to have as many rows as before.
+    """
+    def is_compaction(version: int) -> bool:
+        try:
+            return states_no_change(actions(version)) and 1 == len({
+                spark.read.option("versionAsOf", number).table(name).count()
+                for number in (version - 1, version)
+            })
+        except (PySparkException, OSError, ValueError):  # Parts of the log or files are gone.
+            return False
+
+    return is_compaction
+
+
+def states_no_change(actions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the writer of a commit states that it changes no row.
+
+    Examples
+    --------
+    >>> states_no_change([{"add": {"dataChange": False}}, {"remove": {"dataChange": False}}])
+    True
+    >>> states_no_change([{"add": {"dataChange": False}}, {"metaData": {}}])
+    False
+    >>> states_no_change([{"add": {}}])
+    False
+    """
+    return not any(
+        "metaData" in action or "cdc" in action or any(
+            action[kind].get("dataChange", True) for kind in ("add", "remove") if kind in action
+        ) for action in actions
+    )
+
+
 def intruder(
-    commits: Sequence[Commit], is_own: Callable[[Commit], bool]
+    commits: Sequence[Commit], is_own: Callable[[Commit], bool],
+    is_compaction: Callable[[int], bool],
 ) -> Intruder | None:
     """The first commit by which another writer changed the rows; None if all rows are own ones.
 
@@ -115,16 +176,22 @@ def intruder(
     commits : sequence of Commit
         The oldest first. The table had the own rows after the first one.
     is_own : callable
+    is_compaction : callable
+        Whether a version only has the same rows in other files.
 
     Examples
     --------
-    >>> def commit(version, operation, **parameters):
-    ...     return Commit(version, "", operation, parameters, None)
+    >>> def commit(number, operation, **parameters):
+    ...     return Commit(number, "", operation, parameters, None)
     >>> log = [commit(4, "MERGE"), commit(5, "OPTIMIZE"), commit(6, "DELETE")]
-    >>> intruder(log, lambda commit: commit.version == 4).commit.operation
+    >>> def is_own(commit):
+    ...     return commit.version == 4
+    >>> intruder(log, is_own, lambda version: False).commit.operation
     'DELETE'
     >>> restored = [*log, commit(7, "RESTORE", version=5)]
-    >>> intruder(restored, lambda commit: commit.version == 4) is None
+    >>> intruder(restored, is_own, lambda version: False) is None
+    True
+    >>> intruder(log, is_own, lambda version: version == 6) is None
     True
     """
     intact, culprit = [commits[0].version], None
@@ -135,8 +202,9 @@ def intruder(
         elif commit.operation == "RESTORE":
             restored = str(commit.parameters.get("version"))
             culprit = None if restored in map(str, intact) else culprit or commit
-        elif commit.operation not in MAINTENANCE:
-            culprit = culprit or commit
+        elif culprit is None and commit.operation not in MAINTENANCE:
+            if not is_compaction(commit.version):
+                culprit = commit
         if culprit is None:
             intact.append(commit.version)
     return None if culprit is None else Intruder(culprit, intact[0] if intact else None)

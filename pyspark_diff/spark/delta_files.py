@@ -26,7 +26,7 @@ from pyspark.sql import types as T
 from pyspark_diff.fallbacks import DELTALAKE, fall_back
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
-from pyspark_diff.spark.delta_commits import METADATA, Commit
+from pyspark_diff.spark.delta_commits import METADATA, Commit, actions_of
 from pyspark_diff.spark.jvm import folder_of
 from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
@@ -144,7 +144,7 @@ class DeltaFiles:
             (field.name, field.type) for field in columns if field.name not in self._partitions
         )
         for version in range(first, self.version + 1):
-            actions = self._actions(version)
+            actions = self.actions(version)
             if any("metaData" in action or "protocol" in action for action in actions):
                 return f"version {version} changed the schema, the properties or the protocol"
             files = [action["cdc"] for action in actions if "cdc" in action] or [
@@ -168,10 +168,11 @@ class DeltaFiles:
             return "a file is outside the folder of the table"
         return fallback_reason(str(self._folder / path), size, columns)
 
-    def _actions(self, version: int) -> list[dict[str, Any]]:
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """The actions of a version. Its file may be gone (`OSError`)."""
         text = (self._folder / "_delta_log" / f"{version:020d}.json").read_text(encoding="utf-8")
         # JSON escapes the line feed, and no other end of a line.
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return actions_of(text.split("\n"))
 
     def commits(self) -> Iterator[Commit]:
         """The commits from this version backwards, as far as the log has them."""
@@ -187,7 +188,7 @@ class DeltaFiles:
 
     def _commit_info(self, version: int) -> dict[str, Any]:
         """The description of a commit; empty if its writer has not left one."""
-        actions = self._actions(version)
+        actions = self.actions(version)
         found = (action["commitInfo"] for action in actions if "commitInfo" in action)
         return next(found, {})
 

@@ -17,7 +17,13 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import SinkError
 from pyspark_diff.spark.delta import delta_table
-from pyspark_diff.spark.delta_commits import commits_by_spark, intruder, since
+from pyspark_diff.spark.delta_commits import (
+    actions_by_spark,
+    commits_by_spark,
+    compaction_check,
+    intruder,
+    since,
+)
 from pyspark_diff.spark.frames import few
 from pyspark_diff.spark.schema import quoted
 
@@ -124,7 +130,10 @@ def check_target(
             name, f"has another version {first.version} than was written: an older state "
             "of its files was brought back, and written to"
         )
-    found = intruder(commits, lambda commit: str(commit.entries.get("sink")).endswith(f"/{sink}"))
+    found = intruder(
+        commits, lambda commit: str(commit.entries.get("sink")).endswith(f"/{sink}"),
+        compaction_check(spark, name, actions_by_spark(spark, name)),
+    )
     if found is not None:
         operation, version = found.commit.operation, found.commit.version
         verb = "was restored to an earlier version" if operation == "RESTORE" else (
