@@ -402,6 +402,28 @@ def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path, reads_files)
             assert len(given) == 3
 
 
+@pytest.mark.parametrize("make", [
+    delta_append, lambda folder, **given: delta_merge(folder, key="a", **given)])
+def test_an_epoch_whose_number_delta_forgets_is_written_once(spark, tmp_path, make):
+    """Delta keeps the numbers of writers as long as a property states."""
+    name, forget = f"delta.`{tmp_path}/t`", "delta.setTransactionRetentionDuration"
+    versions = []
+
+    class Twice(Faulty):
+        def write(self, epoch):
+            for _ in range(1 if epoch.is_first else 2):
+                self.sink.write(epoch)
+                versions.append(version_of(spark, name))
+
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "a int")
+        rows.sink("out", Twice(make(tmp_path / "t", properties={forget: "interval 0 seconds"})))
+        for number in 1, 2:
+            feed.insert([(number,)])
+            flow.advance_to(number)
+    assert versions == [0, 1, 1]
+
+
 TYPES = (
     "id BIGINT, b BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f FLOAT, d DOUBLE, m DECIMAL(20,4), "
     "s STRING, y BINARY, dt DATE, ts TIMESTAMP, nz TIMESTAMP_NTZ"

@@ -198,10 +198,15 @@ class _Target(Sink):
         columns = (table.struct if isinstance(table, DeltaFiles)
                    else epoch.spark.read.table(self._name).schema)
         self._check_columns(Schema(columns), Schema(self._struct(epoch)))
-        self._go_on(_Signed(owner, epoch, self._checked(epoch, table, owner)), table)
+        after, written = self._checked(epoch, table, owner)
+        # Delta forgets the number of an epoch after delta.setTransactionRetentionDuration.
+        if written < epoch.number:
+            self._go_on(_Signed(owner, epoch, after), table)
 
-    def _checked(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> int | None:
-        """The version of the table, after its rows were found to be those of the sink."""
+    def _checked(
+        self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str
+    ) -> tuple[int | None, int]:
+        """The version of the table and the last epoch in it, if its rows are those of the sink."""
         actions: Actions = actions_by_spark(epoch.spark, self._name)
         newest = commits_by_spark(epoch.spark, self._name)
         if isinstance(table, DeltaFiles):
@@ -226,7 +231,11 @@ class _Target(Sink):
                 f"{found.commit.operation} in version {found.commit.version}. Nothing of this "
                 f"epoch was written. To go on, {restore}{self._anew()}"
             )
-        return commits[-1].version
+        written = max(
+            commit.entries.get("epoch", -1) for commit in commits
+            if commit.entries.get("sink") == owner
+        )
+        return commits[-1].version, written
 
     def _anew(self) -> str:
         return (
@@ -314,8 +323,11 @@ class _Snapshot(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.snapshot()
 
-    def _checked(self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str) -> None:
+    def _checked(
+        self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str
+    ) -> tuple[int | None, int]:
         """Nothing, as each epoch replaces all rows."""
+        return None, -1
 
     def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
         self._overwrite(self._whole(signed.epoch), signed)
