@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -56,6 +57,7 @@ _SETTINGS = (
     "spark.databricks.delta.commitInfo.userMetadata",
 )
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
+_IDENTITY = "DELTA_IDENTITY_COLUMNS_EXPLICIT_INSERT_NOT_SUPPORTED"
 #: Names of columns that have other characters are mapped, which older readers do not know.
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
@@ -71,7 +73,8 @@ def delta_append(
     Parameters
     ----------
     table : str or path
-        Name or path. It is made by the first epoch.
+        Name or path. The first epoch creates it. It replaces all of an empty table: its columns,
+        their rules, and its partitions.
     replace : bool
         Whether a table that is there, has rows, and was not written by this sink may be replaced.
     properties : mapping, optional
@@ -279,7 +282,15 @@ class _Target(Sink):
         elif _FEED in self._properties and _FEED not in table.properties:
             # The process ended before it had set it.
             self._set({_FEED: self._properties[_FEED]}, spark)
-        self._overwrite(rows, signed)
+        try:
+            self._overwrite(rows, signed)
+        except AnalysisException as error:
+            if error.getCondition() != _IDENTITY:
+                raise
+            raise SinkError(
+                f"Delta table {self._name} has an identity column that accepts no values. Drop the "
+                "table, which this sink then creates; or name another table"
+            ) from error
 
     def _overwrite(self, rows: DataFrame, signed: _Signed) -> None:
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
