@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -100,7 +101,7 @@ class _Delta(VersionedSource):
             self._check_recorded(spark, begun)
             version = latest_version(spark, self._name)
             return self._first(
-                spark, self._offset(begun.id, version, delta_files(spark, self._name))
+                spark, self._offset(begun, version, delta_files(spark, self._name))
             )
         begin = int(offset["version"])
         files = delta_files(spark, self._name)
@@ -109,10 +110,14 @@ class _Delta(VersionedSource):
             version, columns = files.version, files.struct
         else:
             # And here this one does.
-            version = latest_version(spark, self._name)
+            try:
+                version = latest_version(spark, self._name)
+            except AnalysisException:
+                self._table(spark)  # It reports a table that is gone.
+                raise
             table = self._table(spark)
             columns = spark.read.table(self._name).schema
-        now = self._offset(table.id, version, files)
+        now = self._offset(table, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
         if version < begin:
@@ -161,8 +166,15 @@ class _Delta(VersionedSource):
     ) -> str:
         """The columns that other columns of their names have replaced; empty if there are none.
 
-        The schema is the same, so that only the names in the files, or the history, show it.
+        The schema is the same, so that only the names in the files, or the history, show it. Other
+        partition columns also replace columns: files have no values of them, and the feed of Delta
+        reads all files by the partition columns of the last version.
         """
+        begun = offset.get("partitions", table.partitions)
+        if begun != table.partitions or (
+            files is not None and files.is_repartitioned(int(offset["version"]))
+        ):
+            return "has other partition columns"
         if files is not None and "columns" in offset:
             was, now = offset["columns"], self._physical(files)
             names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
@@ -187,10 +199,14 @@ class _Delta(VersionedSource):
             [field for field in files.struct.fields if field.name in known.names]
         ))
 
-    def _offset(self, table: str, version: int, files: DeltaFiles | None) -> Offset:
-        mark = None if files is None or files.id != table else files.mark(version)
-        offset = {"table": table, "version": version, **({} if mark is None else {"commit": mark})}
-        if files is not None and (files.id, files.version) == (table, version):
+    def _offset(
+        self, table: DeltaTable | DeltaFiles, version: int, files: DeltaFiles | None
+    ) -> Offset:
+        mark = None if files is None or files.id != table.id else files.mark(version)
+        offset = {"table": table.id, "version": version, "partitions": table.partitions}
+        if mark is not None:
+            offset["commit"] = mark
+        if files is not None and (files.id, files.version) == (table.id, version):
             offset["columns"] = self._physical(files)
         return offset
 

@@ -29,10 +29,11 @@ SETUP = (
 
 @dataclass(frozen=True)
 class DeltaTable:
-    """What a table is known by: an id that it keeps until it is replaced, and its properties."""
+    """The id of a table, which it keeps until it is replaced, its properties and partitions."""
 
     id: str
     properties: Mapping[str, str]
+    partitions: list[str]
 
 
 def identifier(table: str | PathLike[str]) -> str:
@@ -68,14 +69,15 @@ def delta_table(spark: SparkSession, name: str) -> DeltaTable | None:
     if "DeltaCatalog" not in (spark.conf.get("spark.sql.catalog.spark_catalog", None) or ""):
         raise ValueError(f"this Spark session knows no Delta tables: {SETUP}")
     try:
-        (row,) = spark.sql(f"DESCRIBE DETAIL {name}").select("format", "id", "properties").collect()
+        detail = spark.sql(f"DESCRIBE DETAIL {name}")
+        (row,) = detail.select("format", "id", "properties", "partitionColumns").collect()
     except AnalysisException as error:
         if error.getCondition() in _MISSING:
             return None
         raise
     if row.format != "delta":
         raise ValueError(f"{name} is a table of format {row.format}, and not of Delta")
-    return DeltaTable(row.id, row.properties)
+    return DeltaTable(row.id, row.properties, list(row.partitionColumns))
 
 
 def latest_version(spark: SparkSession, name: str) -> int:

@@ -84,7 +84,7 @@ class DeltaFiles:
         self.properties: Mapping[str, str] = metadata.configuration
         self.struct = T.StructType.fromJson(json.loads(table.schema().to_json()))
         self._is_plain = self.properties.get("delta.columnMapping.mode", "none") == "none"
-        self._partitions = frozenset(metadata.partition_columns)
+        self.partitions = list(metadata.partition_columns)
         self._reader = frozenset(protocol.reader_features or ())
         self._writer = frozenset(protocol.writer_features or ())
         # What these versions stand for shows in properties and columns.
@@ -138,10 +138,10 @@ class DeltaFiles:
             if _FIXED_WIDTH.search(field.metadata.get(_CHAR, "")):
                 return f"Spark pads the values of column {field.name!r}, which has type CHAR"
             kind = field.dataType
-            if field.name in self._partitions and not isinstance(kind, _PARTITIONS):
+            if field.name in self.partitions and not isinstance(kind, _PARTITIONS):
                 return f"partition column {field.name!r} is of type {kind.simpleString()}"
         stored = tuple(
-            (field.name, field.type) for field in columns if field.name not in self._partitions
+            (field.name, field.type) for field in columns if field.name not in self.partitions
         )
         for version in range(first, self.version + 1):
             actions = self.actions(version)
@@ -200,6 +200,18 @@ class DeltaFiles:
             return None
         return f"{info.get('timestamp')} {info.get('txnId')}" if info else None
 
+    def is_repartitioned(self, version: int) -> bool:
+        """Whether a commit since a version has other partition columns, as far as the log has them.
+        """
+        try:
+            metadata = [
+                action["metaData"] for number in range(version + 1, self.version + 1)
+                for action in self.actions(number) if "metaData" in action
+            ]
+        except (OSError, ValueError):
+            return False
+        return any(one.get("partitionColumns", []) != self.partitions for one in metadata)
+
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
         """Whether `merge` does the same as a merge by Spark, also to the rows that it copies."""
         def check() -> bool:
@@ -214,7 +226,7 @@ class DeltaFiles:
         if not (self._is_plain and self._writes and self._writer <= _WRITTEN
                 and self._reader <= _READ):
             return "the table has column mapping, or a feature that is unknown here"
-        if self._partitions:
+        if self.partitions:
             return "the table is partitioned"
         for field in self.struct.fields:
             if field.metadata:
