@@ -1,4 +1,4 @@
-"""Delta tables that other writers change, each kind of change in a Spark of its own.
+"""Delta tables that other writers change, or of all types, each test in a Spark of its own.
 
 The default run has a few of them in tests/test_delta.py.
 """
@@ -9,13 +9,13 @@ import pytest
 from own_spark import names_of, outcomes_of
 from test_delta import HERE, JARS
 
-FILE = HERE / "delta_change_cases.py"
 GROUPS = "rows", "maintained", "altered", "replaced"
 CHANGES = "test_a_table_that_others_change"
-NAMES = [
-    *(f"{CHANGES}[{group}]" for group in GROUPS),
-    *(name for param in names_of(FILE) for name in getattr(param, "values", []) if name != CHANGES),
-]
+FILES = {
+    name: HERE / f"{file}.py" for file in ("delta_change_cases", "delta_type_cases")
+    for param in names_of(HERE / f"{file}.py") for name in getattr(param, "values", [])
+}
+NAMES = [*(f"{CHANGES}[{group}]" for group in GROUPS), *(name for name in FILES if name != CHANGES)]
 pytestmark = [
     pytest.mark.classic_only("starts a Spark of its own that knows Delta"), pytest.mark.slow
 ]
@@ -23,6 +23,6 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_case(tmp_path, name):
-    outcomes = outcomes_of({name: FILE}, tmp_path, {"DELTA_JARS": str(JARS)})
-    outcome = outcomes[name.partition("[")[0]]
+    test = name.partition("[")[0]
+    outcome = outcomes_of({name: FILES[test]}, tmp_path, {"DELTA_JARS": str(JARS)})[test]
     assert outcome == "", outcome
