@@ -87,7 +87,7 @@ LONGEST = [
     "test_doctests", "test_step", "test_storage", "test_columns", "test_session",
     "test_contract", "test_faults", "test_law_sql", "test_keyed_inputs", "test_constants",
     "test_kernel_cache", "test_arrangements", "test_typing", "test_commits", "test_vacuum",
-    "test_changed_inputs",
+    "test_changed_inputs", "test_float_keys", "test_graph_ids", "test_stars",
 ]
 
 

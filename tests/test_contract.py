@@ -58,8 +58,8 @@ from pyspark_diff.operators.linear import (
     MapInPandas,
     MultiplyDiff,
     Negate,
+    NormalForm,
     Pick,
-    SortMaps,
 )
 from pyspark_diff.operators.loop import Completing, Entering, Moving, Revealing
 from pyspark_diff.operators.projection import Compute, Filter
@@ -845,7 +845,7 @@ STAGES: dict[type[Stage], Callable[..., Stage]] = {
     Pick: lambda _: Pick((("s", "t"), ("k", "k"))),
     DropNull: lambda _: DropNull(("k", "s")),
     # The records have no maps, so that the stage returns them.
-    SortMaps: lambda _: SortMaps(()),
+    NormalForm: lambda _: NormalForm(()),
     Entering: lambda _: Entering("w", 2),
     Moving: lambda _: Moving("w", 2, True),
     Completing: lambda _: Completing(("w",), Antichain([(1, 2), (3, -1)]), True),

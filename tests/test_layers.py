@@ -37,8 +37,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_commits delta_files doctor expression_parts frames "
-        "iceberg jobs jvm maps mentions one_row parquet_footer parquet_plan replaced schema sent "
-        "session settings stars "
+        "iceberg jobs jvm mentions normal_form one_row parquet_footer parquet_plan replaced schema "
+        "sent session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark_diff import Dataflow, DiffFrame
 from pyspark_diff.dataflow import input_session, inputs, whole_history
 from pyspark_diff.errors import SourceError
+from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.runners.parquet import Bounds, ParquetScan, parquet_scan
 
 #: What is about files that the library reads, and not Spark.
@@ -58,7 +59,7 @@ def same(frame: DataFrame, scan: ParquetScan) -> bool:
     found = list(scan.tables())
     names = {tuple(table.column_names) for table in found}
     assert names <= {tuple(frame.columns)}
-    return rows_of(found) == rows_of([frame.toArrow()])
+    return rows_of(found) == rows_of([normal_table(frame.toArrow())])
 
 
 #: Frames that are read without Spark.

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.spark.frames import arrow_table as read_frame
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
@@ -56,7 +57,18 @@ def arrow_table(data: object) -> pa.Table | None:
 def coerce(
     data: Data, struct: T.StructType, name: str, spark: SparkSession, widen: Sequence[str] = ()
 ) -> DataFrame | pa.Table:
-    """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table."""
+    """Data in the columns of ``struct``: a frame that Spark has to evaluate, or a table.
+
+    The floats of a table are in normal form, and those of a frame are not: only a plain frame over
+    files can be read without Spark.
+    """
+    rows = _coerced(data, struct, name, spark, widen)
+    return rows if isinstance(rows, DataFrame) else normal_table(rows)
+
+
+def _coerced(
+    data: Data, struct: T.StructType, name: str, spark: SparkSession, widen: Sequence[str]
+) -> DataFrame | pa.Table:
     if isinstance(data, DataFrame):
         frame = _coerce_frame(data, struct, name, spark, widen)
         # A frame over local rows needs no job to be read.

@@ -28,6 +28,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.expressions.check import check_deterministic
 from pyspark_diff.fallbacks import Fallbacks, counting
+from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import bounds_of, joined
 from pyspark_diff.operators.node import Input
@@ -449,7 +450,7 @@ class InputSession(BaseSession):
         self._open()
         found: DataFrame | pa.Table
         if isinstance(data, pa.Table) and data.schema.equals(self._update_columns, True):
-            found = data
+            found = normal_table(data)
         else:
             widen = (self._names[1],)
             found = coerce(data, self._update_rows, self.name, self._spark, widen=widen)

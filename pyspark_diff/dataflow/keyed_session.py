@@ -35,6 +35,7 @@ from pyspark_diff.operators.upsert import (
 )
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, meant_by
 
 
@@ -231,7 +232,7 @@ class KeyedSession(BaseSession):
         found = coerce(data, struct, self.name, self._spark)
         if isinstance(found, DataFrame):
             check_deterministic(found)
-            return found
+            return without_signed_zeros(found)
         for name in self.key:
             if found[name].null_count:
                 raise SchemaError(

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.dataflow.inputs import constant_arrival
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, State
+from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.operators.node import Constant, Input, Node
 from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.runners.parquet import parquet_scan
@@ -52,7 +53,7 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
         rows = UpdateRows(node.schema)
         if node.frame is not None and node.local:
             # Rows that are on the driver already need no job to get there.
-            table = arrow_table(node.frame)
+            table = normal_table(arrow_table(node.frame))
             rows = UpdateRows(node.schema, table=table, rows=table.num_rows)
         elif node.frame is not None:
             scan = parquet_scan(node.frame)

@@ -26,7 +26,7 @@ from pyspark_diff.expressions.handles import PLAIN
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.operators.loop import Enter, time_scope
-from pyspark_diff.operators.linear import with_sorted_maps
+from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Constant
 from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
@@ -98,7 +98,7 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
     if alias is not None:
         resolver = resolver.named(alias)
     return Collection(
-        with_sorted_maps(node), setting.flow, setting.spark, setting.time, setting.diff, resolver,
+        with_normal_form(node), setting.flow, setting.spark, setting.time, setting.diff, resolver,
         small=small,
     )
 

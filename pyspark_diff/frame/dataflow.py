@@ -24,7 +24,7 @@ from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.frame.sliding import Interval
 from pyspark_diff.operators.loop import Enter, scope_of, with_times
-from pyspark_diff.operators.linear import with_sorted_maps
+from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Input, Node, Reader
 from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
@@ -326,7 +326,7 @@ class Dataflow(BaseDataflow):
             )
         product = self._add_product_input(name, schema, start)
         node, fields = product._session._node, product._fields
-        return self._frame_of(with_times(with_sorted_maps(node), times, fields)), product
+        return self._frame_of(with_times(with_normal_form(node), times, fields)), product
 
     def source(
         self, name: str, source: Source, *, start: Any = None,
@@ -584,7 +584,7 @@ class Dataflow(BaseDataflow):
 
     def _frame_of(self, node: Node, key: tuple[str, ...] | None = None) -> DiffFrame:
         if isinstance(node, Input):
-            node = with_sorted_maps(node)
+            node = with_normal_form(node)
         return DiffFrame._wrap(Collection(
             node, self, self.spark, self.time_name, self.diff_name,
             Resolver.plain(node.schema.names), key=key,

@@ -21,7 +21,7 @@ from pyspark_diff.frame.multiset import MultisetMethods
 from pyspark_diff.frame.sliding import SlidingMethods
 from pyspark_diff.frame.tables import TableMethods
 from pyspark_diff.operators.loop import with_times
-from pyspark_diff.operators.linear import with_sorted_maps
+from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Input, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, check_names, meant_by
@@ -131,7 +131,7 @@ class DiffFrame(
         node: Node = Input(
             Schema(T.StructType(fields)), kind, "frame", updates, local=frame.isLocal()
         )
-        node = with_sorted_maps(node)
+        node = with_normal_form(node)
         resolver = Resolver.plain(schema.names).owned("frame", frame)
         if isinstance(times, T.StructType):
             node = with_times(node, times, names)

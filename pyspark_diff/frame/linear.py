@@ -24,8 +24,9 @@ from pyspark_diff.operators.linear import (
     FlatMap,
     MapInArrow,
     MapInPandas,
+    drop_null,
     pick,
-    with_sorted_maps,
+    with_normal_form,
 )
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.operators.twice import Twice, TwiceInPandas
@@ -116,6 +117,12 @@ class LinearMethods(Frame):
             return self._columns_of(taken)
         stars = [h for h in handles_in([given]) if h.members]
         return [one.column() for one in stars[0].members] if stars else [given]
+
+    def _without_nulls(self, *names: str) -> Self:
+        """The records in which none of some columns is null; `dropna` drops NaN, too."""
+        fields = [self._node.schema.field(name) for name in names]
+        nullable = [field.name for field in fields if field.nullable]
+        return self._derived(drop_null(self._node, nullable), same=True) if nullable else self
 
     def _columns_of(self, star: Callable[[DataFrame], list[str]]) -> list[str | Column]:
         """The columns that a plain frame's star is."""
@@ -352,7 +359,8 @@ class LinearMethods(Frame):
         types = _update_types(parsed, source.node.time_type)
         function = Twice(func, "flat_map") if check else func
         stage = FlatMap(function, source.node.schema.arrow(), *types)
-        return self._derived(with_sorted_maps(Linear("flat_map", source.node, parsed, stage)))
+        node = Linear("flat_map", source.node, parsed, stage)
+        return self._derived(with_normal_form(node, floats=True))
 
     def mapInPandas(  # noqa: N802
         self,
@@ -388,7 +396,8 @@ class LinearMethods(Frame):
         stage = MapInArrow(
             func, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
-        return self._derived(with_sorted_maps(Linear("mapInArrow", source.node, parsed, stage)))
+        node = Linear("mapInArrow", source.node, parsed, stage)
+        return self._derived(with_normal_form(node, floats=True))
 
     def map_in_pandas(
         self,
@@ -429,7 +438,8 @@ class LinearMethods(Frame):
         stage = MapInPandas(
             function, source.time_name, source.diff_name, source.node.schema.arrow(), *types
         )
-        return self._derived(with_sorted_maps(Linear("map_in_pandas", source.node, parsed, stage)))
+        node = Linear("map_in_pandas", source.node, parsed, stage)
+        return self._derived(with_normal_form(node, floats=True))
 
 
 def _update_types(schema: Schema, time_type: TimeType) -> tuple[T.StructType, pa.Schema]:

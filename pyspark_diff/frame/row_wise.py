@@ -28,10 +28,11 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.comparisons import compared, may_be_compared
 from pyspark_diff.frame.places import may_have_places, with_first_places
 from pyspark_diff.kernels.arrow_expression import Field
-from pyspark_diff.operators.linear import Expression, with_sorted_maps
+from pyspark_diff.operators.linear import Expression, with_normal_form
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 from pyspark_diff.spark.settings import ANSI, CASE, ZONE, recorded
 from pyspark_diff.spark.user_functions import user_functions
@@ -259,12 +260,21 @@ def _linear(
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
     label = "the condition" if condition is not None else f"({', '.join(schema.names)})"
+    computed = frozenset(schema.names)
+    if condition is not None:
+        computed = frozenset()  # a condition changes no value
+    elif isinstance(outputs, Mapping):
+        computed = frozenset(outputs)
+
+    def applied(frame: DataFrame) -> DataFrame:
+        return without_signed_zeros(apply(frame), computed)
+
     stage = Expression(
-        apply, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written,
+        applied, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written,
         user_functions(result),
     )
     found = Linear(kind, source.node, schema, stage)
-    return found if condition is not None else with_sorted_maps(found)
+    return found if condition is not None else with_normal_form(found)
 
 
 def _formulas(

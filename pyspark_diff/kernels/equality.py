@@ -105,6 +105,21 @@ def normalise(column: pa.Array) -> pa.Array:
     return _normalised(column)
 
 
+def normal_table(table: pa.Table) -> pa.Table:
+    """A table whose columns with floats are as `normalise` returns them; maps without are as given.
+
+    Examples
+    --------
+    >>> normal_table(pa.table({"x": [-0.0], "n": [1]})).to_pydict()
+    {'x': [0.0], 'n': [1]}
+    """
+    for place, field in enumerate(table.schema):
+        if has_floats(field.type):
+            chunks = [normalise(chunk) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
 def _equal(column: pa.Array, left: Array, right: Array) -> Array:
     """Whether the pairs are equal in one column of a checked type."""
     kind = column.type
@@ -178,6 +193,19 @@ def _equal_lists(column: pa.Array, left: Array, right: Array) -> Array:
     same = _equal(column.values, begins[owner] + within, others[owner] + within)
     result[owner[~same]] = False
     return result
+
+
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether there is a float inside a type.
+
+    Examples
+    --------
+    >>> has_floats(pa.list_(pa.float32())), has_floats(pa.map_(pa.int32(), pa.string()))
+    (True, False)
+    """
+    if pa.types.is_nested(kind):
+        return any(has_floats(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
 
 
 def has_forms(kind: pa.DataType) -> bool:

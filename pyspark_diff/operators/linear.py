@@ -28,7 +28,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.maps import sorted_maps
+from pyspark_diff.spark.normal_form import has_floats, normal_form
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, has_maps
 from pyspark_diff.spark.settings import ZONE, Settings
 from pyspark_diff.spark.user_functions import user_functions
@@ -114,13 +114,13 @@ def drop_null(source: Node, columns: Sequence[str]) -> Linear:
 
 
 @dataclass(frozen=True)
-class SortMaps(Stage):
-    """The same records, in which each map has its entries in the order of their keys.
+class NormalForm(Stage):
+    """The same records, with the values of some columns in normal form.
 
     Parameters
     ----------
     columns : tuple of (str, DataType)
-        Columns with maps, and their types.
+        Columns with maps or floats, and their types.
     """
 
     columns: tuple[tuple[str, T.DataType], ...]
@@ -129,7 +129,7 @@ class SortMaps(Stage):
     def on_frame(self, frame: DataFrame) -> DataFrame:
         there = frozenset(frame.columns)
         return frame.withColumns({
-            name: sorted_maps(column(name), kind) for name, kind in self.columns if name in there
+            name: normal_form(column(name), kind) for name, kind in self.columns if name in there
         })
 
     def on_table(self, table: pa.Table) -> pa.Table:
@@ -142,19 +142,25 @@ class SortMaps(Stage):
         return table
 
 
-def with_sorted_maps(source: Node) -> Node:
-    """The node with the maps of its records in one form; itself if they have none.
+def with_normal_form(source: Node, *, floats: bool = False) -> Node:
+    """The node with the maps of its records in normal form; itself if they have none.
 
-    Maps come from users, and from expressions, with their entries in any order. Equal maps must be
-    alike before an expression looks at their entries.
+    Users and expressions return maps with their entries in any order, and functions of users
+    return zeros of both signs. Equal values must be alike before an expression distinguishes them.
+
+    Parameters
+    ----------
+    source : Node
+    floats : bool
+        Also bring floats into normal form. Updates of inputs and results of expressions have it.
     """
     columns = tuple(
         (field.name, field.dataType) for field in source.schema.struct.fields
-        if has_maps(field.dataType)
+        if has_maps(field.dataType) or floats and has_floats(field.dataType)
     )
     if not columns:
         return source
-    return Linear("sort_maps", source, source.schema, SortMaps(columns), lambda wanted: wanted)
+    return Linear("sort_maps", source, source.schema, NormalForm(columns), lambda wanted: wanted)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.expressions.compiled import CompiledExpression
-from pyspark_diff.kernels.arrow_expression import ArrowExpression, column_of
+from pyspark_diff.kernels.arrow_expression import ArrowExpression, Field, column_of
+from pyspark_diff.kernels.equality import has_forms, normalise
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.settings import ZONE, Settings
 
@@ -99,12 +101,13 @@ class Compute(Stage):
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        return self.by_spark.on_frame(frame, {name: f.columns for name, f in self.outputs})
+        computed = self.by_spark.on_frame(frame, {name: f.columns for name, f in self.outputs})
+        return without_signed_zeros(computed, {name for name, f in self.outputs if _has_zeros(f)})
 
     def on_table(self, table: pa.Table) -> pa.Table:
         there = frozenset(table.column_names)
         made = [(n, formula) for n, formula in self.outputs if formula.columns <= there]
-        columns = [column_of(formula, table) for _, formula in made]
+        columns = [_normal_column(formula, table) for _, formula in made]
         names = [name for name, _ in made]
         return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])
 
@@ -116,6 +119,20 @@ class Compute(Stage):
         """Columns of the input that the wanted ones are made of."""
         found = (formula.columns for name, formula in self.outputs if name in wanted)
         return frozenset[str]().union(*found)
+
+
+def _has_zeros(formula: ArrowExpression) -> bool:
+    """Whether a value may be `-0.0`; columns of the input are in normal form."""
+    return not isinstance(formula, Field) and has_forms(formula.kind)
+
+
+def _normal_column(formula: ArrowExpression, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+    values = column_of(formula, table)
+    if not _has_zeros(formula):
+        return values
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([normalise(chunk) for chunk in values.chunks], values.type)
+    return normalise(values)
 
 
 @dataclass(frozen=True)

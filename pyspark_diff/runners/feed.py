@@ -21,6 +21,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.read import Rest
 from pyspark_diff.runners.work import Split, Work
+from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain
 
@@ -77,6 +78,7 @@ class UpdateRows:
             Of times.
         time, diff : int or None
         """
+        frame = without_signed_zeros(frame)
         if scan is None:
             return cls(schema, frame=frame, time=time, diff=diff)
         if time is not None:

@@ -2,6 +2,8 @@
 
     parquet_scan(frame) is not None  ⟹  its rows are those of the frame, in any order
 
+Floats are in normal form (`pyspark_diff.spark.normal_form`).
+
 What Spark hands to Python passes through its rows, which takes ten times as long as reading the
 same columns here. So it is done where the plan of a frame is nothing but columns and conditions
 over files (`pyspark_diff.spark.parquet_plan`), these are as Spark listed them, and what the files
@@ -24,6 +26,7 @@ from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.tree import planned_tree
 from pyspark_diff.fallbacks import PYARROW, fall_back
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field, column_of
+from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
 from pyspark_diff.spark.parquet_plan import Declined, ParquetPlan, ScannedFile, parquet_plan
@@ -197,7 +200,8 @@ class ParquetScan:
     def _made(self, table: pa.Table) -> pa.Table:
         if self.condition is not None:
             table = table.filter(column_of(self.condition, table))
-        return pa.table({name: column_of(value, table) for name, value in self.outputs})
+        outputs = {name: column_of(value, table) for name, value in self.outputs}
+        return normal_table(pa.table(outputs))
 
 
 def parquet_scan(frame: DataFrame) -> ParquetScan | None:
