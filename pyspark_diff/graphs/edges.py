@@ -13,8 +13,8 @@ of one graph must have times of one type, as for every other operator of two col
 
 A graph's nodes are the ends of its edges, its vertices, and the nodes that are given beside it.
 Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
-frame of them. Their ids are of any type that has an order. A null is no node: filter such edges out
-before.
+frame of them. Their ids are of any type that has an order. A null is no node, and an edge with a
+null end is no edge: all algorithms leave them out.
 
 Results have ids in a column ``node`` and no attributes of nodes; a join brings these back:
 
@@ -102,7 +102,7 @@ def edges_with(
             f"both ends of an edge must be of one type; {src!r} is {first.simpleString()} and "
             f"{dst!r} is {second.simpleString()}: cast one"
         )
-    return edges
+    return edges._without_nulls("src", "dst")
 
 
 def nodes_of(
@@ -247,7 +247,7 @@ def ids_of(
             f"{what} must have ids of the type of the edges' ends, which is "
             f"{theirs.simpleString()}; {name!r} is {ours.simpleString()}: cast one"
         )
-    return found
+    return found._without_nulls("node")
 
 
 def _listed(ids: Iterable[Any], edges: DiffFrame, what: str) -> DataFrame:
