@@ -160,6 +160,7 @@ class GroupedDiff(Generic[FrameT]):
         if empty and self._cols:
             raise SchemaError("empty=True is for all records as one group, without groupBy")
         source, (keys, exprs) = self._frame._collection.seeing((self._cols, exprs))
+        source, exprs = source.spreading(exprs)
         cols = [_by_name(source, c) for c in keys]
         with suggesting(source.columns):
             if self._pivot is not None:

@@ -288,7 +288,7 @@ class LoopMethods(Frame):
             raise SchemaError("enter_at is for loops: with Loop() as loop: ..., or iterate(...)")
         if isinstance(iteration, str):
             iteration = column(self._collection.column_name(iteration, "for enter_at"))
-        source, found = self._collection.seeing(iteration)
+        source, found = self._collection.spreading(iteration)
         around = time_scope(source.node)
         if around is not None and stack[-1].around(around.depth) is not around:
             raise SchemaError("with times that are structs a loop has a variable before enter_at")

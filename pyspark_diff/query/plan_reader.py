@@ -363,9 +363,11 @@ class _PlanReader:
             return node
         if not below:
             return node
-        return node.withNewChildren(
-            scala_sequence([self.renamed(child, parts, swaps) for child in below])
-        )
+        children = scala_sequence([self.renamed(child, parts, swaps) for child in below])
+        if kind == "CreateNamedStruct":
+            # One that was written as struct(k) would lose the name of its field in SQL text.
+            return node.copy(children)
+        return node.withNewChildren(children)
 
     def aggregate_text(
         self, node: Any, call: _AggregateCall, parts: _Parts, swaps: _Swaps | None

@@ -1,0 +1,102 @@
+"""Stars take the data columns, in each place in which PySpark takes them, under removals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow, SchemaError
+
+ROWS = (
+    "SELECT * FROM VALUES (1, 2, named_struct('p', 1, 'q', 'x')), (1, 3, null),"
+    " (2, 2, named_struct('p', 7, 'q', null)), (null, 2, named_struct('p', 1, 'q', 'x')),"
+    " (1, 2, named_struct('p', 1, 'q', 'x')), (3, null, named_struct('p', null, 'q', 'z'))"
+    " AS t(k, v, a)"
+)
+#: Programs over a collection or a plain frame.
+PROGRAMS = {
+    "columns": lambda d: d.select(F.col("*"), (F.col("v") + 1).alias("w")),
+    "fields": lambda d: d.select("k", F.col("a.*")),
+    "fields of fields": lambda d: d.select(F.struct("a").alias("w")).select("w.a.*"),
+    "fields of an alias": lambda d: d.alias("l").select("l.a.*"),
+    "struct": lambda d: d.select(F.struct("*").alias("s")),
+    "where": lambda d: d.where(F.hash("*") % 2 == 0),
+    "where text": lambda d: d.where("hash(a.*) % 2 = 0"),
+    "frame's": lambda d: d.select(d["*"]),
+    "count": lambda d: d.groupBy("k").agg(F.count("*")),
+    "count of structs": lambda d: d.groupBy("k").agg(F.count(F.struct("*"))),
+    "distinct structs": lambda d: d.groupBy("k").agg(F.count_distinct(F.struct("*")).alias("n")),
+    "sum": lambda d: d.groupBy("k").agg(F.sum(F.hash("*"))),
+    "sum of fields": lambda d: d.groupBy("k").agg(F.sum(F.hash("a.*")).alias("n")),
+    "sum with more": lambda d: d.groupBy("k").agg((F.sum(F.hash("*")) + F.count("*")).alias("n")),
+    "sum by an expression": lambda d: d.groupBy(F.col("v") + 1).agg(
+        F.sum(F.hash("*")).alias("n")),
+    "sum of all": lambda d: d.agg(F.sum(F.hash("*")).alias("n")),
+    "sum of an alias": lambda d: d.alias("l").groupBy("k").agg(F.sum(F.hash("l.*")).alias("n")),
+    "rollup": lambda d: d.rollup("k").agg(F.sum(F.hash("*")).alias("n")),
+    "pivot": lambda d: d.groupBy("k").pivot("v", [2, 3]).agg(F.sum(F.hash("*"))),
+    "max": lambda d: d.groupBy("k").agg(F.max(F.struct("*")).alias("n")),
+    "max_by": lambda d: d.groupBy("k").agg(
+        F.max_by(F.to_json(F.struct("*")), F.hash("*")).alias("n")),
+    "list": lambda d: d.groupBy("k").agg(F.sort_array(F.collect_list(F.struct("*"))).alias("n")),
+    "filter": lambda d: d.groupBy("k").agg(
+        F.expr("sum(v) FILTER (WHERE hash(*) % 2 = 0)").alias("n")),
+}
+QUERIES = [
+    "SELECT struct(*) AS s FROM d",
+    "SELECT struct(k, v + 1, v AS w) AS s FROM d",
+    "SELECT to_json(struct(a.*, k)) AS s FROM d WHERE a IS NOT NULL",
+    "SELECT k, max(struct(*)) AS m FROM d GROUP BY k",
+    "SELECT k, a.* FROM d WHERE hash(*) % 2 = 0",
+    "SELECT k, sum(hash(d.*)) AS h, count(*) AS n FROM d GROUP BY k",
+    "SELECT * EXCEPT (a) FROM d",
+    "SELECT transform(array(k, v), x -> struct(x, k)) AS s FROM d",
+    "SELECT struct(1, 'a' AS b) AS s, k FROM d",
+]
+
+
+def shown(frame: DataFrame) -> tuple[str, Counter[str]]:
+    """The schema without nullability, and the rows, with the names of fields."""
+    rows = Counter(repr(row) for row in frame.collect())
+    return frame.schema.simpleString(), rows
+
+
+def test_stars_are_as_in_plain_spark(spark):
+    every = spark.sql(ROWS).coalesce(1)
+    some = every.where("v = 2 AND k = 1")
+    every.createOrReplaceTempView("rows_of_stars")
+    plain: dict[str, Any] = {}
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        rows, session = flow.input("d", every.schema)
+        outputs = {name: make(rows).keep() for name, make in PROGRAMS.items()}
+        outputs |= {query: flow.sql(query).keep() for query in QUERIES}
+        session.insert(every)
+        flow.advance_to(1)
+        for when, there in enumerate((every, every.where("NOT (v <=> 2 AND k <=> 1)")), 1):
+            there.createOrReplaceTempView("rows_of_stars")
+            plain = {name: make(there) for name, make in PROGRAMS.items()}
+            plain |= {
+                query: spark.sql(query.replace("FROM d", "FROM rows_of_stars AS d"))
+                for query in QUERIES
+            }
+            for name, output in outputs.items():
+                assert shown(output.at()) == shown(plain[name]), (name, when)
+            if when == 1:
+                session.remove(some)
+                flow.advance_to(2)
+    spark.catalog.dropTempView("rows_of_stars")
+
+
+def test_a_star_that_stands_for_several_arguments_is_refused(spark):
+    with Dataflow(spark, runner="local") as flow:
+        rows, _ = flow.input("d", "k int, v int, a struct<p: int, q: string>")
+        for column in (
+            F.count_distinct("*"), F.count_distinct("a.*"), F.sum("*"), F.min("a.*"),
+            F.count(F.col("a.*")), F.expr("count(DISTINCT *)"),
+        ):
+            with pytest.raises(SchemaError, match="name the columns one by one"):
+                rows.groupBy("k").agg(column)
