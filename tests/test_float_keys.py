@@ -187,7 +187,7 @@ COMPUTED = {
     "in an array": lambda d: d.select(F.array(-F.col("x"))[0].alias("y")),
     "flat_map": lambda d: d.flat_map(lambda row: [(-row.x,)], "y double"),
     "mapInPandas": lambda d: d.mapInPandas(
-        lambda parts: ((-part).rename(columns={"x": "y"}) for part in parts), "y double"),
+        lambda parts: (part.assign(y=-part.x).drop(columns="x") for part in parts), "y double"),
     "reduce": lambda d: d.withColumn("k", F.lit(1)).reduce(
         lambda key, values: [(-value[0],) for value, _ in values], "y double", "k").select("y"),
     "sum": lambda d: d.groupBy("x").agg((-F.sum("x")).alias("y")).select("y"),
