@@ -738,6 +738,28 @@ def test_tables_of_others_are_left_alone(spark, table):
 
 
 @pytest.mark.slow
+def test_a_name_that_leads_to_another_table_is_a_gap(spark, table):
+    other, moved = f"{table}_other", f"{table}_moved"
+    for name in table, other:
+        spark.sql(f"CREATE TABLE {name} USING delta TBLPROPERTIES ({FEED}) AS SELECT 1 AS id")
+    source = delta(table)
+    source.columns(spark)
+    first = source.read(spark, None)
+    spark.sql(f"ALTER TABLE {table} RENAME TO {moved}")
+    with pytest.raises(SourceError, match="no Delta table"):
+        source.read(spark, first.offset)
+    spark.sql(f"ALTER TABLE {moved} RENAME TO {table}")
+    spark.sql(f"INSERT INTO {table} VALUES (2)")
+    second = source.read(spark, first.offset)
+    assert applied(applied({}, first), second) == {(1,): 1, (2,): 1}
+    (place,) = spark.sql(f"DESCRIBE DETAIL {other}").select("location").collect()
+    spark.sql(f"ALTER TABLE {table} SET LOCATION '{place.location}'")
+    with pytest.raises(SourceError, match="replaced by another table.*on_gap='snapshot'"):
+        source.read(spark, second.offset)
+    spark.sql(f"DROP TABLE {other}")
+
+
+@pytest.mark.slow
 def test_a_program_that_has_changed_begins_anew(spark, table, tmp_path):
     source = f"{table}_source"
     spark.sql(f"CREATE TABLE {source} USING delta TBLPROPERTIES ({FEED}) AS SELECT 1 AS k, 2 AS v")
