@@ -38,7 +38,6 @@ PROGRAMS = {
     "sum of all": lambda d: d.agg(F.sum(F.hash("*")).alias("n")),
     "sum of an alias": lambda d: d.alias("l").groupBy("k").agg(F.sum(F.hash("l.*")).alias("n")),
     "rollup": lambda d: d.rollup("k").agg(F.sum(F.hash("*")).alias("n")),
-    "pivot": lambda d: d.groupBy("k").pivot("v", [2, 3]).agg(F.sum(F.hash("*"))),
     "max": lambda d: d.groupBy("k").agg(F.max(F.struct("*")).alias("n")),
     "max_by": lambda d: d.groupBy("k").agg(
         F.max_by(F.to_json(F.struct("*")), F.hash("*")).alias("n")),

@@ -363,7 +363,8 @@ class _PlanReader:
             return node
         if not below:
             return node
-        children = scala_sequence([self.renamed(child, parts, swaps) for child in below])
+        # A field of a struct keeps its alias, which is no SQL within an expression.
+        children = scala_sequence([self.renamed(_bare(child), parts, swaps) for child in below])
         if kind == "CreateNamedStruct":
             # One that was written as struct(k) would lose the name of its field in SQL text.
             return node.copy(children)
@@ -388,9 +389,13 @@ class _PlanReader:
     def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
         """The replacement of an expression, or the expression if only it has SQL text."""
         replacement = node.replacement()
-        inherits = self.is_a(node, "InheritAnalysisRules")
-        if not inherits or not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
+        if not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
             return self.renamed(replacement, parts, swaps)
+        if kind_of(node) == "StructsToJson" and node.options().isEmpty():
+            return self.written(f"to_json({self.text(node.child(), parts, swaps)})", node, parts)
+        if not self.is_a(node, "InheritAnalysisRules"):
+            self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
+            return node
         # Spark renews the ids of attributes in the replacement, and not in the parameters.
         known = {
             item.name(): item for item in _topmost(
