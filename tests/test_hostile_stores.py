@@ -26,7 +26,8 @@ from pyspark_diff.trace.roots import objects_at
 
 #: What mentions code that is made of data, by file: words in comments, a class that Spark sends to
 #: its tasks as it sends functions, modules of this package that are imported when they are needed,
-#: the program that a command line names, Graphviz's `dot`, and the compiler of kernels.
+#: the program that a command line names, Graphviz's `dot`, the compiler of kernels, and functions
+#: that the session itself has registered.
 ALLOWED = {
     ("__init__.py", "import_module"): 2,
     ("__main__.py", "import_module"): 1,
@@ -34,6 +35,7 @@ ALLOWED = {
     ("kernels/jit.py", "compile("): 1,
     ("kernels/warm_up.py", "import_module"): 3,
     ("spark/doctor.py", "import_module"): 1,
+    ("spark/user_functions.py", "pickled"): 2,
     ("errors.py", "unpickled"): 1,
     ("operators/contract.py", "pickled"): 1,
     ("operators/projection.py", "__reduce__"): 1,
