@@ -87,7 +87,10 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "sinks": frozenset("delta folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
-    "query": frozenset("dataflow form plan_reader recursion refusals translation".split()),
+    "query": frozenset((
+        "dataflow form joins plan_reader recursion refusals text_columns text_expressions "
+        "text_names text_parser text_reader text_values translation"
+    ).split()),
     "views": frozenset(
         "forecast folder group keys materialized program record target".split()
     ),
@@ -116,7 +119,7 @@ LIBRARIES = {
     1: frozenset({"numba", "numpy", "pyarrow"}),
     2: frozenset({
         "deltalake", "matplotlib", "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark",
-        "tqdm", "typing_extensions",
+        "sqlglot", "tqdm", "typing_extensions",
     }),
 }
 

@@ -463,6 +463,7 @@ ELSEWHERE = {
     "there is a table {} already": "test_tables",
     "which is the name of that of the buckets": "test_tables",
     "of a table that the catalog does not know": "test_tables",
+    "the parameter :{} has no value": "test_text_reader",
     "is no name of an object": "names that the library makes itself",
 }
 

@@ -15,7 +15,7 @@ from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
 from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
 from pyspark_diff.frame.diffframe import DiffFrame
-from pyspark_diff.query.plan_reader import TABLE, Read, read_plan
+from pyspark_diff.query.plan_reader import TABLE, Read, numbered, read_plan
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
     MutualRecursion,
@@ -226,9 +226,37 @@ class Dataflow(FrameDataflow):
         mutual = mutual_recursion(query) if isinstance(query, str) else None
         if mutual is not None:
             return self._mutually_recursive(mutual, args, values)
-        frame, named = self._analysed(query, args, values)
-        read = self._read(frame)
+        if self._is_classic():
+            frame, named = self._analysed(query, args, values)
+            read = self._read(frame)
+        else:
+            read, named = self._read_text(query, args, values)
         return self._built(read, named), read
+
+    def _is_classic(self) -> bool:
+        return is_classic_frame(frame_of_no_rows(self.spark, T.StructType([])))
+
+    def _read_text(
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+    ) -> tuple[Read, dict[str, DiffFrame]]:
+        """A query read from its text, as a client of Connect sees no analysed plan."""
+        if not isinstance(query, str):
+            raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
+        try:
+            from pyspark_diff.query.text_reader import read_text
+            from pyspark_diff.query.text_values import with_values
+        except ModuleNotFoundError as error:
+            if error.name != "sqlglot":
+                raise
+            raise UnsupportedQueryError(
+                "flow.sql over Spark Connect reads the text of a query with sqlglot, which is not "
+                'installed. Install it: pip install "pyspark_diff[connect]"'
+            ) from error
+        named = {f"{{{key}}}": item for key, item in values.items() if isinstance(item, DiffFrame)}
+        schemas = {name: item.schema for name, item in {**self._tables(), **named}.items()}
+        match = read_text(with_values(query, args, values), schemas, self.spark)
+        columns = tuple(zip(match.columns, numbered(match.names)))
+        return Read(match.relation, columns, match.tables, (), match.notes), named
 
     def _analysed(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
@@ -238,7 +266,7 @@ class Dataflow(FrameDataflow):
         self._check_open()
         if not isinstance(query, str):
             raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
-        if not is_classic_frame(frame_of_no_rows(self.spark, T.StructType([]))):
+        if not self._is_classic():
             raise _needs_classic()
         # Names of the dataflow are views of a session of their own, and not of the user's.
         session = copied_session(self.spark)
@@ -332,8 +360,9 @@ class Dataflow(FrameDataflow):
 
 def _needs_classic() -> UnsupportedQueryError:
     return UnsupportedQueryError(
-        "queries need a classic session, as Spark's analysed plan is not visible over Spark "
-        "Connect. Write the query with the methods of DiffFrame"
+        "flow.query and WITH MUTUALLY RECURSIVE need a classic session, as Spark's analysed plan "
+        "is not visible over Spark Connect. Pass the text of the query to flow.sql, or write it "
+        "with the methods of DiffFrame"
     )
 
 

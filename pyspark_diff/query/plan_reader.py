@@ -192,16 +192,9 @@ def read_plan(
         pass
     if reader.refusals or relation is None:
         raise refusals.refused(reader.refusals)
-    used: set[str] = set()
-    columns = []
-    for attribute in items_of(plan.output()):
-        # Columns of a query may have one name, those of a collection may not.
-        name, number = str(attribute.name()), 1
-        while name.lower() in used:
-            number += 1
-            name = f"{attribute.name()}_{number}"
-        used.add(name.lower())
-        columns.append((reader.name(attribute), name))
+    attributes = items_of(plan.output())
+    names = numbered([str(attribute.name()) for attribute in attributes])
+    columns = [(reader.name(attribute), name) for attribute, name in zip(attributes, names)]
     if plan.output().size() and any(
         kind_of(node) == "Sort" for node in _top(plan)
     ):
@@ -212,6 +205,26 @@ def read_plan(
         relation, tuple(columns), frozenset(reader.tables), tuple(reader.sources.items()),
         tuple(reader.notes),
     )
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Names with numbers where several are equal: a query may have that, a collection may not.
+
+    Examples
+    --------
+    >>> numbered(["id", "ID", "name"])
+    ['id', 'ID_2', 'name']
+    """
+    used: set[str] = set()
+    result = []
+    for name in names:
+        unique, number = name, 1
+        while unique.lower() in used:
+            number += 1
+            unique = f"{name}_{number}"
+        used.add(unique.lower())
+        result.append(unique)
+    return result
 
 
 def _top(plan: Any) -> Iterable[Any]:

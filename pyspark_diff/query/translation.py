@@ -50,6 +50,7 @@ from pyspark_diff.query.form import (
     outers_of,
 )
 from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.text_columns import call_of, condition_of
 
 #: The column of a relation that has no other one.
 _NONE = "one_"
@@ -186,17 +187,17 @@ class _Translation:
             if not _one_row(subquery.relation):
                 rows = self._first_row(rows, name, keys)
             if keys:
-                return frame.join(rows, F.expr(_same(pairs)), "left").select(*columns, name)
+                return frame.join(rows, condition_of(_same(pairs)), "left").select(*columns, name)
             return frame.crossJoin(rows.hint("broadcast"))
         if subquery.kind == "in":
             return self._with_membership(frame, subquery, rows, pairs, domain)
         if subquery.kind == "not in":
             return self._without_membership(frame, subquery, rows, pairs, domain)
         number = self._fresh("n")
-        calls = [F.expr("count(*)").alias(number)]
+        calls = [call_of("count(*)").alias(number)]
         if keys:
             totals = rows.groupBy(*keys).agg(*calls)
-            frame = frame.join(totals, F.expr(_same(pairs)), "left")
+            frame = frame.join(totals, condition_of(_same(pairs)), "left")
         else:
             frame = frame.crossJoin(rows.agg(*calls, empty=True).hint("broadcast"))
         return frame.selectExpr(*columns, f"coalesce({number}, 0) > 0 AS {name}")
@@ -223,7 +224,7 @@ class _Translation:
         distinct = rows.selectExpr(*[f"{old} AS {new}" for old, new in hits.items()]).distinct()
         on = [f"{test} = {hits[column]}" for column, test in tests.items()]
         on += [_same([(column, hits[key])]) for column, key in pairs]
-        frame = frame.join(distinct, F.expr(" AND ".join(on)), "left")
+        frame = frame.join(distinct, condition_of(" AND ".join(on)), "left")
         hit = hits[next(iter(tests))]
         return frame.selectExpr(*columns, f"{hit} IS NOT NULL AS {subquery.name}")
 
@@ -259,14 +260,14 @@ class _Translation:
         mark = self._fresh("u")
         sure = sure.concat(unsure).withColumn(mark, F.lit(True))
         back = [(old, new) for old, new in looked.items()]
-        frame = frame.join(sure, F.expr(_same(back)), "left")
+        frame = frame.join(sure, condition_of(_same(back)), "left")
         return frame.selectExpr(*columns, f"{mark} IS NOT NULL AS {subquery.name}")
 
     def _first_row(self, rows: DiffFrame, value: str, keys: Sequence[str]) -> DiffFrame:
         """The only row of each key; a step that brings a second one fails."""
         number = self._fresh("n")
         # An aggregate over the only row is its value.
-        calls = [F.expr(f"max({value})").alias(value), F.expr("count(*)").alias(number)]
+        calls = [call_of(f"max({value})").alias(value), call_of("count(*)").alias(number)]
         match = rows.groupBy(*keys).agg(*calls) if keys else rows.agg(*calls, empty=True)
         match.where(f"{number} > 1").assert_empty(_SEVERAL_ROWS)
         return match.drop(number)
@@ -404,7 +405,7 @@ class _Translation:
         for name, text in plain.items():
             frame = frame.withColumn(name, F.expr(text))
         by = [*plain, *names]
-        calls = [F.expr(item.expression.text).alias(item.name) for item in node.aggregates]
+        calls = [call_of(item.expression.text).alias(item.name) for item in node.aggregates]
         if not calls:
             if by:
                 return frame.select(*by).distinct()
@@ -418,7 +419,7 @@ class _Translation:
         # A value of the domain without a row has a group of no rows.
         twice = [(name, f"{name}q_") for name in names]
         frame = domain.frame.join(
-            frame.withColumnsRenamed(dict(twice)), F.expr(_same(twice)), "left"
+            frame.withColumnsRenamed(dict(twice)), condition_of(_same(twice)), "left"
         )
         return frame.selectExpr(*names, *[
             f"coalesce({item.name}, 0) AS {item.name}" if item.name in node.zeros else item.name
@@ -623,7 +624,7 @@ def _joined(left: DiffFrame, right: DiffFrame, on: Sequence[str], how: str) -> D
     condition = " AND ".join(f"({item})" if len(on) > 1 else item for item in on)
     if condition:
         try:
-            return left.join(right, F.expr(condition), how)
+            return left.join(right, condition_of(condition), how)
         except SchemaError as error:
             if "to find matches by" not in str(error) and "equality" not in str(error):
                 raise
@@ -640,7 +641,7 @@ def _completed(left: DiffFrame, right: DiffFrame, pairs: DiffFrame, how: str) ->
     def met(side: DiffFrame, kind: str) -> DiffFrame:
         twice = [(name, f"{name}m_") for name in side.columns]
         matches = pairs.select(*side.columns).withColumnsRenamed(dict(twice))
-        return side.join(matches, F.expr(_same(twice)), kind)
+        return side.join(matches, condition_of(_same(twice)), kind)
 
     if how in ("left_semi", "left_anti"):
         return met(left, how)

@@ -1,0 +1,573 @@
+"""Reads the expressions of a query's text: the text itself, in which columns have other names.
+
+Subqueries, aggregates and windows become columns, so no function is rewritten. Spark says the type
+of each expression, by a frame without rows. A name that the reader has not replaced is an error
+there, as no name of the form is a word of the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import types as T
+from sqlglot import exp
+
+from pyspark_diff.query import refusals
+from pyspark_diff.query.form import (
+    OUTER,
+    Expression,
+    Named,
+    Order,
+    Project,
+    Relation,
+    Subquery,
+    WindowFunction,
+)
+from pyspark_diff.query.text_names import Context, Parts, Query, Scope, TextNames
+from pyspark_diff.query.text_parser import canonical, place_of
+
+_COMMENT = re.compile(
+    r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+AGGREGATES = frozenset("""
+    any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor
+    bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set
+    corr count count_if count_min_sketch covar_pop covar_samp every first first_value
+    histogram_numeric hll_sketch_agg hll_union_agg kurtosis last last_value listagg max max_by
+    mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc
+    regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy
+    skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop
+    var_samp variance
+""".split())
+#: Aggregates whose value over no rows is 0.
+_ZEROS = frozenset({"count", "count_if", "regr_count"})
+#: Aggregates whose value over no rows is neither 0 nor NULL.
+_OTHERS = frozenset({"approx_count_distinct", "array_agg", "collect_list", "collect_set"})
+OFFSETS = frozenset(
+    "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value".split()
+)
+#: Functions that name a field after a column, make rows or windows, or read a name from a text.
+_REFUSED = frozenset("""
+    arrays_zip explode explode_outer posexplode posexplode_outer inline inline_outer stack
+    json_tuple variant_explode variant_explode_outer window session_window window_time identifier
+    grouping grouping_id
+""".split())
+_CLOCK = frozenset("""
+    curdate current_date current_time current_timestamp localtime localtimestamp now
+""".split())
+_RANDOM = frozenset("""
+    input_file_block_length input_file_block_start input_file_name java_method
+    monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id
+    try_reflect uniform uuid
+""".split())
+#: Functions whose first argument may be a unit of time.
+_UNITS = frozenset("timestampadd timestampdiff dateadd date_add datediff date_diff".split())
+_UNIT = frozenset("""
+    year quarter month week day dayofyear hour minute second millisecond microsecond
+""".split())
+
+
+class TextExpressions(TextNames):
+    """The expressions of a text."""
+
+    def expression(self, node: exp.Expr, context: Context) -> Expression:
+        parts = Parts()
+        text = self.text(node, context, parts)
+        return parts.expression(text)
+
+    def text(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+        """The text of a node, its columns under the names of the form."""
+        node = node.this if isinstance(node, exp.Alias) else node
+        start, end = self.place(node)
+        edits: dict[tuple[int, int], str] = {}
+        self.edit(node, context, parts, edits)
+        return self.replaced(node, (start, end), edits)
+
+    def replaced(
+        self, node: exp.Expr, place: tuple[int, int], edits: dict[tuple[int, int], str]
+    ) -> str:
+        """The text at a place after some replacements, without comments."""
+        pieces, at = [], place[0]
+        for (begin, stop), replacement in sorted(edits.items()):
+            if begin < at or stop > place[1]:
+                self.refuse(refusals.EXPRESSION, self.source_text[slice(*place)], node)
+            pieces += [self.source_text[at:begin], replacement]
+            at = stop
+        text = "".join([*pieces, self.source_text[at:place[1]]])
+        # A comment up to the end of a line would hide the text after it.
+        return _COMMENT.sub(lambda match: match[1] or " ", text)
+
+    def edit(
+        self, node: exp.Expr, context: Context, parts: Parts,
+        edits: dict[tuple[int, int], str],
+    ) -> None:
+        """Notes the replacements of the columns, calls and subqueries in a node."""
+        if isinstance(node, exp.Column) and len(node.parts) == 1:
+            output = context.outputs.get(self.folded(node.name))
+            if output is not None:
+                parts.columns.add(output)
+                edits[self.place(node)] = output
+                return
+        if context.keys is not None and not isinstance(node, (exp.Subquery, exp.Exists)):
+            key = self.key_of(node, context)
+            if key is not None:
+                parts.columns.add(key)
+                edits[self.place(node)] = key
+                return
+        if isinstance(node, exp.Column):
+            if isinstance(node.this, exp.Star):
+                self.refuse(refusals.NODE, "a star in an expression", node)
+            edits[self.place(node)] = self.column(node, context, parts)
+            return
+        if isinstance(node, exp.Window):
+            edits[self.place(node)] = self.window(node, context, parts)
+            return
+        if isinstance(node, (exp.Subquery, exp.Exists, exp.Not, exp.In, exp.Query)):
+            match = self.subquery(node, context, parts)
+            if match is not None:
+                edits[self.place(node)] = match
+                return
+        if aggregate_of(node) is not None:
+            edits[self.place(node)] = self.aggregate(node, context, parts)
+            return
+        self.check(node)
+        below: Iterable[exp.Expr] = list(node.iter_expressions())
+        if isinstance(node, exp.Anonymous):
+            below = node.expressions
+            if call_of(node) in _UNITS and len(node.expressions) == 3:
+                first = node.expressions[0]
+                if isinstance(first, (exp.Column, exp.Var)) and first.name.lower() in _UNIT:
+                    below = node.expressions[1:]
+        fields = isinstance(node, exp.Tuple) or call_of(node) == "struct"
+        for number, item in enumerate(below):
+            self.edit(item, context, parts, edits)
+            if fields:
+                self.name_field(item, number, edits)
+
+    def name_field(
+        self, node: exp.Expr, number: int, edits: dict[tuple[int, int], str]
+    ) -> None:
+        """Gives a field of a struct the name that Spark takes from the query's own column."""
+        if isinstance(node, exp.Column):
+            edits[self.place(node)] += f" AS {quoted(node.parts[-1].name)}"
+        elif isinstance(node, (exp.Dot, exp.Paren)):
+            self.refuse(refusals.EXPRESSION, node.sql("spark"), node, (
+                "the reader does not know the name of the field. Remedy: give it one with AS"
+            ))
+        elif place_of(node) in edits:
+            edits[self.place(node)] += f" AS col{number + 1}"
+
+    def check(self, node: exp.Expr) -> None:
+        """Refuses calls and nodes that have another meaning outside of their query."""
+        name = call_of(node)
+        if name is not None:
+            if name in _CLOCK or name == "unix_timestamp" and not node.expressions:
+                self.refuse(refusals.CURRENT_TIME, f"{name}()", node)
+            if name in _RANDOM:
+                self.refuse(refusals.NON_DETERMINISTIC, f"{name}()", node)
+            if name in _REFUSED:
+                self.refuse(refusals.NODE, f"{name}(...)", node)
+            if name in OFFSETS and not isinstance(
+                node.parent, (exp.Window, exp.IgnoreNulls, exp.RespectNulls)
+            ):
+                self.refuse(refusals.WINDOW_EXPRESSION, f"{name}(...)", node)
+            if self._functions is None:
+                rows = self.spark.sql("SHOW SYSTEM FUNCTIONS").collect()
+                self._functions = frozenset(row[0].lower() for row in rows)
+            if name not in self._functions and name not in ("if", "cast"):
+                self.refuse(refusals.PYTHON_FUNCTION, f"{name}(...)", node, (
+                    "the function is none of Spark's own. Remedy: apply it to a frame with "
+                    "withColumn"
+                ))
+        if isinstance(node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentDatetime)):
+            self.refuse(refusals.CURRENT_TIME, node.key, node)
+        if isinstance(node, (
+            exp.All, exp.Any, exp.CurrentUser, exp.Parameter, exp.Placeholder, exp.Query,
+            exp.SessionParameter, exp.Star, exp.Table,
+        )):
+            self.refuse(refusals.EXPRESSION, node.key, node)
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
+            self.refuse(refusals.PYTHON_FUNCTION, node.sql("spark"), node)
+
+    def key_of(self, node: exp.Expr, context: Context) -> str | None:
+        """The key of the group that a node is."""
+        assert context.keys is not None and context.child is not None
+        inside = (exp.Query, exp.Exists, exp.Window, exp.Star)
+        if place_of(node) is None or any(True for _ in node.find_all(*inside)):
+            return None
+        if any(aggregate_of(item) is not None for item in node.walk()):
+            return None
+        for item in node.find_all(exp.Column):
+            names = _names(item)
+            # ORDER BY prefers the select list.
+            if self.folded(names[0]) in context.outputs or not self.matches(names, context.child):
+                return None
+        text = self.text(node, Context(context.child), Parts())
+        return context.keys.get(canonical(text))
+
+    def column(self, node: exp.Column, context: Context, parts: Parts) -> str:
+        names = _names(node)
+        if context.keys is not None:
+            return self.grouped_column(node, context, parts)
+        own = self.matches(names, context.scope)
+        if not own:
+            return self.outer_column(node, context.scope, parts, context.later)
+        if len(own) > 1:
+            self.refuse(refusals.EXPRESSION, ".".join(names), node, "the name is ambiguous")
+        entry, count = own[0]
+        parts.columns.add(entry.column)
+        return entry.column + _fields(node, count)
+
+    def outer_column(
+        self, node: exp.Column, scope: Scope, parts: Parts, later: frozenset[str]
+    ) -> str:
+        """A column of the enclosing query."""
+        names = _names(node)
+        unnamed = any(entry.name is None for entry in scope.entries)
+        hidden = unnamed or self.folded(names[0]) in later
+        outer = [] if scope.outer is None or hidden else self.matches(names, scope.outer)
+        if len(outer) != 1:
+            self.refuse(refusals.EXPRESSION, ".".join(names), node, (
+                "the reader does not find a column of this name in the clause, nor in the query "
+                "around it. Remedy: give expressions in subqueries names with AS, and do not name "
+                "an alias in the SELECT or WHERE that defines it"
+            ))
+        entry, count = outer[0]
+        parts.outers.add(entry.column)
+        return entry.column + OUTER + _fields(node, count)
+
+    def grouped_column(self, node: exp.Column, context: Context, parts: Parts) -> str:
+        """A column above an aggregate, which is no key: a field of a key, or an alias."""
+        assert context.keys is not None and context.child is not None
+        names = _names(node)
+        own = self.matches(names, context.child)
+        if len(own) == 1:
+            key = context.keys.get(canonical(own[0][0].column))
+            if key is not None:
+                parts.columns.add(key)
+                return key + _fields(node, own[0][1])
+        alias = context.aliases.get(self.folded(names[0])) if len(names) == 1 else None
+        if alias is not None:
+            later = context.later | context.aliases.keys()
+            return f"({self.text(alias, replace(context, aliases={}, later=later), parts)})"
+        if own:
+            self.refuse(refusals.EXPRESSION, ".".join(names), node, (
+                "the reader finds it neither among the expressions of GROUP BY nor in an "
+                "aggregate. Remedy: write it as GROUP BY has it"
+            ))
+        return self.outer_column(node, context.child, parts, context.later)
+
+    def aggregate(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+        """The column of an aggregate."""
+        if context.keys is None or context.child is None:
+            self.refuse(refusals.NODE, f"{aggregate_of(node)}(...) in this clause", node)
+        for item in node.find_all(exp.Column):
+            name = self.folded(_names(item)[0])
+            own = self.matches(_names(item), context.child)
+            if name in context.outputs or not own and (
+                name in context.aliases or name in context.later
+            ):
+                self.refuse(refusals.EXPRESSION, item.name, item, (
+                    "an alias in an aggregate. Remedy: write its expression"
+                ))
+        inner = Parts()
+        text = self.call_text(node, Context(context.child), inner)
+        if inner.outers and not inner.columns:
+            self.refuse(refusals.CORRELATED_EXPRESSION, text, node)
+        tokens = canonical(text)
+        for known, named, _ in context.calls:
+            if known == tokens and not inner.subqueries:
+                parts.columns.add(named.name)
+                return named.name
+        name = self.fresh("a")
+        call = inner.expression(text)
+        function = aggregate_of(node) or ""
+        context.calls.append((tokens, Named(name, call), function in _ZEROS))
+        if function in _OTHERS and context.child.outer is not None and not any(
+            True for _ in context.keys
+        ):
+            self.refuse(refusals.NODE, f"{function}(...) in a correlated subquery", node)
+        self.typed([(name, call)], aggregates=True)
+        parts.columns.add(name)
+        return name
+
+    def call_text(
+        self, node: exp.Expr, context: Context, parts: Parts,
+        place: tuple[int, int] | None = None,
+    ) -> str:
+        """The text of an aggregate or window function: its arguments, order and FILTER."""
+        edits: dict[tuple[int, int], str] = {}
+        function = node
+        while not isinstance(function, exp.Anonymous):
+            self.known(function, "this", "expression", "expressions")
+            if isinstance(function, exp.Filter):
+                self.edit(function.expression.this, context, parts, edits)
+            elif isinstance(function, exp.WithinGroup):
+                for item in function.expression.expressions:
+                    self.edit(item.this, context, parts, edits)
+            elif not isinstance(function, (exp.IgnoreNulls, exp.RespectNulls)):
+                self.refuse(refusals.NODE, function.key, node)
+            function = function.this
+        for item in function.expressions:
+            distinct = isinstance(item, exp.Distinct)
+            if distinct:
+                self.known(item, "expressions")
+            for part in item.expressions if distinct else [item]:
+                if isinstance(part, exp.Star) and not distinct and call_of(function) == "count":
+                    self.known(part)
+                else:
+                    self.edit(part, context, parts, edits)
+        return self.replaced(node, place or self.place(node), edits)
+
+    def window(self, node: exp.Window, context: Context, parts: Parts) -> str:
+        """The column of a window function."""
+        if context.windows is None:
+            self.refuse(refusals.WINDOW_EXPRESSION, "OVER in this clause", node)
+        self.known(node, "this", "partition_by", "order", "spec", "over")
+        start, end = self.place(node)
+        over, depth = None, 0
+        for word, begin, _, _ in self.words:
+            if start <= begin < end:
+                depth += {"(": 1, ")": -1}.get(word, 0)
+                if depth == 0 and word.upper() == "OVER":
+                    over = begin
+        call = node.this
+        while not isinstance(call, exp.Anonymous) and isinstance(call.this, exp.Expr):
+            call = call.this
+        if over is None or call_of(call) not in AGGREGATES | OFFSETS:
+            self.refuse(refusals.WINDOW_EXPRESSION, f"{call_of(call)}(...) OVER", node)
+        inside = replace(context, windows=None)
+        inner = Parts()
+        function = self.call_text(node.this, inside, inner, (start, over)).strip()
+        expression = inner.expression(function)
+        partition = tuple(
+            self.expression(item, inside) for item in node.args.get("partition_by") or ()
+        )
+        order = self.order(node.args.get("order"), inside)
+        item = WindowFunction(
+            self.fresh("w"), expression, partition, order, self.frame(node.args.get("spec"))
+        )
+        by = f"PARTITION BY {', '.join(map(str, partition))} " if partition else ""
+        by += f"ORDER BY {', '.join(str(part.expression) for part in order)} " if order else ""
+        used = [expression, *partition, *(part.expression for part in order)]
+        whole = Expression(
+            f"{function} OVER ({by}{item.frame})",
+            frozenset().union(*(part.outers for part in used)),
+            tuple(query for part in used for query in part.subqueries),
+            frozenset().union(*(part.columns for part in used)),
+        )
+        if whole.subqueries:
+            self.refuse(refusals.NODE, "a subquery in a window", node)
+        self.typed([(item.name, whole)])
+        context.windows.append(item)
+        parts.columns.add(item.name)
+        return item.name
+
+    def frame(self, spec: exp.Expr | None) -> str:
+        """The frame of a window; empty if the query has none."""
+        if spec is None:
+            return ""
+        self.known(spec, "kind", "start", "start_side", "end", "end_side")
+
+        def bound(value: Any, side: Any) -> str:
+            text = value if isinstance(value, str) else self.source_text[slice(*self.place(value))]
+            return f"{text} {side or ''}".strip()
+
+        start = bound(spec.args["start"], spec.args.get("start_side"))
+        end = spec.args.get("end")
+        stop = "CURRENT ROW" if end is None else bound(end, spec.args.get("end_side"))
+        return f"{spec.args['kind']} BETWEEN {start} AND {stop}".upper()
+
+    def order(self, node: exp.Expr | None, context: Context) -> tuple[Order, ...]:
+        if node is None:
+            return ()
+        self.known(node, "expressions")
+        for item in node.expressions:
+            self.known(item, "this", "desc", "nulls_first")
+        return tuple(
+            Order(
+                self.expression(item.this, context), bool(item.args.get("desc")),
+                bool(item.args.get("nulls_first")),
+            )
+            for item in node.expressions
+        )
+
+    def conditions(self, node: exp.Expr, context: Context) -> list[Expression]:
+        """The conjuncts of a condition, and those that all sides of an OR share."""
+        parts = []
+        for item in _sides(node, exp.And):
+            parts.append(self.expression(item, context))
+            sides = _sides(item, exp.Or)
+            if len(sides) == 1 or parts[-1].subqueries:
+                continue
+            shared: dict[tuple[str, ...], Expression] | None = None
+            for side in sides:
+                match = [self.expression(part, context) for part in _sides(side, exp.And)]
+                texts = {canonical(part.text): part for part in match}
+                shared = {
+                    key: part for key, part in (texts if shared is None else shared).items()
+                    if key in texts
+                }
+            parts += (shared or {}).values()
+        return parts
+
+    def subquery(self, node: exp.Expr, context: Context, parts: Parts) -> str | None:
+        """The column of a subquery; None for a node that is none."""
+        target, kind = node, "scalar"
+        if isinstance(node, exp.Not):
+            inner = node.this
+            while isinstance(inner, exp.Paren):
+                inner = inner.this
+            if isinstance(inner, exp.Exists):
+                return f"NOT {self.subquery(inner, context, parts)}"
+            if not isinstance(inner, exp.In):
+                return None
+            target, kind = inner, "not in"
+        if isinstance(target, exp.In):
+            if any(isinstance(item, exp.Query) for item in target.expressions):
+                self.refuse(refusals.NODE, "IN with a subquery in its list", node)
+            if not target.args.get("query"):
+                return None
+            self.known(target, "this", "query")
+            kind = kind if kind == "not in" else "in"
+            # Elsewhere a NULL would differ from false.
+            above = node.parent
+            while isinstance(above, (exp.And, exp.Or, exp.Paren, exp.Case, exp.If)):
+                above = above.parent
+            if not isinstance(above, (exp.Where, exp.Having, exp.Join, exp.Alias)):
+                self.refuse(refusals.NODE, f"{kind.upper()} with a subquery in an operator", node)
+        elif isinstance(target, exp.Exists):
+            self.known(target, "this")
+            kind = "exists"
+        elif not isinstance(target, exp.Subquery):
+            return None
+        body = target.args["query"] if isinstance(target, exp.In) else (
+            target.this if isinstance(target, exp.Exists) else target
+        )
+        query = self.query(body, self.enclosing(context), context.ctes)
+        relation = picked(query)
+        values: tuple[Expression, ...] = ()
+        if isinstance(target, exp.In):
+            left = target.this.expressions if isinstance(target.this, exp.Tuple) else [target.this]
+            values = tuple(self.expression(item, context) for item in left)
+            self.compared(values, relation.columns, node)
+        elif kind == "scalar" and len(relation.columns) != 1:
+            self.refuse(refusals.NODE, "a scalar subquery with several columns", node)
+        name = self.fresh("s")
+        self.types[name] = (
+            self.types[relation.columns[0]] if kind == "scalar" else T.BooleanType()
+        )
+        parts.subqueries.append(Subquery(name, kind, relation, values))
+        for value in values:
+            parts.columns |= value.columns
+        return name
+
+    def compared(
+        self, values: Sequence[Expression], columns: Sequence[str], node: exp.Expr
+    ) -> None:
+        """Refuses an IN whose sides Spark might convert to another type than an equality."""
+        names = [self.fresh("v") for _ in values]
+        self.typed(list(zip(names, values)))
+        if len(values) != len(columns):
+            self.refuse(refusals.NODE, "IN with several columns", node)
+        for name, column in zip(names, columns):
+            left, right = self.types[name], self.types[column]
+            plain = all(
+                isinstance(kind, (T.IntegralType, T.DoubleType)) for kind in (left, right)
+            )
+            if left != right and not plain:
+                self.refuse(refusals.NODE, (
+                    f"IN of {left.simpleString()} and {right.simpleString()}"
+                ), node, "the types differ. Remedy: cast one side to the type of the other")
+
+    def enclosing(self, context: Context) -> Scope:
+        """The columns that a subquery at a place may refer to."""
+        if context.keys is None or context.child is None:
+            return context.scope
+        match = [
+            (entry, context.keys.get(canonical(entry.column))) for entry in context.child.entries
+        ]
+        return Scope(
+            tuple(replace(entry, column=key) for entry, key in match if key is not None),
+            context.child.outer,
+        )
+
+    def query(
+        self, node: exp.Expr, outer: Scope | None, ctes: Mapping[str, Query]
+    ) -> Query:
+        """The relation of a query inside of the text."""
+        raise NotImplementedError
+
+
+def picked(query: Query) -> Relation:
+    """The relation with the columns of the result alone."""
+    columns = [column for _, column in query.outputs]
+    if query.relation.columns == tuple(columns):
+        return query.relation
+    return Project(query.relation, tuple(Named(name, column_of(name)) for name in columns))
+
+
+def column_of(name: str) -> Expression:
+    return Expression(name, columns=frozenset({name}))
+
+
+def call_of(node: exp.Expr) -> str | None:
+    """The name of the function that a node calls, in small letters."""
+    if not isinstance(node, exp.Anonymous):
+        return None
+    name = node.this.name if isinstance(node.this, exp.Expr) else node.this
+    return str(name).lower()
+
+
+def aggregate_of(node: exp.Expr) -> str | None:
+    """The name of the aggregate that a node calls, with its FILTER and order."""
+    while isinstance(node, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)):
+        node = node.this
+    name = call_of(node)
+    return name if name in AGGREGATES else None
+
+
+def aggregates_in(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The aggregates of an expression: not those of subqueries, nor window functions."""
+    if isinstance(node, (exp.Query, exp.Exists)):
+        return
+    if aggregate_of(node) is not None:
+        yield node
+        return
+    below: Iterable[exp.Expr] = node.iter_expressions()
+    if isinstance(node, exp.Window):
+        function = node.this
+        below = [item for item in below if item is not function]
+        while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
+            below = [*below, *(item for item in function.iter_expressions()
+                               if item is not function.this)]
+            function = function.this
+        below = [*below, *function.iter_expressions()]
+    for item in below:
+        yield from aggregates_in(item)
+
+
+def _sides(node: exp.Expr, kind: Any) -> list[exp.Expr]:
+    """The operands of a chain of AND or OR."""
+    inner = node
+    while isinstance(inner, exp.Paren):
+        inner = inner.this
+    if not isinstance(inner, kind):
+        return [node]
+    return [*_sides(inner.this, kind), *_sides(inner.expression, kind)]
+
+
+def _names(node: exp.Column) -> list[str]:
+    return [part.name for part in node.parts]
+
+
+def _fields(node: exp.Column, count: int) -> str:
+    """The access to the fields of a struct, after the name of a column."""
+    return "".join(f".{quoted(part.name)}" for part in node.parts[count:])
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,256 @@
+"""The names of a query: the columns that an expression may name, and their names in the form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+from sqlglot import exp
+
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.query import refusals
+from pyspark_diff.query.form import (
+    OUTER,
+    Expression,
+    Named,
+    Relation,
+    Subquery,
+    WindowFunction,
+)
+from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.text_parser import place_of, words_of
+from pyspark_diff.spark.jvm import frame_of_no_rows
+
+_WORD = re.compile("[a-z][a-z0-9_]*")
+#: Settings that change the meaning of names and numbers, and the values that the reader knows.
+_SETTINGS = {
+    "spark.sql.groupByOrdinal": "true", "spark.sql.orderByOrdinal": "true",
+    "spark.sql.groupByAliases": "true", "spark.sql.ansi.relationPrecedence": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A column of a scope: its names in the query, and its name in the form.
+
+    A hidden one, the second key of USING, is only visible with its qualifier.
+    """
+
+    name: str | None
+    qualifier: str | None
+    column: str
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The columns that expressions may name, and those of the enclosing query."""
+
+    entries: tuple[Entry, ...]
+    outer: "Scope | None" = None
+
+    def visible(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.hidden]
+
+
+@dataclass
+class Parts:
+    """The columns, outer columns and subqueries of an expression."""
+
+    columns: set[str] = field(default_factory=set)
+    outers: set[str] = field(default_factory=set)
+    subqueries: list[Subquery] = field(default_factory=list)
+
+    def expression(self, text: str) -> Expression:
+        return Expression(
+            text, frozenset(self.outers), tuple(self.subqueries), frozenset(self.columns)
+        )
+
+
+@dataclass
+class Context:
+    """The things that an expression may have at its place.
+
+    Parameters
+    ----------
+    scope : Scope
+    keys : mapping, optional
+        The columns of the keys, by their tokens: the expression is above an aggregate.
+    calls : list, optional
+        The aggregates gathered so far.
+    windows : list, optional
+        The window functions gathered so far.
+    aliases : mapping
+        The nodes of the select list that HAVING may name.
+    child : Scope or None
+        The scope below the aggregate.
+    outputs : mapping
+        The columns of the select list, which ORDER BY prefers to those of the scope.
+    later : frozenset of str
+        The names that the select list gives: within it they are refused.
+    ctes : mapping
+        The common table expressions that subqueries may read.
+    """
+
+    scope: Scope
+    keys: dict[tuple[str, ...], str] | None = None
+    calls: list[tuple[tuple[str, ...], Named, bool]] = field(default_factory=list)
+    windows: list[WindowFunction] | None = None
+    aliases: Mapping[str, exp.Expr] = field(default_factory=dict)
+    child: Scope | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    later: frozenset[str] = frozenset()
+    ctes: Mapping[str, "Query"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A relation, and pairs of the name of a column in the query and in the form."""
+
+    relation: Relation
+    outputs: tuple[tuple[str | None, str], ...]
+
+
+class TextNames:
+    """Names, places, types and refusals of a text."""
+
+    def __init__(self, text: str, tables: Mapping[str, T.StructType], spark: SparkSession):
+        self.source_text, self.spark = text, spark
+        self.sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        self.tables = {self.folded(name): (name, struct) for name, struct in tables.items()}
+        self.types: dict[str, T.DataType] = {}
+        self.notes: list[str] = []
+        self.words = words_of(text)
+        for name, usual in _SETTINGS.items():
+            value = str(spark.conf.get(name)).lower()
+            if value != usual:
+                self.refuse(refusals.NODE, f"the setting {name}={value}", None, (
+                    f"the reader knows the rules of {usual} alone. Remedy: set it so"
+                ))
+        if any(word == "|>" for word, *_ in self.words):
+            self.refuse(refusals.NODE, "the pipe |>", None)
+        self._taken = {word.lower() for word, *_ in self.words}
+        #: The tables in the text, each with its place and whether it has an alias.
+        self.read: dict[tuple[int, int], tuple[str, bool]] = {}
+        self._numbers = 0
+        self._functions: frozenset[str] | None = None
+
+    # Names, texts and refusals
+
+    def folded(self, name: str) -> str:
+        return name if self.sensitive else name.lower()
+
+    def fresh(self, name: str | None) -> str:
+        """A name of the form that no word of the query has."""
+        word = (name or "c").lower()
+        word = word[:20] if _WORD.fullmatch(word) else "c"
+        while True:
+            self._numbers += 1
+            column = f"{word}_{self._numbers}"
+            if column not in self._taken and column + OUTER not in self._taken:
+                return column
+
+    def place(self, node: exp.Expr) -> tuple[int, int]:
+        place = place_of(node)
+        if place is None:
+            self.refuse(refusals.EXPRESSION, node.sql("spark"), node, (
+                "the reader does not know its place in the text. Remedy: write it in brackets"
+            ))
+        return place
+
+    def refuse(
+        self, code: str, construct: str, node: exp.Expr | None, detail: str = ""
+    ) -> NoReturn:
+        place = None
+        for part in node.walk() if node is not None else ():
+            place = place_of(part)
+            if place is not None:
+                break
+        line = column = None
+        if place is not None:
+            line = self.source_text.count("\n", 0, place[0]) + 1
+            column = place[0] - self.source_text.rfind("\n", 0, place[0])
+        raise refusals.refused([Refusal(code, construct, line, column, detail)])
+
+    def known(self, node: exp.Expr, *names: str) -> None:
+        """Refuses a node with a part that the reader does not read."""
+        for name, value in node.args.items():
+            if name not in names and value not in (None, False, [], ""):
+                self.refuse(refusals.NODE, f"{node.key.upper()} with {name.rstrip('_')}", node)
+
+    def whole_schema(self) -> T.StructType:
+        """The schema that Spark finds for the whole text over tables without rows."""
+        pieces, at = [], 0
+        frames: dict[str, Any] = {}
+        structs = {name: struct for name, struct in self.tables.values()}
+        for (start, end), (table, aliased) in sorted(self.read.items()):
+            name = f"t{len(frames)}_"
+            frames[name] = frame_of_no_rows(self.spark, structs[table])
+            pieces.append(self.source_text[at:start].replace("{", "{{").replace("}", "}}"))
+            pieces.append(f"{{{name}}}")
+            if not aliased:
+                pieces.append(f" AS {self.source_text[start:end]}")
+            at = end
+        if not frames:
+            return self.spark.sql(self.source_text).schema
+        pieces.append(self.source_text[at:].replace("{", "{{").replace("}", "}}"))
+        return self.spark.sql("".join(pieces), **frames).schema
+
+    # Types
+
+    def typed(self, named: Iterable[tuple[str, Expression]], aggregates: bool = False) -> None:
+        """Asks Spark for the types of expressions, which become those of their names."""
+        named = [item for item in named if item[0] not in self.types]
+        if not named:
+            return
+        used: dict[str, T.DataType] = {}
+        for _, expression in named:
+            for name in (*expression.columns, *(item.name for item in expression.subqueries)):
+                used[name] = self.types[name]
+            for name in expression.outers:
+                used[name + OUTER] = self.types[name]
+        plain = self.fresh("plain")
+        fields = [T.StructField(name, kind) for name, kind in used.items()]
+        frame = frame_of_no_rows(
+            self.spark, T.StructType([*fields, T.StructField(plain, T.IntegerType())])
+        )
+        texts = [f"{expression} AS {name}" for name, expression in named]
+        # Next to a plain column Spark refuses an aggregate, which the reader does not know.
+        try:
+            schema = frame.selectExpr(*texts, *([] if aggregates else [plain])).schema
+        except PySparkException as error:
+            if str(error.getCondition()).startswith("MISSING_GROUP_BY"):
+                self.refuse(refusals.EXPRESSION, ", ".join(
+                    str(expression) for _, expression in named
+                ), None, "the reader does not know the aggregate in it")
+            raise SchemaError(f"Spark refuses the query: {error}") from error
+        for item in schema.fields:
+            if item.name != plain:
+                self.types[item.name] = item.dataType
+
+    def matches(self, names: Sequence[str], scope: Scope) -> list[tuple[Entry, int]]:
+        """The columns that a name means, and how many of its parts are those of the column."""
+        folded = [self.folded(name) for name in names]
+        if len(names) > 1:
+            qualified = [
+                (entry, 2) for entry in scope.entries
+                if entry.name is not None and entry.qualifier is not None
+                and self.folded(entry.qualifier) == folded[0]
+                and self.folded(entry.name) == folded[1]
+            ]
+            if qualified:
+                return _once(qualified)
+        plain = [entry for entry in scope.entries
+                 if entry.name is not None and self.folded(entry.name) == folded[0]]
+        return _once([(entry, 1) for entry in plain if not entry.hidden])
+
+
+def _once(matches: list[tuple[Entry, int]]) -> list[tuple[Entry, int]]:
+    """Matches of different columns."""
+    return list({entry.column: (entry, count) for entry, count in matches}.values())

@@ -1,0 +1,122 @@
+"""Parses SQL text of Spark without a JVM: a tree of sqlglot whose nodes know their place in it.
+
+sqlglot rewrites many functions while it parses. Here the tree says only where the clauses, columns,
+calls and subqueries are: an expression is read from the text itself, by the place of its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from pyspark_diff.errors import SchemaError
+
+#: The key in the metadata of a node that has its place.
+_PLACE = "place"
+#: Functions whose arguments have words between them.
+_WORDED = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
+#: The methods of the parser that return a node with all of its text.
+_PARSED = (
+    "_parse_assignment", "_parse_disjunction", "_parse_conjunction", "_parse_equality",
+    "_parse_comparison", "_parse_range", "_parse_bitwise", "_parse_term", "_parse_factor",
+    "_parse_unary", "_parse_type", "_parse_column", "_parse_primary", "_parse_paren",
+    "_parse_function", "_parse_function_call", "_parse_lambda", "_parse_table", "_parse_select",
+)
+
+
+def _placed(name: str) -> Callable[..., Any]:
+    """A method of the parser that notes the place of the node that it returns."""
+    parse = getattr(SparkParser, name)
+
+    def placed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        start = self._curr.start if self._curr else 0
+        parts = (*args, *kwargs.values())
+        begun = next((item for item in parts if isinstance(item, exp.Expr)), None)
+        if begun is not None:
+            before = place_of(begun)
+            start = -1 if before is None else before[0]
+        node = parse(self, *args, **kwargs)
+        if isinstance(node, exp.Expr) and start >= 0 and self._prev is not None:
+            node.meta.setdefault(_PLACE, (start, self._prev.end + 1))
+        return node
+
+    return placed
+
+
+class _Parser(SparkParser):
+    """No call of a function is rewritten."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS = {
+        name: SparkParser.FUNCTION_PARSERS[name]
+        for name in _WORDED if name in SparkParser.FUNCTION_PARSERS
+    }
+
+
+for _name in _PARSED:
+    setattr(_Parser, _name, _placed(_name))
+
+
+def parsed(text: str) -> exp.Expr:
+    """The tree of a query.
+
+    Raises
+    ------
+    SchemaError
+        If the text is not one statement that the parser reads.
+
+    Examples
+    --------
+    >>> tree = parsed("SELECT upper(a) AS b FROM t")
+    >>> place_of(tree.selects[0].this)
+    (7, 15)
+    """
+    dialect = Spark()
+    try:
+        trees = _Parser(dialect=dialect).parse(dialect.tokenize(text), text)
+    except SqlglotError as error:
+        raise SchemaError(f"sqlglot, which reads the query's text, refuses it: {error}") from error
+    if len(trees) != 1 or trees[0] is None:
+        raise SchemaError(f"sql takes one query; the text has {len(trees)} statements")
+    return trees[0]
+
+
+def place_of(node: exp.Expr) -> tuple[int, int] | None:
+    """Where the text of a node starts and ends; None if the parser does not say."""
+    place: tuple[int, int] | None = node.meta.get(_PLACE)
+    if isinstance(node, exp.Column):
+        places = [part.meta for part in node.parts]
+        if all("start" in item for item in places):
+            return (places[0]["start"], places[-1]["end"] + 1)
+    if place is None and isinstance(node, exp.Binary):
+        left, right = place_of(node.this), place_of(node.expression)
+        return None if left is None or right is None else (left[0], right[1])
+    if place is None and isinstance(node, exp.Identifier) and "start" in node.meta:
+        return (node.meta["start"], node.meta["end"] + 1)
+    return place
+
+
+def words_of(text: str) -> list[tuple[str, int, int, bool]]:
+    """The tokens of a text: each with its place, and whether it is a word without quotes."""
+    return [
+        (item.text, item.start, item.end + 1, text[item.start].isalpha() or text[item.start] == "_")
+        for item in Spark().tokenize(text)
+    ]
+
+
+def canonical(text: str) -> tuple[str, ...]:
+    """The tokens of an expression, equal for texts that differ in spaces and in case.
+
+    Examples
+    --------
+    >>> canonical("sum( a_1 )") == canonical("SUM(a_1)")
+    True
+    """
+    return tuple(
+        word.upper() if plain else text[start:end] for word, start, end, plain in words_of(text)
+    )
