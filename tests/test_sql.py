@@ -73,6 +73,10 @@ QUERIES = {
                          "AS m FROM edges e",
     "count bug": "SELECT * FROM edges e WHERE (SELECT count(*) FROM orders o WHERE o.customer = "
                  "e.dst) = 0",
+    "scalar distinct": "SELECT src, (SELECT approx_count_distinct(f.dst) FROM edges f WHERE "
+                       "f.src = e.dst) AS n FROM edges e",
+    "nth in a frame": "SELECT src, dst, nth_value(dst, 2) OVER (PARTITION BY src ORDER BY dst ROWS "
+                      "BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS n FROM edges",
     "scalar expression": "SELECT src, (SELECT count(*) + 1 FROM edges f WHERE f.src = e.dst) AS n "
                          "FROM edges e",
     "lateral": "SELECT c.region, o.m FROM customers c, LATERAL (SELECT max(amount) AS m FROM "
@@ -212,6 +216,13 @@ def test_malformed_mutual_recursion(text, error):
     with pytest.raises(SchemaError) as raised:
         mutual_recursion(text)
     assert error in str(raised.value)
+
+
+def test_an_empty_list_of_a_correlated_subquery_is_refused(flow):
+    flow.input("edges", EDGES)
+    with pytest.raises(UnsupportedQueryError, match=r"collect_list\(\.\.\.\).*empty list"):
+        flow.sql("SELECT src, (SELECT collect_list(f.dst) FROM edges f WHERE f.src = e.dst) AS n "
+                 "FROM edges e")
 
 
 def test_all_refused_parts_are_listed_with_their_places(flow):

@@ -89,7 +89,9 @@ _CLOCK = frozenset({
 })
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF", "PythonUDTF"})
 #: Aggregates whose value over no rows is 0.
-_ZEROS = frozenset({"Count", "CountIf", "RegrCount"})
+_ZEROS = frozenset({"Count", "CountIf", "RegrCount", "HyperLogLogPlusPlus"})
+#: Aggregates whose value over no rows is an empty list.
+_LISTS = frozenset({"CollectList", "CollectSet"})
 _TRANSPARENT = frozenset({
     "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "Subquery", "Repartition",
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
@@ -602,6 +604,12 @@ class _PlanReader:
                 swaps.add(call, name)
                 if kind_of(call.aggregateFunction()) in _ZEROS:
                     zeros.add(name)
+                if kind_of(call.aggregateFunction()) in _LISTS and not keys and outers_of(child):
+                    self.refuse(
+                        refusals.NODE, f"{call.aggregateFunction().prettyName()}(...)", call,
+                        "a correlated subquery without rows has an empty list. Remedy: join with "
+                        "a query that has GROUP BY, and coalesce(..., array())",
+                    )
         grouped = Aggregate(child, tuple(keys), tuple(aggregates), frozenset(zeros))
         return Project(grouped, self.named(results, swaps))
 
@@ -638,8 +646,9 @@ class _PlanReader:
                 continue
             function, spec = call.windowFunction(), call.windowSpec()
             # Ranks and offsets have a frame of their own, which SQL text must not repeat.
-            own = self.is_a(function, "AggregateWindowFunction") or self.is_a(
-                function, "FrameLessOffsetWindowFunction"
+            own = kind_of(function) != "NthValue" and (
+                self.is_a(function, "AggregateWindowFunction")
+                or self.is_a(function, "FrameLessOffsetWindowFunction")
             )
             functions.append(WindowFunction(
                 self.name(item), self.expression(function),
