@@ -62,7 +62,7 @@ def test_commands_are_executable(name):
 def test_ci_runs_the_readme_test_command():
     lines = (README.parent / ".ci/run").read_text().splitlines()
     code = [line for line in lines if line.strip() and not line.startswith(("#", "set "))]
-    assert [line.rpartition("/")[2].strip('"') for line in code[-2:]] == ["test", "prove"]
+    assert len(code) <= 2 and "ci/test" in code[-1]
 
 
 def test_links_lead_somewhere():
