@@ -2,8 +2,8 @@
 
     a folder of the jars is there  =>  it has all of them, with these very bytes
 
-Ivy, which is part of Spark, fetches them from Maven Central. Those that Spark has itself are left
-out, so they are listed here rather than found: finding them takes half a minute and 74 MB.
+Ivy, which is part of Spark, fetches them from Maven Central. The list here leaves out the jars that
+Spark has itself: to resolve it anew takes half a minute and 74 MB.
 """
 
 from __future__ import annotations

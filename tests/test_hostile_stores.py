@@ -24,10 +24,9 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits, FileInfo
 from pyspark_diff.trace.roots import objects_at
 
-#: What mentions code that is made of data, by file: words in comments, a class that Spark sends to
-#: its tasks as it sends functions, modules of this package that are imported when they are needed,
-#: the program that a command line names, Graphviz's `dot`, the compiler of kernels, and functions
-#: that the session itself has registered.
+#: The files in which data becomes code, or a comment says so. A class goes to the tasks of Spark as
+#: functions do. The package imports its own modules late, and a command line names a program. The
+#: rest are Graphviz's `dot`, the compiler of kernels, and the functions of a session.
 ALLOWED = {
     ("__init__.py", "import_module"): 2,
     ("__main__.py", "import_module"): 1,

@@ -1,4 +1,4 @@
-"""What the algorithms take: graphs and sets of nodes, from whatever holds them.
+"""The inputs of the algorithms: graphs and sets of nodes, from any object that has them.
 
 A graph is one of
 
@@ -11,7 +11,7 @@ A Spark frame with columns ``time`` and ``diff`` is a history of updates; any ot
 beside a collection it is there at all times, and where all is static, from time 0 on. Collections
 of one graph must have times of one type, as for every other operator of two collections.
 
-A graph's nodes are the ends of its edges, its vertices, and the nodes that are given beside it.
+A graph's nodes are the ends of its edges, its vertices, and the nodes that the user lists.
 Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
 frame of them. Their ids are of any type that has an order. A null is no node, and an edge with a
 null end is no edge: all algorithms leave them out.

@@ -7,6 +7,7 @@ argument of an aggregate.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column, is_remote
@@ -39,9 +40,7 @@ def condition_of(text: str, remote: bool | None = None) -> Column:
     >>> str(condition_of("a = 1"))
     "Column<'a = 1'>"
     """
-    if not (is_remote() if remote is None else remote):
-        return F.expr(text)
-    return _condition(_tree(text), _BEFORE + text)
+    return _column_of(text, _condition, remote)
 
 
 def call_of(text: str, remote: bool | None = None) -> Column:
@@ -57,16 +56,18 @@ def call_of(text: str, remote: bool | None = None) -> Column:
     >>> str(call_of("sum(a)"))
     "Column<'sum(a)'>"
     """
+    return _column_of(text, _call, remote)
+
+
+def _column_of(text: str, build: Callable[[Any, str], Column], remote: bool | None) -> Column:
+    """A classic session reads the text; a function builds the tree for a client of Connect."""
     if not (is_remote() if remote is None else remote):
         return F.expr(text)
-    return _call(_tree(text), _BEFORE + text)
-
-
-def _tree(text: str) -> Any:
     from pyspark_diff.query.text_parser import parsed
 
-    tree: Any = parsed(_BEFORE + text)
-    return tree.selects[0]
+    source = _BEFORE + text
+    tree: Any = parsed(source)
+    return build(tree.selects[0], source)
 
 
 def _text(node: Any, source: str) -> str:

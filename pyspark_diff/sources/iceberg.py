@@ -1,6 +1,6 @@
 """Iceberg tables, read on snapshot by snapshot.
 
-    the table at snapshot s  +  the changes of those from s to t  =  the table at snapshot t
+    the table at snapshot s  +  the changes from s to t  =  the table at snapshot t
 
 if s is an ancestor of t, and each column is the same in both. Iceberg draws the number of a
 snapshot at random, so a table with this number among its ancestors is the same table, under any
