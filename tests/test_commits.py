@@ -29,7 +29,7 @@ from pyspark_diff.errors import (
     UnknownOutcomeError,
 )
 from pyspark_diff.trace import commits as module
-from pyspark_diff.trace import manifest
+from pyspark_diff.trace import local_objects, manifest
 from pyspark_diff.trace.commits import Commits, FileInfo, Segment, segments_of
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import Retired, decode, encode, name_of
@@ -1271,17 +1271,18 @@ def test_an_encoded_commit_is_decoded(local):
     assert Segment(64, 3, 0x352441C2) in left.segments
 
 
-def test_a_commit_costs_little_more_than_its_sync(local):
-    """Not a matter of the size of the state: the median of many, in one process."""
-    def median(call):
-        times = []
-        for _ in range(30):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return sorted(times)[15]
+def test_a_commit_syncs_as_often_as_one_new_object(local, monkeypatch):
+    """However many segments the state has: each sync takes as long as all else of a commit."""
+    synced = []
+    sync = local_objects._sync
+    monkeypatch.setattr(local_objects, "_sync", lambda file: (synced.append(file), sync(file)))
 
-    few = median(lambda: local.append(b"s", [b"x" * 4000], {}, ()))
-    count = iter(range(1000))
-    alone = median(lambda: local.objects.create(f"readers/{next(count)}", [b"x" * 4000]))
-    assert few < 6 * alone
+    def syncs(call):
+        synced.clear()
+        call()
+        return len(synced)
+
+    local.objects.create("readers/0", [b""])  # its folder is new, which takes another sync
+    alone = syncs(lambda: local.objects.create("readers/1", [b"x" * 4000]))
+    few = [syncs(lambda: local.append(b"s", [b"x" * 4000], {}, ())) for _ in range(30)]
+    assert alone and few == [alone] * 30
