@@ -98,35 +98,53 @@ SAMPLED = {
     "test_asof": 2, "test_assertions": 2,
     "test_background": 6, "test_bad_input": 12, "test_blueprint": 3, "test_catch_up": 4,
     "test_cogroup": 3, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,
-    "test_commits": 3, "test_computed": 5, "test_constants": 2, "test_damage": 2,
-    "test_data_source": 20, "test_delta": 2, "test_delta_files": 2, "test_discard": 8,
-    "test_docs": 2, "test_doctests": 3, "test_driver_rows": 2, "test_durability": 2,
+    "test_commits": 3, "test_computed": 5, "test_constants": 2, "test_damage": 4,
+    "test_data_source": 20, "test_delta": 4, "test_delta_files": 2, "test_discard": 8,
+    "test_docs": 2, "test_doctests": 5, "test_driver_rows": 2, "test_durability": 2,
     "test_explain": 2, "test_faults": 2, "test_float_keys": 4,
     "test_function_names": 90,
     "test_function_registry": 24, "test_fused": 2,
-    "test_graph_ids": 6, "test_graphs": 12, "test_graphx": 4,
+    "test_graph_ids": 6, "test_graphs": 18, "test_graphx": 4,
     "test_growth": 5, "test_handles": 5, "test_indexed_loop": 3, "test_interval_joins": 10,
-    "test_iterate": 8, "test_joins": 20, "test_kernel_cache": 2, "test_loop_programs": 4,
+    "test_iterate": 8, "test_joins": 20, "test_kernel_cache": 4, "test_loop_programs": 4,
     "test_many_rows": 3,
     "test_motifs": 3, "test_nights": 2, "test_nothing": 4, "test_parquet": 5, "test_pieces": 8,
-    "test_plain_columns": 2, "test_product_times": 3, "test_quantiles": 4, "test_ranges": 4,
+    "test_plain_columns": 2, "test_product_times": 4, "test_quantiles": 4, "test_ranges": 4,
     "test_recovery": 4, "test_remedies": 3, "test_session_windows": 20, "test_strangers": 4,
-    "test_sinks": 3, "test_skew": 8, "test_sliding": 3, "test_sliding_structs": 2,
-    "test_source_columns": 2, "test_source_names": 5,
+    "test_sinks": 3, "test_skew": 30, "test_sliding": 3, "test_sliding_structs": 2,
+    "test_source_columns": 4, "test_source_names": 10,
     "test_sources": 14, "test_sql": 12, "test_step": 6,
     "test_storage": 3, "test_store_edges": 2,
-    "test_tables": 12, "test_text_reader": 4, "test_types": 20, "test_views": 12,
+    "test_tables": 18, "test_settings": 4, "test_pyspark_names": 3, "test_tpcc_views": 4,
+    "test_tpch": 2, "test_text_reader": 8, "test_types": 20, "test_views": 12,
     "test_windows": 6,
 }
 
 
+#: Lines of a file and a test, without their cases, that the default run leaves out.
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")
+
+
+def long_tests() -> frozenset[str]:
+    """The names in `LONG_TESTS`."""
+    lines = LONG_TESTS.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
 def leave_out_cases(items: list[pytest.Item]) -> None:
-    """Of each of these tests that has cases most are slow: which, hangs on its name, so that of a
-    pair such as two runners one test runs the first and another one the second."""
+    """Mark most cases of sampled files, and all long tests, as slow.
+
+    The name of a test decides which of its cases run: of a pair such as two runners one test runs
+    the first and another one the second.
+    """
     failed = drawn.keep_failed(items)
+    too_long = long_tests()
     for item in items:
         if item.nodeid in failed:  # each default run repeats it, also a slow one
             item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+        elif f"{item.path.stem}::{item.name.partition('[')[0]}" in too_long:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.left_out)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.stem in SAMPLED and not item.get_closest_marker("slow"):

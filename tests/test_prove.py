@@ -1,8 +1,10 @@
 """The draw of ci/prove: twenty slices have each case once."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import drawn
+from conftest import long_tests
 from drawn import SLICES, failed_examples, is_drawn, note_failure
 
 
@@ -25,3 +27,10 @@ def test_failures_are_noted_once(tmp_path):
     note_failure("a[b c]", 7, 10, path)
     note_failure("a[b c]", 8, 10, path)
     assert failed_examples(path) == {"a[b c]": (7, 10)}
+
+
+def test_each_long_test_is_there():
+    for line in sorted(long_tests()):
+        file, _, name = line.partition("::")
+        text = (Path(__file__).parent / f"{file}.py").read_text(encoding="utf-8")
+        assert f"def {name}(" in text, f"tests/long_tests.txt names {line}, which is gone"
