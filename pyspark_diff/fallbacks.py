@@ -22,10 +22,12 @@ from pyspark_diff.errors import FallbackError
 
 #: The setting of the environment that makes each fallback an error: ``raise``.
 SETTING = "PYSPARK_DIFF_FALLBACKS"
-#: The fast paths: files of Delta tables by the package deltalake, Parquet files by pyarrow, an
-#: expression without Spark, a loop on integers, and operators in the task of the one before.
-DELTALAKE, PYARROW, COMPILED, INTEGERS, FUSED = (
-    "deltalake", "pyarrow", "compiled expression", "integer loop", "fused task"
+#: The fast paths of sources: files of Delta tables by the package deltalake, the changes that a
+#: Delta table recorded, the rows that were added to a log, Parquet files by pyarrow. Those of a
+#: step: an expression without Spark, a loop on integers, operators fused into one task.
+DELTALAKE, FEED, ADDED, PYARROW, COMPILED, INTEGERS, FUSED = (
+    "deltalake", "change feed", "added rows", "pyarrow", "compiled expression", "integer loop",
+    "fused task",
 )
 #: Rows in memory, and copies of batch files on the local disk: a spill, a row that is computed
 #: again, and a cache miss count as fallbacks from them, and are never errors.
@@ -44,8 +46,8 @@ class Fallback(NamedTuple):
     operator : str
         The operator, source or sink that does the work.
     path : str
-        The fast path that was left: "deltalake", "pyarrow", "compiled expression", "integer loop",
-        "fused task", "memory" or "cache".
+        The fast path that was left: "deltalake", "change feed", "added rows", "pyarrow",
+        "compiled expression", "integer loop", "fused task", "memory" or "cache".
     reason : str
         The cause, in one sentence without a full stop.
     """

@@ -36,9 +36,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_commits delta_files doctor expression_parts frames "
-        "iceberg jobs jvm mentions normal_form one_row parquet_footer parquet_plan replaced schema "
-        "sent session settings stars "
+        "bridge calls causes delta delta_changed_files delta_commits delta_files doctor "
+        "expression_parts frames iceberg jobs jvm mentions normal_form one_row parquet_footer "
+        "parquet_plan replaced schema sent session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),
@@ -104,7 +104,7 @@ LEVELS = {room: max(number - 3, 0) for number, room in enumerate(ROOMS)}
 REACHES: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "times", "fallbacks", "kernels", "spark"}),
     "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
-    "sources": frozenset({"errors", "spark", "trace", "dataflow"}),
+    "sources": frozenset({"errors", "fallbacks", "spark", "trace", "dataflow"}),
     "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),
     "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
     "query": frozenset({"errors", "spark", "dataflow", "frame", "sources"}),

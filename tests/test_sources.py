@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from test_types import VALUES
 
 from pyspark_diff import Dataflow, DiffError, NotReadableError, SchemaError, SourceError
+from pyspark_diff.fallbacks import ADDED
 from pyspark_diff.sinks import foreach
 from pyspark_diff.sources import (
     batches,
@@ -188,6 +189,25 @@ def test_upserts_leave_the_latest_of_each_key(spark, flow):
         flow.catch_up()
 
 
+def test_upserts_take_late_rows(spark, flow):
+    """Also a deletion that comes before its row."""
+    table = Table(spark, "id int, s string, v long, gone boolean")
+    kept = flow.source("rows", upserts(table, key="id", order="v", deleted="gone")).keep()
+    table.rows = [(1, "x", 10, None), (2, "x", 11, None), (3, None, 20, True)]
+    flow.catch_up()
+    table.rows += [(1, "late", 5, None), (2, "y", 12, None), (3, "z", 15, None), (4, "w", 7, None)]
+    flow.catch_up()
+    assert [row[:2] for row in standing(kept)] == [(1, "x"), (2, "y"), (4, "w")]
+    assert any(kind.path == ADDED for kind in flow.last_report.fallbacks)
+    table.rows += [(4, None, 21, True)]
+    flow.catch_up()
+    assert [row[:2] for row in standing(kept)] == [(1, "x"), (2, "y")]
+    assert not flow.last_report.fallbacks
+    table.rows.pop(0)
+    with pytest.raises(SourceError, match="rows were taken away"):
+        flow.catch_up()
+
+
 # Files.
 
 
@@ -296,6 +316,42 @@ def test_events_of_debezium(spark, flow, tmp_path, keyed, enveloped):
     events("4.json", (7, "t", None, None))
     with pytest.raises(SourceError, match="truncated"):
         flow.catch_up()
+
+
+def event(op, key, text, order):
+    row = {"id": key, "s": text}
+    images = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
+    return {"op": op, **images, "ts_ms": order}
+
+
+def test_late_events_of_debezium(spark, flow, tmp_path):
+    """The event of a key with the greatest order wins, in any file, also if it is a deletion."""
+    kept = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
+    put(tmp_path, "1.json", event("c", 1, "x", 10), event("d", 2, None, 20))
+    flow.catch_up()
+    # If two orders are equal, the later file wins, and nothing is late.
+    put(tmp_path, "2.json", event("u", 1, "y", 20))
+    flow.catch_up()
+    assert standing(kept) == [(1, "y")] and not flow.last_report.fallbacks
+    put(tmp_path, "3.json", event("c", 2, "late", 15), event("u", 1, "old", 19),
+        event("c", 0, "low", 3), event("c", 3, "new", 30))
+    flow.catch_up()
+    assert standing(kept) == [(0, "low"), (1, "y"), (3, "new")]
+    assert any(kind.path == ADDED for kind in flow.last_report.fallbacks)
+    put(tmp_path, "4.json", event("d", 0, None, 2), event("d", 3, None, 31))
+    flow.catch_up()
+    assert standing(kept) == [(0, "low"), (1, "y")]
+    # An order that is null comes before all others.
+    put(tmp_path, "5.json", event("u", 1, "no order", None))
+    flow.catch_up()
+    assert standing(kept) == [(0, "low"), (1, "y")]
+    (tmp_path / "1.json").unlink()
+    put(tmp_path, "6.json", event("u", 1, "z", 40))
+    flow.catch_up()
+    put(tmp_path, "7.json", event("c", 2, "late", 15))
+    with pytest.raises(SourceError, match="are late.*Bring the files back"):
+        flow.catch_up()
+    assert standing(kept) == [(0, "low"), (1, "z")]
 
 
 # Streams.

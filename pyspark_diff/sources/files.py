@@ -9,7 +9,7 @@ is another than it was is an error. A file that is taken away is forgotten.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -28,10 +28,11 @@ from pyspark_diff.dataflow.source import (
     Upserts,
 )
 from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.fallbacks import ADDED, fall_back
 from pyspark_diff.sources.logs import latest
 from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import check_format, column, literal_path
-from pyspark_diff.spark.schema import as_keys, parse_schema
+from pyspark_diff.spark.schema import as_keys, parse_schema, quoted
 
 #: What the values of an op column mean, in small letters.
 INSERTS = ("i", "insert", "c", "create", "r", "read", "+i")
@@ -137,14 +138,23 @@ def debezium(
     schema : str or StructType
         Columns of the rows.
     order : str or list of str
-        Numbers of an event by which changes of one key come after each other, ``"ts_ms"`` or what
-        the database has, such as ``"source.lsn"``.
+        Numbers of an event by which changes of one key come after each other, ``"ts_ms"`` or the
+        log position of the database, such as ``"source.lsn"``. Of equal numbers the file that was
+        written last stands.
 
     Raises
     ------
     SourceError
         As of `files`; also if an event says that the table was truncated, which no event can be
         made of: read the table as `snapshots` then.
+
+    Notes
+    -----
+    With a key, events may be late: one that was read has a greater order. All events of the new
+    keys are read again then, from all files of the folder; this is counted as a fallback from the
+    path "added rows". A deletion that comes before its insertion keeps the row
+    away. So files have to stay in the folder as long as events may be late: a late event after a
+    file was taken away is a `SourceError`.
 
     Examples
     --------
@@ -183,10 +193,18 @@ class _Folder(Source):
                 f"{', '.join(sorted(changed)[:5])}. Give changes in files of other names; nothing "
                 "was taken"
             )
-        new = sorted(there.keys() - known.keys(), key=lambda name: (there[name][1], name))
+        new = _in_order(there, there.keys() - known.keys())
         if not new:
             return None
-        return Reading({"files": there}, self._changes(spark, new))
+        changes, more = self._read_new(spark, new, there, offset)
+        return Reading({"files": there, **more}, changes)
+
+    def _read_new(
+        self, spark: SparkSession, new: Sequence[str], there: Mapping[str, Sequence[int]],
+        offset: Offset,
+    ) -> tuple[list[Change], dict[str, Any]]:
+        """The changes in new files, and further entries of the offset after them."""
+        return self._changes(spark, new), {}
 
     def _listed(self, spark: SparkSession) -> dict[str, list[int]]:
         """The files that are there: length, and when they were written."""
@@ -212,6 +230,11 @@ class _Folder(Source):
     @abstractmethod
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
         """What the rows of some files do."""
+
+
+def _in_order(there: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[str]:
+    """Names of files by the times at which they were written."""
+    return sorted(names, key=lambda name: (there[name][1], name))
 
 
 class _Files(_Folder):
@@ -247,14 +270,60 @@ class _Debezium(_Folder):
         super().__init__(path, struct, key)
         self._order, self._options = order, options
 
-    def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
+    def _read_new(
+        self, spark: SparkSession, new: Sequence[str], there: Mapping[str, Sequence[int]],
+        offset: Offset,
+    ) -> tuple[list[Change], dict[str, Any]]:
+        if not self.key:
+            return self._changes(spark, new), {}
+        rows = self._rows(self._events(spark, new))
+        order = F.struct(*(
+            F.col(ORDER).getField(name.replace(".", "_")) for name in self._order
+        ))
+        first, last = map(_numbers, rows.agg(F.min(order), F.max(order)).collect()[0])
+        gone = offset is not None and bool(
+            offset.get("gone") or offset["files"].keys() - there.keys()
+        )
+        known = None if offset is None else _numbers(offset.get("last"))
+        # An offset of a version that did not record the last order has None.
+        if offset is not None and offset["files"] and first is not None and (
+            known is None or first < known
+        ):
+            if gone:
+                raise SourceError(
+                    f"events in {self._path!r} are late: {', '.join(self._order)} is as low as "
+                    f"{first}, and {known} was read. Files with earlier events are gone from the "
+                    "folder, so the latest event of a key is not known. Bring the files back; or "
+                    "open the dataflow anew; nothing was taken"
+                )
+            fall_back("debezium", ADDED, f"events in {self._path!r} are late, so all events of "
+                      "their keys are read again")
+            every = self._rows(self._events(spark, _in_order(there, there)))
+            rows = self._of_same_keys(every, rows)
+        last = max((one for one in (known, last) if one is not None), default=None)
+        changes = changes_of(rows, self._struct.names, self.key, repr(self._path))
+        return changes, {"last": last, **({"gone": True} if gone else {})}
+
+    def _of_same_keys(self, rows: DataFrame, some: DataFrame) -> DataFrame:
+        """The rows with a key that is also in `some`."""
+        names = [f"key{n}" for n in range(len(self.key))]
+        keys = some.select(*(
+            column(name).alias(new) for name, new in zip(self.key, names)
+        )).distinct()
+        same = reduce(Column.__and__, (
+            rows[quoted(name)].eqNullSafe(keys[new]) for name, new in zip(self.key, names)
+        ))
+        return rows.join(keys, same, "left_semi")
+
+    def _events(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
+        """The events of some files: two images, an op and the order."""
         images = [T.StructField(name, self._struct) for name in ("before", "after")]
         event = [*images, T.StructField("op", T.StringType()), *_nested(self._order)]
         struct = T.StructType([*event, T.StructField("payload", T.StructType(event))])
         options = {"mode": "FAILFAST", **self._options}
         reader = spark.read.format("json").schema(struct).options(**options)
         frame = self._numbered(reader.load(self._paths(names)), names)
-        order = F.struct(F.col(_FILE), *(_either(*name.split(".")) for name in self._order))
+        order = F.struct(*(_either(*name.split(".")) for name in self._order), F.col(_FILE))
         found = at_hand(frame.select(
             *(_either(name).alias(name) for name in ("before", "after", "op")),
             order.alias(ORDER),
@@ -265,11 +334,17 @@ class _Debezium(_Folder):
                 "of rows. Read the table as snapshots(), or leave the event out and give deletes; "
                 "nothing was taken"
             )
-        gone, came = F.col("op") == "d", F.col("op") != "d"
-        if self.key:
-            image = F.when(gone, F.col("before")).otherwise(F.col("after"))
-            rows = found.select(*_fields(image, self._struct), F.col("op").alias(OP), ORDER)
-            return changes_of(rows, self._struct.names, self.key, repr(self._path))
+        return found
+
+    def _rows(self, events: DataFrame) -> DataFrame:
+        """The rows of events by a key, an op and the order of each."""
+        image = F.when(F.col("op") == "d", F.col("before")).otherwise(F.col("after"))
+        return events.select(*_fields(image, self._struct), F.col("op").alias(OP), ORDER)
+
+    def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
+        """The changes without a key."""
+        found = self._events(spark, names)
+        came = F.col("op") != "d"
         lacking = found.where(
             (F.col("op").isin("u", "d") & F.col("before").isNull())
             | (came & F.col("after").isNull())
@@ -356,6 +431,19 @@ def _nested(names: Sequence[str]) -> list[T.StructField]:
         ]
 
     return fields(found)
+
+
+def _numbers(values: Sequence[int | None] | None) -> list[list[int]] | None:
+    """Numbers of an order as a list that Python compares as Spark does: null is the smallest.
+
+    Examples
+    --------
+    >>> _numbers([None]) < _numbers([-5]) < _numbers([3]), _numbers(None)
+    (True, None)
+    """
+    if values is None:
+        return None
+    return [one if isinstance(one, list) else [] if one is None else [one] for one in values]
 
 
 def _either(*names: str) -> Column:

@@ -2,8 +2,8 @@
 
     what is read  =  the rows whose order is beyond that of all that were read before
 
-A row that comes later with an order that was read already would be left out. So the rows up to
-there are counted, and if there are more than were read, that is an error.
+A late row has an order that was read already. So the rows up to there are counted. If there are
+more than were read, `updates` raises an error, and `upserts` reads the latest row of each key anew.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.source import Deletes, Offset, Reading, Source, Updates, Upserts
+from pyspark_diff.dataflow.source import (
+    Deletes,
+    Offset,
+    Reading,
+    Source,
+    Updates,
+    Upserts,
+    Whole,
+)
 from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.fallbacks import ADDED, fall_back
 from pyspark_diff.sources.tables import Table, TableSource, at_hand, frame_of, named, told
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import as_keys
@@ -91,11 +100,16 @@ def upserts(
     Raises
     ------
     SourceError
-        By `Dataflow.catch_up`: as of `updates`, and if a key has two rows of one order.
+        By `Dataflow.catch_up`: if rows were taken away, or a key has two rows of one order.
 
     Notes
     -----
     Each reading scans the column of the order in the whole table, as of `updates`.
+
+    Rows may be late: their order is smaller than one that was read. Then the latest row of each key
+    is taken from the whole table, and compared with the input. This is counted as a fallback from
+    the path "added rows". A deletion that comes before its row keeps the key away, as long as the
+    table has it: so rows with `deleted` have to stay in the table.
 
     Examples
     --------
@@ -115,6 +129,8 @@ def upserts(
 class _Log(TableSource):
     """A table to which rows are added in an order."""
 
+    _takes_late_rows = False
+
     def __init__(self, table: Table, order: str):
         self._table, self._order = table, order
 
@@ -123,11 +139,12 @@ class _Log(TableSource):
 
     def _since(
         self, spark: SparkSession, offset: Offset
-    ) -> tuple[DataFrame, dict[str, Any]] | None:
-        """What was added, and the offset behind it; None if nothing was.
+    ) -> tuple[DataFrame, dict[str, Any], int] | None:
+        """The added rows, the offset after them, and the number of late ones; None if there are
+        none.
 
-        An offset holds the greatest order as text, since JSON has no dates, and how many rows there
-        are up to it.
+        An offset holds the greatest order as text, since JSON has no dates, and the number of rows
+        up to it. If rows are late, all rows are returned.
         """
         frame = frame_of(self._table, spark)
         order = column(self._order)
@@ -147,20 +164,21 @@ class _Log(TableSource):
                 "they are read on. Fill it; nothing was taken"
             )
         known = 0 if offset is None else offset["rows"]
-        if row.before != known:
-            more = row.before > known
+        late = row.before - known
+        if late < 0 or late and not self._takes_late_rows:
             raise SourceError(
                 f"{told(self._table)} has {row.before:,} rows up to {self._order} = "
                 f"{offset['order']}, and had {known:,} when they were read: rows were "
-                f"{'added behind it, which would never be read' if more else 'taken away'}. "
+                f"{'added behind it, which would never be read' if late > 0 else 'taken away'}. "
                 + ("Read it on by a column that grows as rows are added, order=..."
-                   if more else "Rows of such a table are only added; take what is gone back by "
-                   "rows with the other diff, or read the table as snapshots()")
+                   if late > 0 else "Rows of such a table are only added; take what is gone back "
+                   "by rows with the other diff, or read the table as snapshots()")
                 + "; nothing was taken"
             )
         if row.rows == known:
             return None
-        return frame.where(beyond), {"order": row.order, "rows": row.rows}
+        after = {"order": row.order, "rows": row.rows}
+        return frame if late else frame.where(beyond), after, late
 
 
 class _Updates(_Log):
@@ -188,6 +206,8 @@ class _Updates(_Log):
 
 
 class _Upserts(_Log):
+    _takes_late_rows = True
+
     def __init__(
         self, table: Table, key: tuple[str, ...], order: str, deleted: str | None
     ):
@@ -204,7 +224,7 @@ class _Upserts(_Log):
         found = self._since(spark, offset)
         if found is None:
             return None
-        frame, after = found
+        frame, after, late = found
         frame = self._narrowed(frame, [] if self._deleted is None else [self._deleted])
         gone = F.lit(False) if self._deleted is None else F.coalesce(
             column(self._deleted), F.lit(False)
@@ -213,6 +233,10 @@ class _Upserts(_Log):
             at_hand(frame), self.key, [column(self._order)], gone, told(self._table)
         )
         upserted = upserted.select(*map(column, self._known().names))
+        if late:
+            fall_back("upserts", ADDED, f"rows of {told(self._table)} are late, so the latest row "
+                      "of each key is read anew")
+            return Reading(after, [Whole(upserted)])
         return Reading(after, [Deletes(deleted), Upserts(upserted)])
 
     def __repr__(self) -> str:
