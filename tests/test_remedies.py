@@ -439,7 +439,7 @@ ELSEWHERE = {
     "ORC has no names with a backtick": "test_source_names",
     "which is the name of a time or diff here": "test_source_names",
     "which this sink has not written": "test_sinks",
-    "does not record what changes": "test_delta",
+    "does not record its changes, and this session": "test_delta",
     "tells what a row is, and is no part of it": "test_sources",
     "is an update, and without a key": "test_sources",
     "says that the table was truncated": "test_sources",

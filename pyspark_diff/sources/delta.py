@@ -15,12 +15,15 @@ from typing import Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
-from pyspark_diff.errors import SourceError
+from pyspark_diff.errors import FallbackError, SourceError
+from pyspark_diff.fallbacks import FEED, fall_back
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
+from pyspark_diff.spark.delta_changed_files import changed_files, compares_files
 from pyspark_diff.spark.delta_files import (
     KIND,
     VERSION,
@@ -34,7 +37,7 @@ from pyspark_diff.spark.schema import as_keys
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
 _MAPPING = "delta.columnMapping.mode"
-_FEED, _ROWS = "delta.enableChangeDataFeed", "delta.enableRowTracking"
+_RECORDED, _ROWS = "delta.enableChangeDataFeed", "delta.enableRowTracking"
 
 
 def delta(
@@ -43,10 +46,14 @@ def delta(
 ) -> Source:
     """A Delta table: first all of its rows, then the changes since.
 
-    The table must record its changes, by ``ALTER TABLE t SET TBLPROPERTIES
+    A table should record its changes, by ``ALTER TABLE t SET TBLPROPERTIES
     (delta.enableChangeDataFeed = true)``; they are there from then on. With the setting
     ``spark.databricks.delta.changelogV2.enabled`` those of a table with row tracking
     (``delta.enableRowTracking``) are read by Spark's own ``changes``, and need no feed.
+
+    If a version recorded no changes, a classic session compares the files that its commit added and
+    removed. The cost is all rows of these files. Each step counts this as a fallback from the path
+    "change feed". Spark Connect cannot read single files of a table, and refuses such a table.
 
     Nothing is ever written to the table. If its files are on this machine and the package
     ``deltalake`` is installed (``pip install pyspark-diff[delta]``), few changes are read without a
@@ -59,9 +66,10 @@ def delta(
     key : str or list of str
         Columns of a key, if no two rows have the same.
     on_gap : {"refuse", "snapshot"}
-        What to do if what has changed cannot be known any more: the changes were not recorded, or
-        vacuumed; the table was replaced by another one, or set back. Refuse, or read the table as
-        it is now and compare it with what was read before, which costs as much as all of it.
+        What to do if the changes cannot be known any more: they were not recorded, and the removed
+        files are gone; the table was replaced by another one, or set back. Refuse, or read the
+        table as it is now and compare it with the rows that were read before, which costs as much
+        as all of it.
 
     Raises
     ------
@@ -136,18 +144,43 @@ class _Delta(VersionedSource):
         replaced = self._replaced(spark, offset, table, files)
         if replaced:
             return self._gap(spark, now, f"{replaced}: its change feed does not record this")
-        if files is not None and _is_on(table.properties.get(_FEED)):
+        if files is not None and _is_on(table.properties.get(_RECORDED)):
             held = files.changes(self._known().names, begin + 1, FEW_ROWS)
             if held is not None:
                 return Reading(now, self._changes_of(held))
-        try:
-            return Reading(now, self._changes(spark, table, begin + 1, version))
-        except Exception as error:  # also what comes of moving rows, which is none of Spark's own
-            help = self._to_record() if condition(error) in _NOT_RECORDED else ""
-            return self._gap(
-                spark, now, f"cannot tell what has changed in versions {begin + 1} to {version}",
-                error, help,
-            )
+        cause, recorded = None, self._is_recorded(spark, table)
+        if recorded:
+            try:
+                return Reading(now, self._changes(spark, table, begin + 1, version))
+            except Exception as error:  # also of a task that reads rows, which Spark does not name
+                cause, recorded = error, condition(error) not in _NOT_RECORDED
+        if not recorded:
+            try:
+                changes = self._changes_by_files(spark, begin + 1, version)
+            except FallbackError:
+                raise
+            except Exception as error:  # files that are gone
+                changes, cause = None, error
+            if changes is not None:
+                return Reading(now, changes)
+        return self._gap(
+            spark, now, f"cannot tell what has changed in versions {begin + 1} to {version}",
+            cause, "" if recorded else self._to_record(),
+        )
+
+    def _changes_by_files(self, spark: SparkSession, first: int, last: int) -> list[Change] | None:
+        """The changes of versions without a feed; None if their files do not have them."""
+        files = changed_files(spark, self._name, first, last)
+        if files is None:
+            return None
+        fall_back("delta", FEED, f"{self._name} does not record its changes; its changed files are "
+                  "compared")
+        names = [column(name) for name in self._known().names]
+        came, went = (
+            rows.select(*names, F.lit(kind).alias(KIND), F.lit(last).alias(VERSION))
+            for rows, kind in zip(files, ("insert", "delete"))
+        )
+        return self._changes_in(came.union(went), versions=False)
 
     def _changes(
         self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int
@@ -225,19 +258,23 @@ class _Delta(VersionedSource):
     def _by_spark(self, spark: SparkSession, table: DeltaTable | DeltaFiles) -> bool:
         return _is_on(spark.conf.get(CHANGES, "false")) and _is_on(table.properties.get(_ROWS))
 
+    def _is_recorded(self, spark: SparkSession, table: DeltaTable | DeltaFiles) -> bool:
+        return self._by_spark(spark, table) or _is_on(table.properties.get(_RECORDED))
+
     def _check_recorded(self, spark: SparkSession, table: DeltaTable) -> None:
         """Refuse at once what could not be read on."""
-        if self._on_gap == "snapshot" or self._by_spark(spark, table):
+        if self._on_gap == "snapshot" or self._is_recorded(spark, table):
             return
-        if not _is_on(table.properties.get(_FEED)):
+        if not compares_files(spark, self._name):
             raise SourceError(
-                f"Delta table {self._name} does not record what changes: {self._to_record()}; or "
-                "delta(..., on_gap='snapshot') compares it as a whole each time"
+                f"Delta table {self._name} does not record its changes, and this session cannot "
+                f"read its files one by one: {self._to_record()}; or delta(..., on_gap='snapshot') "
+                "compares it as a whole each time"
             )
 
     def _to_record(self) -> str:
         return (
-            f"ALTER TABLE {self._name} SET TBLPROPERTIES ({_FEED} = true) makes it record what "
+            f"ALTER TABLE {self._name} SET TBLPROPERTIES ({_RECORDED} = true) makes it record what "
             "changes from then on"
         )
 

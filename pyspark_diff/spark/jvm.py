@@ -13,7 +13,7 @@ import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -288,6 +288,85 @@ def iceberg_metadata(spark: SparkSession, name: str) -> str | None:
     return str(parser.toJson(table.operations().current()))
 
 
+def _table_identifier(session: Any, name: str) -> Any:
+    """The table of a name in SQL, which may begin with the catalog of Spark itself."""
+    parser = session.sessionState().sqlParser()
+    parts = [str(part) for part in items_of(parser.parseMultipartIdentifier(name))]
+    if len(parts) == 3 and parts[0].lower() == "spark_catalog":
+        database = class_called("scala.Option").apply(parts[1])
+        return sql_class("catalyst.TableIdentifier")(parts[2], database)
+    return parser.parseTableIdentifier(name)
+
+
+class DeltaLog(NamedTuple):
+    """The log of a Delta table: its object in the JVM, and the folder with its commits."""
+
+    log: Any
+    folder: str
+
+
+def delta_log(spark: SparkSession, name: str) -> DeltaLog | None:
+    """The log of a Delta table; None over Connect, or if another library implements Delta.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    name : str
+        As SQL has it.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return None
+    try:
+        identifier = _table_identifier(session, name)
+        if identifier.database().contains("delta"):
+            log = sql_class("delta.DeltaLog").forTable(session, identifier.table())
+        else:
+            log = sql_class("delta.DeltaLog").forTable(session, identifier)
+        return DeltaLog(log, str(log.logPath().toString()))
+    except (Py4JError, PySparkException, TypeError):
+        return None
+
+
+def delta_rows(
+    table: DeltaLog, version: int, files: Iterable[str], spark: SparkSession
+) -> DataFrame:
+    """The rows of some files of a Delta table, with the columns of a version.
+
+    Parameters
+    ----------
+    table : DeltaLog
+    version : int
+    files : iterable of str
+        The actions that add the files, as the log has them.
+    spark : SparkSession
+    """
+    log = table.log
+    parse = sql_class("delta.actions.Action").fromJson
+    added = scala_sequence([parse(text) for text in files])
+    more = _defaults(log, "createDataFrame", 3)
+    return DataFrame(log.createDataFrame(_delta_snapshot(table, version), added, *more), spark)
+
+
+def delta_schema(table: DeltaLog, version: int) -> str:
+    """The columns of a version of a Delta table, with their metadata, as JSON."""
+    return str(_delta_snapshot(table, version).schema().json())
+
+
+def _delta_snapshot(table: DeltaLog, version: int) -> Any:
+    return table.log.getSnapshotAt(version, *_defaults(table.log, "getSnapshotAt", 2))
+
+
+def _defaults(owner: Any, method: str, number: int) -> list[Any]:
+    """The default values of a Scala method from a parameter on; versions have more or fewer."""
+    values = []
+    while True:
+        try:
+            values.append(getattr(owner, f"{method}$default${number + len(values)}")())
+        except Py4JError:
+            return values
+
+
 def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
     """The URL of a table's folder; None if the table is of another provider, or is unknown here.
 
@@ -308,7 +387,7 @@ def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
     try:
         if state.catalogManager().currentCatalog().name() != "spark_catalog":
             return None
-        table = state.sqlParser().parseTableIdentifier(name)
+        table = _table_identifier(session, name)
         if table.database().contains(provider):
             path = class_called("org.apache.hadoop.fs.Path")(table.table())
             system = path.getFileSystem(state.newHadoopConf())
