@@ -18,7 +18,13 @@ from delta_session import spark  # noqa: F401 - the session of these cases
 from snippets import run_page
 
 import pyspark_diff
-from pyspark_diff import ClosedError, ProgramChangedError, SinkError, SourceError
+from pyspark_diff import (
+    ClosedError,
+    FullScanError,
+    ProgramChangedError,
+    SinkError,
+    SourceError,
+)
 
 FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
 
@@ -209,19 +215,44 @@ def test_strict_refuses_and_incremental_reports_a_source_that_was_replaced(
         assert not view.refresh().changed
 
 
-def test_a_source_without_a_feed(spark, shop, tmp_path):  # noqa: F811
+def test_a_source_without_a_feed(spark, shop, tmp_path, monkeypatch):  # noqa: F811
     spark.sql(f"CREATE TABLE {shop}.plain (customer INT) USING delta")
     spark.sql(f"INSERT INTO {shop}.plain VALUES (1), (1)")
     query = f"SELECT customer, count(*) AS n FROM {shop}.plain GROUP BY customer"
     with view_of(spark, shop, tmp_path, query=query) as view:
+        view.refresh()
+        for statement in "INSERT INTO {} VALUES (2)", "DELETE FROM {} WHERE customer = 1":
+            spark.sql(statement.format(f"{shop}.plain"))
+            assert "by its changed files: delta.enableChangeDataFeed is not set" in str(view.plan())
+            done = view.refresh()
+            assert done.changed and done.recomputed == ()
+            assert rows(spark, f"{shop}.target") == answer(spark, query)
+        assert "changed files" not in str(view.plan())
+    # Another implementation of Delta does not read single files.
+    monkeypatch.setattr("pyspark_diff.spark.delta_changed_files.delta_log", lambda *_: None)
+    spark.sql(f"DROP TABLE {shop}.target")
+    with view_of(spark, shop, tmp_path / "other", query=query) as view:
         with pytest.raises(SourceError, match="policy='strict' refuses"):
             view.refresh()
-    with view_of(spark, shop, tmp_path, query=query, policy="incremental") as view:
+    with view_of(spark, shop, tmp_path / "other", query=query, policy="incremental") as view:
         view.refresh()
         spark.sql(f"INSERT INTO {shop}.plain VALUES (2)")
         assert "does not record its changes" in str(view.plan())
         done = view.refresh()
         assert "does not record its changes" in done.recomputed[0]
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+
+
+def test_strict_refuses_a_query_that_reads_the_whole_state(spark, shop, tmp_path):  # noqa: F811
+    query = f"SELECT id, amount, region FROM {shop}.orders CROSS JOIN {shop}.customers"
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        with pytest.raises(FullScanError, match="WHOLE_SIDE.*policy='incremental'"):
+            view.refresh()
+    assert not spark.catalog.tableExists(f"{shop}.target")
+    with view_of(spark, shop, tmp_path, query=query, policy="incremental") as view:
+        view.refresh()
+        spark.sql(f"DELETE FROM {shop}.customers WHERE customer = 1")
+        view.refresh()
         assert rows(spark, f"{shop}.target") == answer(spark, query)
 
 
@@ -240,9 +271,13 @@ def test_a_changed_query_is_planned_and_approved(spark, shop, tmp_path):  # noqa
         with pytest.raises(ProgramChangedError, match="was not approved"):
             view.refresh()
     assert seen[0].rebuilt == (f"{shop}.target",)
+    (tmp_path / "store" / "state-1" / "data" / "note.txt").write_text("not of the store")
     with view_of(spark, shop, tmp_path, query=query, approve=lambda plan: True) as view:
         view.refresh()
         assert rows(spark, f"{shop}.target") == answer(spark, query)
+        assert sorted(path.name for path in (tmp_path / "store").glob("state-*")) == ["state-2"]
+        view.rebuild()
+        assert sorted(path.name for path in (tmp_path / "store").glob("state-*")) == ["state-3"]
 
 
 def test_auto_rebuilds_when_the_forecast_is_cheaper(spark, shop, tmp_path):  # noqa: F811

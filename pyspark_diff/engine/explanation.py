@@ -229,5 +229,6 @@ def refuse_scans(graph: Graph) -> None:
             if reason.scope == "state":
                 raise FullScanError(
                     f"{one.operator} over {', '.join(one.columns)} is refused by strict=True, "
-                    f"{reason.code}: {reason.text}. You may {reason.advice}; or leave strict out"
+                    f"{reason.code}: {reason.text}. You may {reason.advice}; or leave strict out, "
+                    "which is policy='incremental' of a view"
                 )

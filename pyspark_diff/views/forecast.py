@@ -41,6 +41,9 @@ class SourceForecast:
         The version that was read last, None for none, and the present one.
     reason : str
         Why the whole table is read; empty if only its changes are.
+    by_files : str
+        Why the changed files are compared, so that also their unchanged rows are read; empty if the
+        table records its changes.
     """
 
     name: str
@@ -49,6 +52,7 @@ class SourceForecast:
     first: Any
     last: Any
     reason: str = ""
+    by_files: str = ""
 
     @property
     def reads(self) -> int | None:
@@ -61,6 +65,7 @@ class SourceForecast:
         )
         rows = "an unknown number of rows" if self.reads is None else f"{self.reads} rows"
         told = f"; the whole table: {self.reason}" if self.reason else ""
+        told += f"; by its changed files: {self.by_files}" if self.by_files else ""
         return f"{self.name}: {rows} of {versions}{told}"
 
 
@@ -128,7 +133,8 @@ def change_seconds(rows: int, costs: Sequence[Cost]) -> float:
 
 
 def source_forecast(
-    spark: SparkSession, name: str, table: str, offset: Mapping[str, Any] | None, reason: str
+    spark: SparkSession, name: str, table: str, offset: Mapping[str, Any] | None, reason: str,
+    by_files: str = "",
 ) -> SourceForecast:
     """The rows of a Delta table that a refresh reads.
 
@@ -143,6 +149,8 @@ def source_forecast(
         Up to where it was read.
     reason : str
         Why each refresh reads all of it; empty if it reads the changes.
+    by_files : str
+        As of `SourceForecast`.
     """
     history = spark.sql(f"DESCRIBE HISTORY {table}")
     rows = history.select("version", "operation", "operationParameters", "operationMetrics")
@@ -156,7 +164,11 @@ def source_forecast(
     changed = [_changed_rows(row, whole) for row in commits if row.version > first]
     unknown = any(count is None for count in changed)
     total = None if unknown else sum(count for count in changed if count is not None)
-    return SourceForecast(name, total, whole, first, last, reason if last > first else "")
+    return SourceForecast(
+        name, total, whole, first, last, *(text if last > first else "" for text in (
+            reason, by_files,
+        ))
+    )
 
 
 def _changed_rows(row: Row, whole: int) -> int | None:

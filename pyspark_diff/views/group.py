@@ -2,8 +2,9 @@
 
     after a refresh:  each target  =  its query over the source versions in the record
 
-The state is that of a store, in a folder for each generation. A refresh continues the generation of
-the record; a rebuild begins the next one, reads all sources and overwrites the targets.
+The state is that of a store, in a folder for each generation. A refresh continues the generation
+of the record. A rebuild begins the next one, reads all sources, overwrites the targets, and deletes
+the states before.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pyspark_diff.views.program import (
     View,
     ViewDataflow,
     Wiring,
+    file_reason,
     identifier_of,
     program_of,
     whole_reason,
@@ -216,9 +218,12 @@ class ViewGroup:
 
     def _schema(self, view: View) -> Any:
         """The schema of the target of a view."""
-        with ViewDataflow(self._spark, time="_time", diff="_diff") as flow:
+        with ViewDataflow(
+            self._spark, time="_time", diff="_diff", strict=self.policy == "strict"
+        ) as flow:
             flow.wiring = self._new_wiring()
-            return flow.view(view)[0].schema
+            # A kept collection is checked before its target is created.
+            return flow.view(view)[0].keep().schema
 
     def _sink_name(self, view: View) -> str:
         return view.target
@@ -285,6 +290,7 @@ class ViewGroup:
             found.append(source_forecast(
                 self._spark, name, identifier_of(name), offsets.get(name),
                 whole_reason(self._spark, name, provider),
+                file_reason(self._spark, name, provider),
             ))
         return tuple(found)
 
@@ -376,6 +382,8 @@ class ViewGroup:
                 self._record, offsets=offsets, rebuild="",
                 queries={view.target: view.query for view in self.views},
             ).with_cost(cost))
+            if first:
+                self._file.remove_before(self._record.generation)
             _logger.info("refresh: forecast %.1f s, actual %.1f s", plan.seconds, seconds)
         return Refreshed(
             changed, plan.rows if changed else 0,
@@ -391,7 +399,7 @@ class ViewGroup:
             self._flow = ViewDataflow.open(
                 self._file.state(self._record.generation),
                 program_of(self.views, self._sink_name, self._wiring), spark=self._spark,
-                time="_time", diff="_diff", on_change="refuse",
+                time="_time", diff="_diff", on_change="refuse", strict=self.policy == "strict",
             )
         return self._flow
 

@@ -22,6 +22,7 @@ from pyspark_diff.query.plan_reader import Read
 from pyspark_diff.sinks.delta import delta_merge
 from pyspark_diff.sources import delta, iceberg, snapshots
 from pyspark_diff.spark.delta import delta_table, identifier
+from pyspark_diff.spark.delta_changed_files import compares_files
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.views.keys import unique_key
@@ -144,10 +145,22 @@ def whole_reason(spark: SparkSession, name: str, provider: str) -> str:
         return ""
     if provider != "delta":
         return f"a table of {provider} does not record its changes"
-    table = delta_table(spark, identifier_of(name))
-    if table is not None and (table.properties.get(_FEED) or "").lower() == "true":
+    if compares_files(spark, identifier_of(name)) or _has_feed(spark, name):
         return ""
     return f"it does not record its changes ({_FEED} is not set)"
+
+
+def file_reason(spark: SparkSession, name: str, provider: str) -> str:
+    """Why a refresh compares the changed files of a source; empty if it reads a feed, or all rows.
+    """
+    if provider != "delta" or _has_feed(spark, name):
+        return ""
+    return "" if whole_reason(spark, name, provider) else f"{_FEED} is not set"
+
+
+def _has_feed(spark: SparkSession, name: str) -> bool:
+    table = delta_table(spark, identifier_of(name))
+    return table is not None and (table.properties.get(_FEED) or "").lower() == "true"
 
 
 def identifier_of(name: str) -> str:

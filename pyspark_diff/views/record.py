@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark_diff.errors import StorageError
+from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.roots import objects_at
 
@@ -96,6 +98,19 @@ class RecordFile:
     def state(self, generation: int) -> str:
         """The place of the state of a generation."""
         return f"{self.root.rstrip('/')}/state-{generation}"
+
+    def remove_before(self, generation: int) -> None:
+        """Delete the states of the generations before one, which no refresh reads again.
+
+        A process that ended in between has left a part, which the next call deletes.
+        """
+        for number in range(generation - 1, 0, -1):
+            names = [found.name for found in self._objects.names(f"state-{number}")]
+            if not names:
+                return
+            self._objects.delete(names)
+            if isinstance(self._objects, LocalObjects):
+                shutil.rmtree(self.state(number), ignore_errors=True)
 
     def read(self) -> Record:
         """The record; an empty one if there is none."""
