@@ -23,8 +23,8 @@ from pyspark_diff.errors import FallbackError
 #: The setting of the environment that makes each fallback an error: ``raise``.
 SETTING = "PYSPARK_DIFF_FALLBACKS"
 #: The fast paths of sources: files of Delta tables by the package deltalake, the changes that a
-#: Delta table recorded, the rows that were added to a log, Parquet files by pyarrow. Those of a
-#: step: an expression without Spark, a loop on integers, operators fused into one task.
+#: Delta table recorded, the rows that were added to a log, Parquet files by pyarrow. The fast
+#: paths of a step: an expression without Spark, a loop on integers, operators fused into one task.
 DELTALAKE, FEED, ADDED, PYARROW, COMPILED, INTEGERS, FUSED = (
     "deltalake", "change feed", "added rows", "pyarrow", "compiled expression", "integer loop",
     "fused task",

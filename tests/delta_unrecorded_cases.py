@@ -1,4 +1,4 @@
-"""What tests/test_delta.py runs for tables without a change feed, in a Spark that knows Delta.
+"""Cases of tests/test_delta.py for tables without a change feed, in a Spark that knows Delta.
 
     the rows of a reading, added to those read before  =  the table
 """
@@ -46,7 +46,7 @@ def test_changed_files_have_the_changed_rows(spark, table):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TABLES)
 def test_changed_files_of_all_tables(spark, table, reads_files, kind):  # noqa: F811
-    # Without deltalake, columns that RESTORE brings back cannot be told from other ones.
+    # Without deltalake, a source refuses RESTORE in a table with column mapping.
     mapped = "mapped" in kind and not reads_files
     check(spark, table, kind, STATEMENTS[:-1] if mapped else STATEMENTS)
 

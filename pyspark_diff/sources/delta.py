@@ -52,7 +52,7 @@ def delta(
     (``delta.enableRowTracking``) are read by Spark's own ``changes``, and need no feed.
 
     If a version recorded no changes, a classic session compares the files that its commit added and
-    removed. The cost is all rows of these files. Each step counts this as a fallback from the path
+    removed, with all rows in them. Each step counts this as a fallback from the path
     "change feed". Spark Connect cannot read single files of a table, and refuses such a table.
 
     Nothing is ever written to the table. If its files are on this machine and the package

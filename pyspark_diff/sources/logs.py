@@ -1,6 +1,6 @@
 """Logs: tables to which changes are added, read on in the order of a column.
 
-    what is read  =  the rows whose order is beyond that of all that were read before
+    read rows  =  rows with a greater order than all rows before
 
 A late row has an order that was read already. So the rows up to there are counted. If there are
 more than were read, `updates` raises an error, and `upserts` reads the latest row of each key anew.
@@ -85,7 +85,7 @@ def updates(
 def upserts(
     table: Table, *, key: str | Sequence[str], order: str, deleted: str | None = None
 ) -> Source:
-    """A table to which the newest row of each key is added: the latest one stands.
+    """A table to which the newest row of each key is added: the latest row wins.
 
     Parameters
     ----------

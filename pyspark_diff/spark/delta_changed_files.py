@@ -1,7 +1,7 @@
 """Changes of a Delta table that records none: the rows of the files that its commits exchanged.
 
     rows at version w  =  rows at version v  +  rows of added files  -  rows of removed files
-        over the commits v+1 .. w, without files that a commit states to change no row
+        over the commits v+1 .. w, without compactions
 
 A file is a path and a deletion vector. A rewritten file has rows that did not change, in both sums.
 So this costs the changed files, where a change feed costs the changed rows.
