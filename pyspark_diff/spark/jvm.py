@@ -359,7 +359,7 @@ def _delta_snapshot(table: DeltaLog, version: int) -> Any:
 
 def _defaults(owner: Any, method: str, number: int) -> list[Any]:
     """The default values of a Scala method from a parameter on; versions have more or fewer."""
-    values = []
+    values: list[Any] = []
     while True:
         try:
             values.append(getattr(owner, f"{method}$default${number + len(values)}")())
