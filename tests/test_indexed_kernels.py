@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_diff.errors import DiffOverflowError
@@ -23,6 +23,8 @@ from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.runners.numbers import added_up, is_table
 
+#: An example takes milliseconds.
+many = settings(max_examples=20 * settings().max_examples)
 LOWER = 5
 LAYOUT = Layout((pa.int64(),), value=Layout((pa.int64(),)))
 
@@ -60,18 +62,19 @@ def in_order(rows):
     return found.key64, found.val64, found.times(), found.diffs()
 
 
+@many
 @given(
     batches=st.lists(past, max_size=3), rounds=st.lists(fresh, min_size=1, max_size=4),
     mode=st.sampled_from([LEAST, NUMBER, PRESENT, BOTH]), buckets=st.integers(1, 3),
-    many=st.booleans(), at_once=st.booleans(),
+    far=st.booleans(), at_once=st.booleans(),
 )
-def test_replay(batches, rounds, mode, buckets, many, at_once):
+def test_replay(batches, rounds, mode, buckets, far, at_once):
     if at_once:
         rounds = [[(k, v, LOWER, d) for k, v, _, d in rows] for rows in rounds]
     if mode in (NUMBER, PRESENT, BOTH):
         batches = [[(k, 0, t, c, d) for k, _, t, c, d in batch] for batch in batches]
         rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]
-    elif many:
+    elif far:
         # Far apart.
         batches = [[(k, v * NEAR, t, c, d) for k, v, t, c, d in batch] for batch in batches]
         rounds = [[(k, v * NEAR, t, d) for k, v, t, d in rows] for rows in rounds]
@@ -156,13 +159,14 @@ def result(every, k, t, at, mode):
     return Counter({0: _function(number) if mode == BOTH else int(number > 0)})
 
 
+@many
 @given(
     batches=st.lists(st.tuples(past, st.just(True)), max_size=3),
     new=fresh | fresh.map(lambda rows: [(k, v, LOWER + 2, d) for k, v, _, d in rows]),
     rounds=st.lists(st.tuples(fresh, fresh), min_size=1, max_size=4), buckets=st.integers(1, 3),
-    many=st.sampled_from([1, 4, 100]),
+    most=st.sampled_from([1, 4, 100]),
 )
-def test_join(batches, new, rounds, buckets, many):
+def test_join(batches, new, rounds, buckets, most):
     """Rounds of new updates of ours, after each of which some of theirs are added."""
     outside = [(k, v, t, 0, d) for k, v, t, d in new]
     index = index_of([*batches, (outside, False)], buckets)
@@ -180,7 +184,7 @@ def test_join(batches, new, rounds, buckets, many):
                     wanted[k, a, b, when, max(c, at)] += d * e
         assert +found == +wanted and -found == -wanted
         keys, values, times, diffs = in_order(added)
-        with mock.patch.object(key_index, "MANY", many):
+        with mock.patch.object(key_index, "MANY", most):
             index.add(keys, values, times, diffs, at)
         every += [(k, v, t, at, d) for k, v, t, d in added]
 
@@ -226,6 +230,7 @@ def test_large_diffs_that_meet_what_changes_are_left_to_others():
 number = st.integers(-3, 3) | st.sampled_from([-2**63, -2**40, 2**40, 2**63 - 1])
 
 
+@many
 @given(
     rows=st.lists(st.tuples(number, number, number, st.sampled_from([-1, 1, 1, 7])), max_size=40),
     times=st.integers(1, 6), ends=st.tuples(number, number) | st.just((-2**63, 2**63 - 1)),

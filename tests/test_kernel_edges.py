@@ -15,6 +15,7 @@ from pyspark_diff.kernels.quotients import quotients
 from pyspark_diff.kernels.results import _rounded
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
+from pyspark_diff.kernels.windows import _none_owed
 
 
 def keys(*numbers, columns=True, time=0):
@@ -100,3 +101,13 @@ def test_an_average_is_the_nearest_double(divisor):
     quotients(
         sums(*numbers).values, 0, 5, np.full(len(numbers), divisor, np.int64), 0, found)
     assert found.tolist() == [float(Fraction(number, divisor)) for number in numbers]
+
+
+def test_open_times_have_no_count_below_zero():
+    """Two candidates with several events each, the first ones before the open times."""
+    rows = SimpleNamespace(
+        cand=np.array([0, 1, 0, 1, 0, 1]), time=np.array([1, 1, 2, 2, 3, 3]),
+        base=np.array([1, 2]), diff=np.array([-2, 1, -1, -5, 3, 4]))
+    # The counts are -1, -2, 1 and 3, -2, 2.
+    assert _none_owed(rows, 2).tolist() == [-2, 1, 1, -3, 1, 2]
+    assert _none_owed(rows, 9).tolist() == rows.diff.tolist()

@@ -661,3 +661,16 @@ def test_no_process_holds_what_was_removed(spark, tmp_path, monkeypatch, runner)
         assert counts.at().count() == 6_000
     assert mapped_without_name(tmp_path) == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_files_of_a_commit_are_synced_before_it_names_them(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(storage, "sync", synced.append)
+    monkeypatch.setattr(storage, "upload", lambda *paths: pytest.fail(f"upload of {paths}"))
+    files = storage.StoreFiles(str(tmp_path), 1)
+    files.make_lasting(["data/b/1.arrow", "data/a/2.arrow", "data/b/3.arrow"])
+    files.make_lasting([])
+    files.make_lasting(["data/c/1.arrow"])
+    assert [os.path.relpath(path, tmp_path) for path in synced] == [
+        "data/a", "data/b", "data", ".", "data/c", "data"
+    ]

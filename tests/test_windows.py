@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -36,7 +37,9 @@ from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import IntegerSum
-from pyspark_diff.kernels.window_functions import Nth, Offset, Picked, Summed
+from pyspark_diff.kernels.window_functions import (
+    Listed, Nth, Offset, Picked, Place, Summed,
+)
 from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE, Frame
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.operators.node import Keyed, Reader
@@ -457,6 +460,112 @@ def test_what_a_change_with_a_value_matters_to_before_others():
     (columns, _, diffs), _ = kernel([side], None, range(4))
     changed = sorted(zip(columns[1].to_pylist(), columns[3].to_pylist(), diffs.tolist()), key=str)
     assert changed == [(1, 6, 1), (1, None, -1), (2, 6, 1), (3, None, 1)]
+
+
+#: Also those that look at a whole partition.
+ALL_FUNCTIONS = (
+    *FUNCTIONS, *(Place(LONG, name) for name in ("row_number", "rank", "dense_rank")),
+    Place(pa.float64(), "percent_rank"), Place(pa.float64(), "cume_dist"), Place(LONG, "ntile", 3),
+    Picked(LONG, "min", "w", Frame(True, None, None), "w"),
+    Picked(LONG, "max", "w", UP_TO_HERE[1], "w"), Picked(LONG, "min", "w", FROM_HERE[0], "w"),
+    Picked(LONG, "last", "w", Frame(True, None, 2)), Picked(LONG, "last", "w", Frame(True, 1, 3)),
+    Summed(LONG, "w", IntegerSum(LONG, 0), UP_TO_HERE[0]),
+    Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, None, 1)),
+    Nth(LONG, "v", 2, Frame(True, None, 1)), Nth(LONG, "v", -2, Frame(True, None, None), "w", 7),
+    Nth(LONG, "v", -1, UP_TO_HERE[0], "w"), Listed(pa.list_(LONG), "w", Frame(True, -1, 2)),
+    Listed(pa.list_(LONG), "w", UP_TO_HERE[0]),
+)
+
+
+def result_of(function, rows: list[tuple], place: int, down: bool):
+    """The result of a function of the row at a place, from its definition."""
+    number = {"k": 0, "v": 1, "w": 2}
+    values = [-row[1] if down else row[1] for row in rows]
+    if isinstance(function, Place):
+        before = sum(value < values[place] for value in values)
+        if function.name == "ntile":
+            size, more = divmod(len(rows), function.parts)
+            sizes = [size + (part < more) for part in range(function.parts)]
+            return next(p + 1 for p in range(len(sizes)) if place < sum(sizes[:p + 1]))
+        return {
+            "row_number": place + 1, "rank": before + 1,
+            "dense_rank": len({value for value in values if value <= values[place]}),
+            "percent_rank": before / max(len(rows) - 1, 1),
+            "cume_dist": sum(value <= values[place] for value in values) / len(rows),
+        }[function.name]
+    if isinstance(function, Offset):
+        there = place + function.rows
+        inside = 0 <= there < len(rows)
+        return rows[there][number[function.column]] if inside else function.default
+    low, high = function.frame.low, function.frame.high
+    distances = [
+        j - place if function.frame.rows else value - values[place]
+        for j, value in enumerate(values)
+    ]
+    frame = [
+        row for row, distance in zip(rows, distances)
+        if (low is None or low <= distance) and (high is None or distance <= high)
+    ]
+    if getattr(function, "valid", None):
+        frame = [row for row in frame if row[number[function.valid]] is not None]
+    picked = [row[number[function.column]] for row in frame]
+    there = [value for value in picked if value is not None]
+    if isinstance(function, Nth):
+        at = function.number - 1 if function.number > 0 else len(picked) + function.number
+        return picked[at] if 0 <= at < len(picked) else function.default
+    if isinstance(function, Listed):
+        return tuple(there)
+    if isinstance(function, Summed):
+        return sum(there) if there else None
+    if function.name in ("min", "max"):
+        return {"min": min, "max": max}[function.name](there, default=None)
+    return picked[0 if function.name == "first" else -1] if picked else None
+
+
+def results_of(functions, records: Counter, down: bool, last: bool) -> Counter:
+    """The rows of the window over records, each with how often it is there."""
+    total: Counter = Counter()
+    for key in {record[0] for record in records}:
+        rows = sorted(
+            (record for record in records.elements() if record[0] == key),
+            key=lambda record: (-record[1] if down else record[1], record[2] or 0),
+        )
+        for place, row in enumerate(rows):
+            total[(*row, *(result_of(one, rows, place, down) for one in functions))] += 1
+    return total
+
+
+@examples(20)
+@given(
+    few=st.sampled_from([0, 10**6]), found=batches(), down=st.booleans(), last=st.booleans(),
+    which=st.sets(st.sampled_from(range(len(ALL_FUNCTIONS))), min_size=1, max_size=4),
+)
+def test_results_are_those_of_the_definition(few, found, down, last, which):
+    layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
+    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
+    side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
+    functions = tuple(ALL_FUNCTIONS[i] for i in sorted(which))
+    kernel = WindowKernel(("k", "v", "w"), (("v", down),), functions, TimeType(T.LongType()))
+    with small(), patch.object(window_rows, "FEW", few):
+        (columns, times, diffs), _ = kernel([side], None, range(3 + len(functions)))
+    records: Counter = Counter()
+    for record, _, diff in chain(*found.old):
+        records[record] += diff
+    before = results_of(functions, +records, down, last)
+    lists = [i + 3 for i, function in enumerate(functions) if isinstance(function, Listed)]
+    changes = [
+        tuple(tuple(value) if i in lists else value for i, value in enumerate(row))
+        for row in zip(*(column.to_pylist() for column in columns))
+    ]
+    for until in sorted({time for _, time, _ in found.new}):
+        for record, time, diff in found.new:
+            records[record] += diff if time == until else 0
+        now = results_of(functions, +records, down, last)
+        given: Counter = Counter()
+        for row, time, diff in zip(changes, times.tolist(), diffs.tolist()):
+            given[row] += diff if time <= 300 + until else 0
+        now.subtract(before)
+        assert {row: n for row, n in given.items() if n} == {row: n for row, n in now.items() if n}
 
 
 # What a user writes.
