@@ -45,8 +45,6 @@ SUMMARY = ROOT / "benchmarks" / "results" / "mutants.json"
 EXPLAINED = ROOT / "tests" / "mutants_explained.tsv"
 #: Seconds of tests, as the map measured them, that a mutant runs against.
 TEST_SECONDS = 20.0
-#: Seconds to compile a line of a kernel, about.
-COMPILE_SECONDS = 0.02
 #: Seconds after which a mutant does not end; one of a kernel is compiled meanwhile.
 LIMIT = 75.0
 COMPILE_LIMIT = 120.0
@@ -214,15 +212,12 @@ class Tests:
         self._lines: dict[str, dict[int, set[int]]] = {
             module: {int(line): set(tests) for line, tests in lines.items()}
             for module, lines in content["lines"].items()}
-        called = Counter(
-            test for module, lines in self._lines.items() if module.startswith("kernels/")
-            for tests in lines.values() for test in tests)
-        self._compile_seconds = [COMPILE_SECONDS * called[test] for test in range(len(self.names))]
 
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that run a mutant's line, the cheapest first, of all files in turn.
 
-        A kernel that changes is compiled anew, and so are those that use it.
+        A kernel that changes is compiled anew, and so are those that use it: once, however many of
+        these tests call it.
         """
         source = (ROOT / "pyspark_diff" / mutant.module).read_text(encoding="utf-8")
         lines = self._lines.get(mutant.module, {})
@@ -232,8 +227,6 @@ class Tests:
             if found:
                 break
         costs = {number: self.seconds[number] for number in found}
-        if mutant.module.startswith("kernels/"):
-            costs = {number: cost + self._compile_seconds[number] for number, cost in costs.items()}
         return [self.names[number] for number in self._affordable(costs)]
 
     def _affordable(self, costs: dict[int, float]) -> list[int]:

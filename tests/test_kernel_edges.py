@@ -1,14 +1,17 @@
 """Kernels at the edges of their input: one row, the last number that fits, a time without rows."""
 
 import datetime
+import importlib.util
 from fractions import Fraction
 from types import SimpleNamespace
+from unittest import mock
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff.kernels import calendar
+from pyspark_diff.kernels import calendar, jit
 from pyspark_diff.kernels import updates as updates_kernel
 from pyspark_diff.kernels.consolidate import runs_of
 from pyspark_diff.kernels.quotients import quotients
@@ -111,3 +114,36 @@ def test_open_times_have_no_count_below_zero():
     # The counts are -1, -2, 1 and 3, -2, 2.
     assert _none_owed(rows, 2).tolist() == [-2, 1, 1, -3, 1, 2]
     assert _none_owed(rows, 9).tolist() == rows.diff.tolist()
+
+
+def with_bounds(name):
+    """A module of kernels, compiled anew so that an index out of bounds is an error."""
+    spec = importlib.util.find_spec(f"pyspark_diff.kernels.{name}")
+    module = importlib.util.module_from_spec(spec)
+
+    def compiled(function, declared=(), *, inline=False):
+        return numba.njit(boundscheck=True)(function)
+
+    with mock.patch.object(jit, "_compiled", compiled):
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_variances_stay_within_their_arrays():
+    lists = [[1, 2, 4], [2**62, -(2**62), 2**62, 7], [-5], [3, 3], [-(2**63), 2**63 - 1] * 5]
+    values = np.array([[*sums(*one).values.sum(0), *sums(*(x * x for x in one)).values.sum(0)]
+                       for one in lists])
+    counts, found = np.array([len(one) for one in lists]), np.zeros(len(lists))
+    with_bounds("quotients").variances(values, 0, 5, counts, 1, found)
+    assert found.tolist() == [
+        float(Fraction(len(one) * sum(x * x for x in one) - sum(one) ** 2,
+                       len(one) * (len(one) - 1))) if len(one) > 1 else 0
+        for one in lists]
+
+
+def test_visits_stay_within_their_arrays():
+    visits = with_bounds("indexed_replay").visits
+    for keys, due in [([1, 1, 4], [0, 4, 6]), ([7, 8], [3]), ([], [2]), ([5, 5], []), ([], [])]:
+        every, starts = visits(np.array(keys, np.int64), np.array(due, np.int64))
+        assert every.tolist() == sorted({*keys, *due})
+        assert starts.tolist() == [*(sum(k < key for k in keys) for key in every), len(keys)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -471,7 +472,7 @@ ALL_FUNCTIONS = (
     Picked(LONG, "last", "w", Frame(True, None, 2)), Picked(LONG, "last", "w", Frame(True, 1, 3)),
     Summed(LONG, "w", IntegerSum(LONG, 0), UP_TO_HERE[0]),
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, None, 1)),
-    Nth(LONG, "v", 2, Frame(True, None, 1)), Nth(LONG, "v", -2, Frame(True, None, None), "w", 7),
+    Nth(LONG, "v", 2, Frame(True, None, 1)), Nth(LONG, "v", -2, UP_TO_HERE[0]), Nth(LONG, "v", -2, Frame(True, None, None), "w", 7),
     Nth(LONG, "v", -1, UP_TO_HERE[0], "w"), Listed(pa.list_(LONG), "w", Frame(True, -1, 2)),
     Listed(pa.list_(LONG), "w", UP_TO_HERE[0]),
 )
@@ -535,16 +536,32 @@ def results_of(functions, records: Counter, down: bool, last: bool) -> Counter:
     return total
 
 
-@examples(20)
-@given(
-    few=st.sampled_from([0, 10**6]), found=batches(), down=st.booleans(), last=st.booleans(),
-    which=st.sets(st.sampled_from(range(len(ALL_FUNCTIONS))), min_size=1, max_size=4),
-)
-def test_results_are_those_of_the_definition(few, found, down, last, which):
+def random_batches(chance: random.Random) -> Histories:
+    """As `batches`, with some rows in each frame."""
+    standing: Counter = Counter()
+    parts: list[list[tuple[tuple, int, int]]] = [[], [], [], []]
+    values = chance.choice([6, 20])
+    for part, most in zip(parts, (chance.choice([5, 25]), 5, 3, 6)):
+        for time in range(most):
+            w = chance.choice([None, 1, 2, 3, 4])
+            record = (chance.choice([0, 0, 1]), chance.randrange(values), w)
+            kept = max(standing[record] + chance.choice([-1, 1, 1, 2]), 0)
+            part.append((record, time // 2, kept - standing[record]))
+            standing[record] = kept
+    return Histories(parts[:3], parts[3])
+
+
+@examples(15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_results_are_those_of_the_definition(seed):
+    chance = random.Random(seed)
+    few, down, last = chance.choice([0, 10**6]), chance.random() < 0.5, chance.random() < 0.5
+    found = random_batches(chance)
+    which = chance.sample(range(len(ALL_FUNCTIONS)), chance.choice([1, 2, 4]))
     layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
     old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
     side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
-    functions = tuple(ALL_FUNCTIONS[i] for i in sorted(which))
+    functions = tuple(ALL_FUNCTIONS[i] for i in which)
     kernel = WindowKernel(("k", "v", "w"), (("v", down),), functions, TimeType(T.LongType()))
     with small(), patch.object(window_rows, "FEW", few):
         (columns, times, diffs), _ = kernel([side], None, range(3 + len(functions)))
