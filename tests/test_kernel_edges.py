@@ -1,6 +1,7 @@
 """Kernels at the edges of their input: one row, the last number that fits, a time without rows."""
 
 import datetime
+import decimal
 import importlib.util
 from fractions import Fraction
 from types import SimpleNamespace
@@ -11,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff.kernels import calendar, jit
+from pyspark_diff.kernels import blocks, calendar, jit
 from pyspark_diff.kernels import updates as updates_kernel
+from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.kernels.consolidate import runs_of
 from pyspark_diff.kernels.quotients import quotients
 from pyspark_diff.kernels.results import _rounded
@@ -147,3 +149,13 @@ def test_visits_stay_within_their_arrays():
         every, starts = visits(np.array(keys, np.int64), np.array(due, np.int64))
         assert every.tolist() == sorted({*keys, *due})
         assert starts.tolist() == [*(sum(k < key for k in keys) for key in every), len(keys)]
+
+
+@pytest.mark.parametrize("digits", [3, 18, 19, 25, 38])
+def test_numbers_of_decimals_are_as_many_of_their_bits_as_fit(digits):
+    spare = spare_bits(digits)
+    wanted = [-(10**digits - 1), -5, 0, 7, 10**digits - 1]
+    with decimal.localcontext(prec=40):
+        column = pa.array([decimal.Decimal(n) for n in wanted], pa.decimal128(digits))
+    assert blocks.numbers(column, None).tolist() == [n >> spare for n in wanted]
+    assert (spare == 0) == (digits <= 18)

@@ -1232,6 +1232,42 @@ def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatc
             list(piece())
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_long_histories_that_come_and_go_make_few_pairs(kind):
+    """200 values, each there at one time only, on both sides: 400 events and not 160,000 pairs."""
+    layout = Layout((pa.int64(),), value=Layout((kind,)))
+    values = [str(n // 2) if kind == pa.string() else n // 2 for n in range(400)]
+    columns = [pa.array([7] * 400), pa.array(values, kind)]
+    time, diff = (np.arange(400) + 1) // 2, np.where(np.arange(400) % 2, -1, 1)
+    sides = [Reached([], [], consolidate(layout.encode(columns, time, diff)), 0) for _ in range(2)]
+    pieces = [part for piece in join(*sides, (), None, 10_000).pieces for part in piece()]
+    assert sum(map(len, pieces)) < 2000
+
+
+@many
+@given(seed=st.integers(0, 2**32 - 1))
+def test_parts_with_values_are_added_up(seed):
+    """Of each part the time and the diff are a column or a number."""
+    random = np.random.default_rng(seed)
+    wide = int(random.choice([1 << 8, 1 << 20]))
+    parts, wanted = [], Counter()
+    for _ in range(random.integers(1, 4)):
+        size = int(random.integers(1, 40))
+        key, value = (random.integers(-3, 4, size) * wide for _ in range(2))
+        time = random.integers(5, 9, size) if random.random() < 0.5 else int(random.integers(5, 9))
+        diff = random.integers(-2, 3, size) if random.random() < 0.5 else int(random.integers(1, 3))
+        parts.append((key, value, time, diff))
+        both = (np.broadcast_to(x, size).tolist() for x in (time, diff))
+        for *row, d in zip(key.tolist(), value.tolist(), *both):
+            wanted[tuple(row)] += d
+    found = sums.sum_parts(parts)
+    if found is None:  # too narrow
+        return
+    rows = len(found[0])
+    columns = [np.broadcast_to(x, rows).tolist() for x in found]
+    assert list(zip(*columns)) == sorted((*row, d) for row, d in wanted.items() if d)
+
+
 def rows_with(key, time, diff):
     return Updates(np.array([key]), None, time, diff, np.array([1]))
 
