@@ -2,9 +2,9 @@
 
     score  =  (killed + explained) / mutants that ran
 
-A mutant is killed when a test fails with it. One whose tests do not end in time counts as none of
-both: the machine may have been busy. tests/mutants_explained.tsv has the mutants that no test can
-kill, each with its reason.
+A mutant is killed when a test fails with it, or when the tests do not end with it, and pass in a
+third of the time without it. Other tests that do not end prove nothing: the machine may have been
+busy. tests/mutants_explained.tsv has the mutants that no test can kill, each with its reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
 import hashlib
 import importlib
 import inspect
@@ -27,7 +28,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,10 @@ def all_sites() -> dict[Site, list[tuple[str, int]]]:
 def mutate(module: str, operator: str, occurrence: int) -> tuple[str, str]:
     """The source of a module and the changed one; both are the same if the change is no Python."""
     source = (ROOT / "pyspark_diff" / module).read_text(encoding="utf-8")
-    changed = mutate_code(source, cosmic_ray.plugins.get_operator(operator)(), occurrence)
+    try:
+        changed = mutate_code(source, cosmic_ray.plugins.get_operator(operator)(), occurrence)
+    except AttributeError:  # an `except` of the name of a module's class
+        return source, source
     try:
         if changed is None or ast.dump(ast.parse(changed)) == ast.dump(ast.parse(source)):
             return source, source
@@ -170,12 +174,49 @@ def changed_lines(source: str, changed: str) -> tuple[str, str]:
                  for sign in "-+")  # type: ignore[return-value]
 
 
+@functools.cache
+def published(count: int, seed: int) -> list[tuple[Mutant, dict[str, Any]]]:
+    """The mutants of an earlier run with the same seed, where they are now, with their results."""
+    before = json.loads(SUMMARY.read_text(encoding="utf-8")) if SUMMARY.exists() else {}
+    if before.get("seed") != seed or len(before.get("mutants", ())) < count:
+        return []
+    found = []
+    for result in before["mutants"]:
+        mutant = Mutant(**{key: result[key] for key in Mutant.__dataclass_fields__})
+        here = moved(mutant)
+        if here is None:
+            print(f"gone: {mutant.name}\n    - {mutant.before}", file=sys.stderr)
+        else:
+            found.append((here, result))
+    return found
+
+
+def moved(mutant: Mutant) -> Mutant | None:
+    """The same change of a source that has changed elsewhere; None if its line is gone."""
+    source, changed = mutate(mutant.module, mutant.operator, mutant.occurrence)
+    lines = (mutant.before, mutant.after)
+    if changed_lines(source, changed) == lines:
+        return mutant
+    known = {mutant.operator: cosmic_ray.plugins.get_operator(mutant.operator)()}
+    places = [
+        (abs(line - mutant.line), line, column, number)
+        for (_, line, column), ways in sites(mutant.module, source, known).items()
+        for _, number in ways
+    ]
+    for _, line, column, number in sorted(places):
+        if changed_lines(source, mutate(mutant.module, mutant.operator, number)[1]) == lines:
+            return replace(mutant, line=line, column=column, occurrence=number)
+    return None
+
+
 def sample(count: int, seed: int) -> list[Mutant]:
     """Every so-and-so-many-th place of all in the order of rooms, modules and lines.
 
     So each room and module has its part. The order of the runs is random: those that ran so far
-    are a sample, too.
+    are a sample, too. A sample that was published stays what it is.
     """
+    if published(count, seed):
+        return [mutant for mutant, _ in published(count, seed)]
     chance = random.Random(seed)
     places = all_sites()
     ordered = sorted(places, key=lambda site: (ROOMS.index(site[0].split("/")[0]), site))
@@ -351,22 +392,32 @@ def run(mutant: Mutant, tests: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {**asdict(mutant), "tests": len(tests), "seconds": 0.0, "killer": ""}
     if not tests:
         return {**result, "status": "untested"}
-    _, changed = mutate(mutant.module, mutant.operator, mutant.occurrence)
-    file = TREE / "pyspark_diff" / mutant.module
-    compiled = mutant.module.startswith("kernels/")
+    source, changed = mutate(mutant.module, mutant.operator, mutant.occurrence)
+    limit = COMPILE_LIMIT if mutant.module.startswith("kernels/") else LIMIT
     begin = time.monotonic()
-    try:
-        file.write_text(changed, encoding="utf-8")
-        status, output = run_pytest(tests, COMPILE_LIMIT if compiled else LIMIT)
-    finally:
-        shutil.copy2(ROOT / "pyspark_diff" / mutant.module, file)
-        if compiled:
-            restore_kernels()
-    killer = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+    status, output = run_changed(mutant.module, changed, tests, limit)
+    named = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+    killer = named.group(1) if named else "" if status in (None, 0) else output[-300:]
+    if status is None and run_changed(mutant.module, source, tests, limit / 3)[0] == 0:
+        status, killer = 1, "the tests end without the change only"
     return {
         **result, "seconds": round(time.monotonic() - begin, 1),
         "status": {None: "timeout", 0: "survived"}.get(status, "killed"),
-        "killer": killer.group(1) if killer else "" if status in (None, 0) else output[-300:]}
+        "killer": killer}
+
+
+def run_changed(
+    module: str, text: str, tests: list[str], seconds: float
+) -> tuple[int | None, str]:
+    """As `run_pytest`, where a module has another text, or the same and is compiled anew."""
+    file = TREE / "pyspark_diff" / module
+    try:
+        file.write_text(text, encoding="utf-8")
+        return run_pytest(tests, seconds)
+    finally:
+        shutil.copy2(ROOT / "pyspark_diff" / module, file)
+        if module.startswith("kernels/"):
+            restore_kernels()
 
 
 def explanations() -> dict[tuple[str, str, str], str]:
@@ -375,9 +426,12 @@ def explanations() -> dict[tuple[str, str, str], str]:
     return {(module, before, after): reason for module, before, after, reason in parts}
 
 
-def results() -> dict[str, list[dict[str, Any]]]:
-    """All runs of each mutant, the first one first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def results(count: int, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """All runs of each mutant, the first one first: that is the published one, if there is one."""
+    found: dict[str, list[dict[str, Any]]] = {
+        mutant.name: [{**result, "status": result["first"]}, result]
+        for mutant, result in published(count, seed)
+        if result["status"] != "not run"}
     for line in RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []:
         result = json.loads(line)
         name = Mutant(**{key: result[key] for key in Mutant.__dataclass_fields__}).name
@@ -387,12 +441,14 @@ def results() -> dict[str, list[dict[str, Any]]]:
 
 def summary(mutants: list[Mutant], seed: int) -> dict[str, Any]:
     """The counts of each room; prints the survivors."""
-    explained, ran = explanations(), results()
+    explained, ran = explanations(), results(len(mutants), seed)
+    each: list[dict[str, Any]] = []
     rooms: dict[str, Counter[str]] = {room: Counter() for room in ROOMS}
     for mutant in mutants:
         counts = rooms[mutant.module.split("/")[0]]
         counts["sampled"] += 1
         if mutant.name not in ran:
+            each.append({**asdict(mutant), "status": "not run"})
             continue
         first, last = ran[mutant.name][0], ran[mutant.name][-1]
         counts["run"] += 1
@@ -405,12 +461,15 @@ def summary(mutants: list[Mutant], seed: int) -> dict[str, Any]:
                 print(f"{status}: {mutant.name}\n    - {mutant.before}\n    + {mutant.after}")
                 status = "timeout" if status == "timeout" else "survived"
         counts[status] += 1
+        each.append({**asdict(mutant), "first": first["status"], "status": last["status"],
+                     "killer": last["killer"]})
     keys = ("sampled", "run", "killed_at_first", "killed", "timeout", "explained", "survived")
     total = sum(rooms.values(), Counter())
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {"commit": commit.stdout.strip(), "seed": seed,
             "rooms": {room: {key: counts[key] for key in keys}
-                      for room, counts in [*rooms.items(), ("all", total)]}}
+                      for room, counts in [*rooms.items(), ("all", total)]},
+            "mutants": each}
 
 
 def make_map(path: Path, minutes: float) -> None:
@@ -468,7 +527,7 @@ def main() -> int:
 
 def chosen(mutants: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
     """The mutants to run: those without a result, unless the arguments name others."""
-    ran, explained = results(), explanations()
+    ran, explained = results(asked.count, asked.seed), explanations()
     found = [one for one in mutants if not asked.room or one.module.split("/")[0] in asked.room]
     if asked.only:
         return [one for one in found if one.name.startswith(asked.only)]

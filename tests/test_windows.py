@@ -472,7 +472,8 @@ ALL_FUNCTIONS = (
     Picked(LONG, "last", "w", Frame(True, None, 2)), Picked(LONG, "last", "w", Frame(True, 1, 3)),
     Summed(LONG, "w", IntegerSum(LONG, 0), UP_TO_HERE[0]),
     Summed(LONG, "w", IntegerSum(LONG, 0), Frame(False, None, 1)),
-    Nth(LONG, "v", 2, Frame(True, None, 1)), Nth(LONG, "v", -2, UP_TO_HERE[0]), Nth(LONG, "v", -2, Frame(True, None, None), "w", 7),
+    Nth(LONG, "v", 2, Frame(True, None, 1)), Nth(LONG, "v", -2, UP_TO_HERE[0]),
+    Nth(LONG, "v", -2, Frame(True, None, None), "w", 7),
     Nth(LONG, "v", -1, UP_TO_HERE[0], "w"), Listed(pa.list_(LONG), "w", Frame(True, -1, 2)),
     Listed(pa.list_(LONG), "w", UP_TO_HERE[0]),
 )
