@@ -12,12 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff.kernels import blocks, calendar, jit
+from pyspark_diff.errors import DiffOverflowError
+from pyspark_diff.kernels import blocks, calendar, jit, tallies
 from pyspark_diff.kernels import updates as updates_kernel
+from pyspark_diff.kernels.accumulators import layout_of, tally
 from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.kernels.consolidate import runs_of
+from pyspark_diff.kernels.diff_vectors import MULTIPLICITY
 from pyspark_diff.kernels.quotients import quotients
-from pyspark_diff.kernels.results import _rounded
+from pyspark_diff.kernels.results import IntegerSum, Sums, _rounded
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
 from pyspark_diff.kernels.windows import _none_owed
@@ -159,3 +162,36 @@ def test_numbers_of_decimals_are_as_many_of_their_bits_as_fit(digits):
         column = pa.array([decimal.Decimal(n) for n in wanted], pa.decimal128(digits))
     assert blocks.numbers(column, None).tolist() == [n >> spare for n in wanted]
     assert (spare == 0) == (digits <= 18)
+
+
+@pytest.mark.parametrize("numbers", [
+    [2**62], [2**62, 2**62 - 1], [-(2**62), -(2**62)], [-(2**63)], [2**63 - 1, -1], [-(2**62) - 1],
+])
+def test_a_sum_of_integers_may_have_all_of_64_bits(numbers):
+    result = IntegerSum(pa.int64(), 0)
+    held = result.accumulators
+
+    def of(values):
+        column = pa.array(values, pa.int64())
+        table = tally(held, [column], np.zeros(len(values), np.int64), 1, 1)
+        return result.of(Sums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+
+    assert of(numbers) == [sum(numbers)]
+    for beyond in ([2**63 - 1, 1], [-(2**63), -1], [2**62, 2**62]):
+        with pytest.raises(DiffOverflowError):
+            of(beyond)
+
+
+@pytest.mark.parametrize("kernel, value", [
+    (tallies.tally_square, np.array([3])), (tallies.tally_exact, np.array([3.0]).view(np.int64)),
+])
+def test_a_multiplicity_of_more_than_31_bits_is_told(kernel, value):
+    for diff, told in [
+        (tallies.LIMIT, MULTIPLICITY), (-tallies.LIMIT, MULTIPLICITY),
+        (tallies.LIMIT - 1, 0), (1 - tallies.LIMIT, 0),
+    ]:
+        table = np.zeros((1, 80), np.int64)
+        group, none = np.zeros(1, np.int64), np.empty(0, np.bool_)
+        status = kernel(
+            value, none, group, np.array([diff]), 1, table, table.view(np.float64), 0)
+        assert status == told
