@@ -398,6 +398,8 @@ def run(mutant: Mutant, tests: list[str]) -> dict[str, Any]:
     status, output = run_changed(mutant.module, changed, tests, limit)
     named = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
     killer = named.group(1) if named else "" if status in (None, 0) else output[-300:]
+    if named:  # even if the process does not end then
+        status = 1
     if status is None and run_changed(mutant.module, source, tests, limit / 3)[0] == 0:
         status, killer = 1, "the tests end without the change only"
     return {
@@ -442,28 +444,24 @@ def results(count: int, seed: int) -> dict[str, list[dict[str, Any]]]:
 def summary(mutants: list[Mutant], seed: int) -> dict[str, Any]:
     """The counts of each room; prints the survivors."""
     explained, ran = explanations(), results(len(mutants), seed)
+    keys = ("sampled", "run", "killed_at_first", "killed", "timeout", "explained", "survived")
     each: list[dict[str, Any]] = []
     rooms: dict[str, Counter[str]] = {room: Counter() for room in ROOMS}
     for mutant in mutants:
         counts = rooms[mutant.module.split("/")[0]]
         counts["sampled"] += 1
-        if mutant.name not in ran:
-            each.append({**asdict(mutant), "status": "not run"})
-            continue
-        first, last = ran[mutant.name][0], ran[mutant.name][-1]
-        counts["run"] += 1
-        counts["killed_at_first"] += first["status"] == "killed"
-        status = last["status"]
-        if status != "killed":
-            if (mutant.module, mutant.before, mutant.after) in explained:
-                status = "explained"
-            else:
-                print(f"{status}: {mutant.name}\n    - {mutant.before}\n    + {mutant.after}")
-                status = "timeout" if status == "timeout" else "survived"
-        counts[status] += 1
-        each.append({**asdict(mutant), "first": first["status"], "status": last["status"],
-                     "killer": last["killer"]})
-    keys = ("sampled", "run", "killed_at_first", "killed", "timeout", "explained", "survived")
+        runs = ran.get(mutant.name, [])
+        first, last = runs[0]["status"] if runs else "", runs[-1]["status"] if runs else "not run"
+        status = last
+        if status != "killed" and (mutant.module, mutant.before, mutant.after) in explained:
+            status = "explained"  # it need not have run
+        if status not in ("killed", "explained"):
+            print(f"{status}: {mutant.name}\n    - {mutant.before}\n    + {mutant.after}")
+        counts["run"] += status != "not run"
+        counts["killed_at_first"] += first == "killed"
+        counts[status if status in keys or status == "not run" else "survived"] += 1
+        each.append({**asdict(mutant), "first": first, "status": last,
+                     "killer": runs[-1]["killer"] if runs else ""})
     total = sum(rooms.values(), Counter())
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {"commit": commit.stdout.strip(), "seed": seed,

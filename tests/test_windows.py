@@ -37,7 +37,7 @@ from pyspark_diff.kernels import window_rows
 from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.results import IntegerSum
+from pyspark_diff.kernels.results import FloatSum, IntegerSum
 from pyspark_diff.kernels.window_functions import (
     Listed, Nth, Offset, Picked, Place, Summed,
 )
@@ -584,6 +584,22 @@ def test_results_are_those_of_the_definition(seed):
             given[row] += diff if time <= 300 + until else 0
         now.subtract(before)
         assert {row: n for row, n in given.items() if n} == {row: n for row, n in now.items() if n}
+
+
+
+def test_a_sum_of_doubles_is_that_of_its_frame_alone():
+    """Nothing is left of large numbers that were in the frames before."""
+    layout = Layout((LONG,), value=Layout((LONG, pa.float64()), ordering=((False, False),) * 2))
+    values = [1e200, 1e100, 1.0, 2.0, 3.0]
+    rows = len(values)
+    columns = [pa.array([0] * rows), pa.array(range(rows)), pa.array(values)]
+    new = consolidate(layout.encode(columns, np.zeros(rows, np.int64), np.ones(rows, np.int64)))
+    side = Side([], [], new, 0, layout, ("k", "v", "w"), 0)
+    total = Summed(pa.float64(), "w", FloatSum(pa.float64(), 0), Frame(True, 0, 1))
+    kernel = WindowKernel(("k", "v", "w"), (("v", False),), (total,), TimeType(T.LongType()))
+    (found, _, _), _ = kernel([side], None, range(4))
+    sums = dict(zip(found[1].to_pylist(), found[3].to_pylist()))
+    assert sums == {0: 1e200, 1: 1e100, 2: 3.0, 3: 5.0, 4: 3.0}
 
 
 # What a user writes.
