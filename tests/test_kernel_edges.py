@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import importlib.util
+import statistics
 from fractions import Fraction
 from types import SimpleNamespace
 from unittest import mock
@@ -20,7 +21,8 @@ from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.kernels.consolidate import runs_of
 from pyspark_diff.kernels.diff_vectors import MULTIPLICITY
 from pyspark_diff.kernels.quotients import quotients
-from pyspark_diff.kernels.results import IntegerSum, Sums, _rounded
+from pyspark_diff.kernels.ranking import pack
+from pyspark_diff.kernels.results import FloatVariance, IntegerSum, Sums, _rounded
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
 from pyspark_diff.kernels.windows import _none_owed
@@ -195,3 +197,21 @@ def test_a_multiplicity_of_more_than_31_bits_is_told(kernel, value):
         status = kernel(
             value, none, group, np.array([diff]), 1, table, table.view(np.float64), 0)
         assert status == told
+
+
+@pytest.mark.parametrize("wide", [2**62, 2**40, 5])
+def test_numbers_of_any_width_are_packed_in_their_order(wide):
+    rows = [(a, b) for a in (-wide, 3, wide) for b in (-wide, 0, wide - 1)]
+    code = pack([np.array(part) for part in zip(*rows[::-1])])
+    assert code.argsort().tolist() == list(range(len(rows)))[::-1]
+    assert len({*code.tolist()}) == len(rows)
+
+
+@pytest.mark.parametrize("numbers", [[1.0, 2.0, 4.0], [3.0, None, 5.0], [7.0, 7.0], [0.1] * 9])
+def test_variances_of_doubles_without_nulls_and_with_some(numbers):
+    result = FloatVariance(pa.float64(), 0, ddof=1)
+    held, column = result.accumulators, pa.array(numbers, pa.float64())
+    table = tally(held, [column], np.zeros(len(numbers), np.int64), 1, 1)
+    found = result.of(Sums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+    there = [number for number in numbers if number is not None]
+    assert found == [pytest.approx(float(statistics.variance(map(Fraction, there))), abs=1e-30)]

@@ -586,7 +586,6 @@ def test_results_are_those_of_the_definition(seed):
         assert {row: n for row, n in given.items() if n} == {row: n for row, n in now.items() if n}
 
 
-
 def test_a_sum_of_doubles_is_that_of_its_frame_alone():
     """Nothing is left of large numbers that were in the frames before."""
     layout = Layout((LONG,), value=Layout((LONG, pa.float64()), ordering=((False, False),) * 2))
