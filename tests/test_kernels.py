@@ -1247,7 +1247,7 @@ def test_long_histories_that_come_and_go_make_few_pairs(kind):
 @many
 @given(seed=st.integers(0, 2**32 - 1))
 def test_parts_with_values_are_added_up(seed):
-    """Of each part the time and the diff are a column or a number."""
+    """The time of a part, and its diff, is a column or a number."""
     random = np.random.default_rng(seed)
     wide = int(random.choice([1 << 8, 1 << 20]))
     parts, wanted = [], Counter()
