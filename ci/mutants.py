@@ -176,7 +176,7 @@ def changed_lines(source: str, changed: str) -> tuple[str, str]:
 
 @functools.cache
 def published(count: int, seed: int) -> list[tuple[Mutant, dict[str, Any]]]:
-    """The mutants of an earlier run with the same seed, where they are now, with their results."""
+    """The mutants of an earlier run with the same seed, at their present lines, with results."""
     before = json.loads(SUMMARY.read_text(encoding="utf-8")) if SUMMARY.exists() else {}
     if before.get("seed") != seed or len(before.get("mutants", ())) < count:
         return []
@@ -213,7 +213,7 @@ def sample(count: int, seed: int) -> list[Mutant]:
     """Every so-and-so-many-th place of all in the order of rooms, modules and lines.
 
     So each room and module has its part. The order of the runs is random: those that ran so far
-    are a sample, too. A sample that was published stays what it is.
+    are a sample, too. A published sample stays the same.
     """
     if published(count, seed):
         return [mutant for mutant, _ in published(count, seed)]
@@ -257,8 +257,7 @@ class Tests:
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that run a mutant's line, the cheapest first, of all files in turn.
 
-        A kernel that changes is compiled anew, and so are those that use it: once, however many of
-        these tests call it.
+        A changed kernel and the kernels that call it are compiled once, for all tests together.
         """
         source = (ROOT / "pyspark_diff" / mutant.module).read_text(encoding="utf-8")
         lines = self._lines.get(mutant.module, {})
