@@ -43,6 +43,13 @@ def far(e, p):
 #: What is done to frames of edges and people, ours or PySpark's.
 DONE = {
     "select": lambda e, p: e.select(e.src, e["dst"], e["a b"]),
+    "names of fields": lambda e, p: e.select(
+        F.struct(e.src, e["a b"]), F.to_json(F.struct(e.DST, F.struct(e.src).alias("s")))),
+    "names of zipped arrays": lambda e, p: (lambda a: a.select(F.arrays_zip(a.x, a.y)))(
+        e.select(F.array("src").alias("x"), F.array("dst").alias("y"))),
+    "fields of both sides": lambda e, p: e.join(
+        p, F.to_json(F.struct(e.src)) == F.to_json(F.struct(p.Id.alias("src")))
+    ).select(F.struct(e.src, p.name)),
     "names of results": lambda e, p: e.select(
         e.src + 1, e.src.cast("string"), e["a b"] + e.dst, F.upper(e.dst.cast("string")), -e.src,
         F.coalesce(e.src, e.dst),

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SchemaError
@@ -27,7 +27,26 @@ PROGRAMS = {
     "where": lambda d: d.where(F.hash("*") % 2 == 0),
     "where text": lambda d: d.where("hash(a.*) % 2 = 0"),
     "frame's": lambda d: d.select(d["*"]),
+    "struct of a frame's": lambda d: d.select(
+        F.struct(d["*"]), F.to_json(F.struct(d["v"], d["K"])), "k"),
+    "frame's of a join": lambda d: (lambda r: d.join(r, "k").select(
+        F.struct(r["*"]).alias("s"), F.hash(d["*"]).alias("h"), d["v"]))(
+            d.select("k", F.col("a").alias("b"))),
+    "where of a frame's": lambda d: d.where(F.hash(d["*"]) % 2 == 0),
+    "with a frame's": lambda d: d.withColumn("s", F.struct(d["*"])).withColumn(
+        "z", F.arrays_zip(F.array(d["k"]).alias("n"), F.array("v").alias("m"))),
+    "count over a window": lambda d: d.select(
+        "k", F.count(d["*"]).over(Window.partitionBy("k")).alias("n")),
     "count": lambda d: d.groupBy("k").agg(F.count("*")),
+    "count of a frame's": lambda d: d.groupBy("k").agg(F.count(d["*"])),
+    "count of all of a frame's": lambda d: d.agg(F.count(d["*"]), F.count(d["v"])),
+    "count of a frame's with more": lambda d: d.rollup(d["k"]).agg((F.count(d["*"]) + 1)),
+    "distinct": lambda d: d.groupBy("k").agg(F.count_distinct("*")),
+    "distinct in text": lambda d: d.groupBy("k").agg(F.expr("count(DISTINCT *)").alias("n")),
+    "distinct of a frame's": lambda d: d.groupBy("k").agg(F.count_distinct(d["*"])),
+    "sum of a column": lambda d: d.select("v").agg(F.sum(F.col("*")), F.max(F.col("*"))),
+    "sum of a frame's": lambda d: d.groupBy("k").agg(
+        F.sum(F.hash(d["*"])), F.max(F.struct(d["*"]))),
     "count of structs": lambda d: d.groupBy("k").agg(F.count(F.struct("*"))),
     "distinct structs": lambda d: d.groupBy("k").agg(F.count_distinct(F.struct("*")).alias("n")),
     "sum": lambda d: d.groupBy("k").agg(F.sum(F.hash("*"))),
@@ -94,8 +113,17 @@ def test_a_star_that_stands_for_several_arguments_is_refused(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, _ = flow.input("d", "k int, v int, a struct<p: int, q: string>")
         for column in (
-            F.count_distinct("*"), F.count_distinct("a.*"), F.sum("*"), F.min("a.*"),
-            F.count(F.col("a.*")), F.expr("count(DISTINCT *)"),
+            F.count_distinct("a.*"), F.sum("*"), F.min("a.*"), F.count(F.col("a.*")),
         ):
             with pytest.raises(SchemaError, match="name the columns one by one"):
                 rows.groupBy("k").agg(column)
+        star = rows["*"]
+        for wrong in (
+            lambda: rows.groupBy(star).count(), lambda: rows.rollup(star).count(),
+            lambda: rows.agg(star), lambda: rows.select(star.alias("x")),
+            lambda: rows.select(F.row_number().over(Window.partitionBy(star).orderBy("k"))),
+            lambda: rows.withColumn("x", star), lambda: rows.where(star),
+            lambda: rows.join(rows.alias("r"), star),
+        ):
+            with pytest.raises(SchemaError, match="the star of d.* Name the columns here: k, v, a"):
+                wrong()

@@ -20,11 +20,13 @@ import json
 import re
 import weakref
 from dataclasses import dataclass, field
-from typing import Collection, Iterable, Iterator
+from typing import Collection, Iterable, Iterator, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.calls import with_arguments
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.jvm import expression_json
 from pyspark_diff.spark.mentions import references
@@ -39,6 +41,8 @@ _numbers = itertools.count(1)
 _taken: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
 
 _NUMBER = re.compile(r"#(\d+)")
+#: Functions that name the fields of their result after their arguments.
+_NAMING = frozenset({"struct", "arrays_zip"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +188,68 @@ def _handles_of(column: Column) -> list[Handle]:
     ]
 
 
+def handle_text(column: Column) -> str:
+    """The name of a column that an expression is, if it is one."""
+    shown = str(column).removeprefix("Column<'").removesuffix("'>")
+    # Connect shows names in backticks if they have other characters.
+    return shown[1:-1].replace("``", "`") if shown.startswith("`") else shown
+
+
+def with_handles_spelled(column: Column, handles: Sequence[Handle]) -> Column:
+    """The expression in which a function takes columns for the star of a frame, ``df["*"]``.
+
+    A function that names fields after its arguments takes the name of a column, without the number
+    of its handle. ``count(df["*"])`` counts rows.
+
+    Raises
+    ------
+    SchemaError
+        If a star is no argument of a function.
+
+    Examples
+    --------
+    >>> x = Handle("x", Owner("edges", ("x", "y")))
+    >>> star = Handle(STAR, x.owner, (x,))
+    >>> with_handles_spelled(F.count(star.column()), [star])
+    Column<'count(1)'>
+    """
+    named = {handle.text.lower(): handle for handle in handles}
+    stars = [handle for handle in handles if handle.members]
+    shown = str(column).lower()
+    if not stars and not any(f"{name}(" in shown for name in _NAMING):
+        return column
+
+    def spelled(function: str, distinct: bool, arguments: list[Column]) -> list[Column] | None:
+        """The arguments of a function; None if they stay."""
+        taken = [named.get(handle_text(argument).lower()) for argument in arguments]
+        if function == "count" and not distinct and len(taken) == 1 and taken[0] in stars:
+            return [F.lit(1)]
+        names = function in _NAMING
+        if not any(handle in stars or (names and handle) for handle in taken):
+            return None
+        made: list[Column] = []
+        for argument, handle in zip(arguments, taken):
+            if handle is None:
+                made.append(argument)
+                continue
+            for one in handle.members or (handle,):
+                # The name as the user has written it, which may be in another case.
+                given = one.column() if handle.members else argument
+                name = handle_text(given)[: len(one.name)]
+                made.append(given.alias(name) if names else given)
+        return made
+
+    found = with_arguments(column, spelled)
+    left = [handle for handle in handles_in([found]) if handle.members]
+    if left:
+        columns = ", ".join(left[0].owner.columns)
+        raise SchemaError(
+            f"the star of {left[0].owner} stands for several columns, which only select and "
+            f"functions take. Name the columns here: {columns}"
+        )
+    return found
+
+
 def as_named(text: str, handles: Iterable[str]) -> str:
     """The name of a result as it is for plain columns, given the texts of handles.
 
@@ -191,8 +257,13 @@ def as_named(text: str, handles: Iterable[str]) -> str:
     --------
     >>> as_named("(x#7 + y#17)", ["x#7", "y#17"])
     '(x + y)'
+    >>> as_named("struct(x#7 AS x, (y#17 AS `z`))", ["x#7", "y#17"])
+    'struct(x, (y AS `z`))'
     """
     for handle in handles:
         name, _, number = handle.rpartition("#")
+        # The alias that names a field.
+        own = rf"({re.escape(name)})#{number} AS (`?)\1\2(?=[,)])"
+        text = re.sub(own, r"\1", text, flags=re.IGNORECASE)
         text = re.sub(rf"({re.escape(name)})#{number}(?!\d)", r"\1", text, flags=re.IGNORECASE)
     return text

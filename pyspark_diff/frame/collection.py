@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.times import time_kind
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.handles import Handle, Owner, handles_in
+from pyspark_diff.expressions.handles import Handle, Owner, handles_in, with_handles_spelled
 from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
@@ -33,7 +33,7 @@ from pyspark_diff.spark.schema import (
     without_nullability,
 )
 from pyspark_diff.spark.stars import spread
-from pyspark_diff.spark.taken import TakenColumn, with_taken_replaced
+from pyspark_diff.spark.taken import TakenColumn, star_taken, with_taken_replaced
 
 #: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
 Given = TypeVar("Given")
@@ -172,7 +172,7 @@ class Collection:
 
         def spread_in(thing: Any) -> Any:
             if isinstance(thing, Column):
-                thing, more = spread(thing, alias)
+                thing, more = spread(thing, alias, source.resolver.visible)
                 stars.update(more)
                 return thing
             if isinstance(thing, (list, tuple)):
@@ -332,9 +332,14 @@ def told_by_handles(
         What it has the columns of, for messages.
     """
 
+    def of_star(star: Column) -> list[Column]:
+        return columns_of_star(star, resolver)
+
     def told(thing: Any) -> Any:
         if isinstance(thing, Column):
-            return with_taken_replaced(thing, of_handle)
+            thing = with_taken_replaced(thing, of_handle, of_star)
+            handles = handles_in([thing])
+            return with_handles_spelled(thing, handles) if handles else thing
         if isinstance(thing, (list, tuple)):
             made = [told(one) for one in thing]
             same = all(new is old for new, old in zip(made, thing))
@@ -367,6 +372,29 @@ def told_by_handles(
         )
 
     return told(given)
+
+
+def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
+    """The columns that the star of a plain frame stands for; none if it is no such star.
+
+    Raises
+    ------
+    SchemaError
+        If that frame is no part of a collection.
+    """
+    taken = star_taken(star)
+    if taken is None:
+        return []
+    found = [
+        handles[name].column() for owner, handles in resolver.of_plain_frames().items()
+        if owner.frame is not None for name in taken(owner.frame) if name in handles
+    ]
+    if not found:
+        raise SchemaError(
+            "a star was taken of a plain Spark frame, which is no part of this collection; "
+            "join that frame first, and its columns are found in what comes of the join"
+        )
+    return found
 
 
 def _shown(collections: Iterable[Collection]) -> str:

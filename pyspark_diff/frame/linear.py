@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.handles import handles_in
+from pyspark_diff.expressions.handles import handle_text, handles_in
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.expressions.tree import Attribute, tree_of
 from pyspark_diff.frame.base import Frame
+from pyspark_diff.frame.collection import columns_of_star
 from pyspark_diff.frame.row_wise import filtered, plain_column, row_wise
 from pyspark_diff.frame.windows import with_columns, with_windows
 from pyspark_diff.operators.linear import (
@@ -41,7 +42,6 @@ from pyspark_diff.spark.schema import (
     parse_schema,
 )
 from pyspark_diff.spark.stars import star_of
-from pyspark_diff.spark.taken import star_taken
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -112,10 +112,11 @@ class LinearMethods(Frame):
                 return [entry.lineage.handle.column() for entry in entries if entry.lineage]
         if isinstance(given, str):
             return [given]
-        taken = star_taken(given)
-        if taken is not None:
-            return self._columns_of(taken)
-        stars = [h for h in handles_in([given]) if h.members]
+        taken = columns_of_star(given, source.resolver)
+        if taken:
+            return [*taken]
+        text = handle_text(given)
+        stars = [h for h in handles_in([given]) if h.members and h.text == text]
         return [one.column() for one in stars[0].members] if stars else [given]
 
     def _without_nulls(self, *names: str) -> Self:
@@ -123,20 +124,6 @@ class LinearMethods(Frame):
         fields = [self._node.schema.field(name) for name in names]
         nullable = [field.name for field in fields if field.nullable]
         return self._derived(drop_null(self._node, nullable), same=True) if nullable else self
-
-    def _columns_of(self, star: Callable[[DataFrame], list[str]]) -> list[str | Column]:
-        """The columns that a plain frame's star is."""
-        plain = self._collection.resolver.of_plain_frames()
-        found = [
-            handles[name].column() for owner, handles in plain.items() if owner.frame is not None
-            for name in star(owner.frame) if name in handles
-        ]
-        if not found:
-            raise SchemaError(
-                "a star was taken of a plain Spark frame, which is no part of this collection; "
-                "join that frame first, and its columns are found in what comes of the join"
-            )
-        return [*found]
 
     def selectExpr(self, *expr: str) -> Self:  # noqa: N802
         """Expressions of SQL text, as PySpark's `selectExpr`.

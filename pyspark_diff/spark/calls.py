@@ -7,6 +7,7 @@ the same whether the column was written in Python, on classic or on Connect, or 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -21,9 +22,10 @@ from pyspark_diff.spark.jvm import (
     items_of,
     kind_of,
     node_of,
+    scala_sequence,
     sql_class,
 )
-from pyspark_diff.spark.replaced import replaced
+from pyspark_diff.spark.replaced import classic_replaced, replaced
 
 #: Operators that classic columns, and those that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
@@ -153,6 +155,57 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
         call = _connect_call(node, make)
         found = None if call is None else replacement(call, make(node))
         return None if found is None else found._expr
+
+    return replaced(column, classic, connect)
+
+
+#: The new arguments of a function, by its name, whether it has DISTINCT, and its arguments; None if
+#: they stay.
+NewArguments = Callable[[str, bool, list[Column]], "list[Column] | None"]
+
+
+def with_arguments(column: Column, changed: NewArguments) -> Column:
+    """A column expression whose functions have other arguments; nothing is analysed or run.
+
+    Parameters
+    ----------
+    column : Column
+        Classic or Connect.
+    changed : callable
+        Asked for each function that Python code calls, outer ones first.
+
+    Examples
+    --------
+    >>> with_arguments(F.abs(F.hash("x")), lambda name, distinct, given:
+    ...                [*given, F.col("y")] if name == "hash" else None)
+    Column<'abs(hash(x, y))'>
+    """
+    make: Any = type(column)
+
+    def classic(node: Any) -> Any:
+        if kind_of(node) != "UnresolvedFunction":
+            return None
+        arguments = items_of(node.arguments())
+        name = items_of(node.nameParts())[-1].lower()
+        new = changed(name, node.isDistinct(), list(columns_of(arguments, make)))
+        if new is None:
+            return None
+        made = [expression_of(one) for one in new]
+        made = [classic_replaced(one, classic) or one for one in made]
+        others = items_of(node.children())[len(arguments):]
+        # `withNewChildren` refuses another number of them.
+        return node.withNewChildrenInternal(scala_sequence([*made, *others]).toIndexedSeq())
+
+    def connect(node: Any) -> Any:
+        if type(node).__name__ != "UnresolvedFunction":
+            return None
+        distinct = bool(getattr(node, "_is_distinct", False))
+        new = changed(node._name.lower(), distinct, [make(one) for one in node._args])
+        if new is None:
+            return None
+        result = copy(node)
+        result._args = [replaced(one, classic, connect)._expr for one in new]
+        return result
 
     return replaced(column, classic, connect)
 

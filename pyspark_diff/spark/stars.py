@@ -9,6 +9,7 @@ columns as its target does not take these. The star of ``count(*)`` means rows a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -16,12 +17,15 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.spark.calls import with_arguments
 from pyspark_diff.spark.jvm import expression_of, is_classic, items_of, kind_of
 from pyspark_diff.spark.replaced import replaced
 from pyspark_diff.spark.schema import quoted
 
 #: A star in SQL text that is not between two factors, and the one of ``count(*)``.
 _STAR_IN_TEXT = re.compile(r"(?:^|[(,.])\s*\*")
+#: What an argument of a function that is a star is called.
+_PARSED = "'unresolvedstar()'>"
 _COUNT = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 
 
@@ -41,7 +45,7 @@ def star_of(column: Column) -> str | None:
         if type(star).__name__ != "UnresolvedStar" or star._plan_id is not None:
             return None
         return (star._unparsed_target or "").removesuffix(".*")
-    if not str(column).endswith("*'>"):
+    if not str(column).endswith(("*'>", _PARSED)):
         return None
     parsed = expression_of(column)
     if kind_of(parsed) != "UnresolvedStar":
@@ -50,10 +54,17 @@ def star_of(column: Column) -> str | None:
     return ".".join(map(str, items_of(target.get()))) if target.isDefined() else ""
 
 
-def spread(column: Column, alias: str) -> tuple[Column, set[bool]]:
+def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, set[bool]]:
     """An expression whose stars take the columns of an alias.
 
     The second result says of its stars whether they have targets: empty if it has no star.
+
+    Parameters
+    ----------
+    column : Column
+    alias : str
+    names : sequence of str
+        The columns of the alias, which an argument of a function that is a star stands for.
 
     Raises
     ------
@@ -61,6 +72,15 @@ def spread(column: Column, alias: str) -> tuple[Column, set[bool]]:
         Over Connect, for a star in SQL text.
     """
     stars: set[bool] = set()
+
+    def arguments(function: str, distinct: bool, given: list[Column]) -> list[Column] | None:
+        """The columns in the place of a star that is an argument of an aggregate."""
+        rows = function == "count" and not distinct and len(given) == 1
+        if rows or not (distinct or len(names) == 1) or "" not in map(star_of, given):
+            return None
+        stars.add(False)
+        every = [F.col(f"{quoted(alias)}.{quoted(name)}") for name in names]
+        return [one for c in given for one in (every if star_of(c) == "" else [c])]
 
     def classic(node: Any) -> Any:
         kind = kind_of(node)
@@ -100,7 +120,7 @@ def spread(column: Column, alias: str) -> tuple[Column, set[bool]]:
 
     if is_classic(column) and "*" not in str(column):
         return column, stars
-    made = replaced(column, classic, connect)
+    made = replaced(with_arguments(column, arguments), classic, connect)
     return (made if False in stars else column), stars
 
 

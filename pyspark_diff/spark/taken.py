@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pyspark_diff.spark.calls import with_arguments
 from pyspark_diff.spark.jvm import (
     attributes_by_id,
     column_of,
@@ -92,7 +93,8 @@ class TakenColumn:
 
 
 def with_taken_replaced(
-    column: Column, replacement: Callable[[TakenColumn], Column]
+    column: Column, replacement: Callable[[TakenColumn], Column],
+    spread: Callable[[Column], list[Column]],
 ) -> Column:
     """A column expression in which others stand in the place of those taken of Spark frames.
 
@@ -101,11 +103,13 @@ def with_taken_replaced(
     column : Column
         Classic or Connect; nothing is analysed or run.
     replacement : callable
+    spread : callable
+        The columns in the place of an argument that is the star of a frame; none for others.
 
     Examples
     --------
     >>> df = spark.createDataFrame([], "x int")
-    >>> with_taken_replaced(F.upper(df["x"]), lambda taken: F.col("z"))
+    >>> with_taken_replaced(F.upper(df["x"]), lambda taken: F.col("z"), lambda star: [])
     Column<'upper(z)'>
     """
     make: Any = type(column)
@@ -128,30 +132,41 @@ def with_taken_replaced(
             return None
         return replacement(TakenColumn(node._unparsed_identifier, make(node)))._expr
 
+    def arguments(function: str, distinct: bool, given: list[Column]) -> list[Column] | None:
+        stars = [spread(one) if is_star(one) else [] for one in given]
+        if not any(stars):
+            return None
+        if function == "count" and not distinct and len(given) == 1:
+            return [F.lit(1)]
+        return [column for one, many in zip(given, stars) for column in many or [one]]
+
     # Asked of every expression that a program has, most of which have none.
     if is_classic(column) and _EXPRESSION_NODE not in _shown(column):
         return column
-    return replaced(column, classic, connect)
+    return replaced(with_arguments(column, arguments), classic, connect)
+
+
+def is_star(column: Column) -> bool:
+    """Whether a column is ``df["*"]``."""
+    if not is_classic(column):
+        star = column._expr
+        return type(star).__name__ == "UnresolvedStar" and star._plan_id is not None
+    return _EXPRESSION_NODE in _shown(column) and kind_of(expression_of(column)) == "ResolvedStar"
 
 
 def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
     """Of ``df["*"]``, which columns of another frame it is; None if it is no such star."""
     make: Any = type(column)
+    if not is_star(column):
+        return None
     if is_classic(column):
-        if _EXPRESSION_NODE not in _shown(column):
-            return None
-        star = expression_of(column)
-        if kind_of(star) != "ResolvedStar":
-            return None
-        parts = columns_of(items_of(star.expressions()), make)
+        parts = columns_of(items_of(expression_of(column).expressions()), make)
 
         def classic(frame: DataFrame) -> list[str]:
             found = [TakenColumn("", part).found_in(frame) for part in parts]
             return [name for name, _ in filter(None, found)]
 
         return classic
-    if type(column._expr).__name__ != "UnresolvedStar" or column._expr._plan_id is None:
-        return None
 
     def connect(frame: DataFrame) -> list[str]:
         there = column._expr._plan_id in _plan_ids(frame._plan)
