@@ -160,7 +160,7 @@ def applied(content, reading):
 
 @pytest.mark.slow
 # Seed 1 draws a variant and a timestamp before the year 1, which no Python object has.
-@pytest.mark.parametrize("seed", [0, *range(2, 9)])
+@pytest.mark.parametrize("seed", range(9))
 def test_rows_of_all_types(spark, tmp_path, monkeypatch, seed):
     table = Table(spark, tmp_path / "s", seed)
     table.create()

@@ -870,6 +870,27 @@ def test_some_types_in_some_operators(another):
         each_type_in_each_operator(another, kind, "local", operators)
 
 
+def test_dates_beside_variants_that_no_python_object_has(spark):
+    rows = spark.sql("""
+        SELECT id AS k, if(id = 2, NULL, parse_json('{"a": 1}')) AS v,
+               timestamp_micros(-70000000000000000 * id) AS t,
+               array(date_from_unix_date(-800000)) AS d
+        FROM range(3)
+    """).coalesce(1)
+
+    def shown(frame):
+        days = "transform(d, x -> unix_date(x))"
+        exact = frame.selectExpr("k", "to_json(v)", "unix_micros(t)", days)
+        return Counter(map(str, exact.collect()))
+
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        given, session = flow.input("rows", rows.schema)
+        given.where("k > 0").keep("kept")
+        session.insert(rows)
+        flow.advance_to(1)
+        assert shown(flow["kept"].at()) == shown(rows.where("k > 0"))
+
+
 def test_types_without_a_form_are_refused_where_they_are_written(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, _ = flow.input("rows", "k int")

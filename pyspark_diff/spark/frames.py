@@ -5,22 +5,22 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.conversion import LocalDataToArrowConversion
 
 from pyspark_diff.errors import SchemaError, errors_to_text
 from pyspark_diff.spark.jobs import run_job
-from pyspark_diff.spark.jvm import frame_of_no_rows
+from pyspark_diff.spark.jvm import frame_of_no_rows, is_classic_frame
 from pyspark_diff.spark.schema import (
     DIFF,
     TIME,
     Schema,
     TimeType,
+    arrow_type,
     contains,
     quoted,
     without_nullability,
@@ -105,6 +105,8 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
 def arrow_table(frame: DataFrame) -> pa.Table:
     """PySpark's `toArrow`, also of null variants and geometries, which it fails at.
 
+    The parts of a null variant are null.
+
     Examples
     --------
     >>> arrow_table(spark.sql("SELECT CAST(NULL AS variant) AS v"))["v"].null_count
@@ -112,7 +114,16 @@ def arrow_table(frame: DataFrame) -> pa.Table:
     """
     if not any(contains(field.dataType, OPAQUE) for field in frame.schema.fields):
         return frame.toArrow()
-    return LocalDataToArrowConversion.convert(frame.collect(), frame.schema, False)
+    # Python objects, which `collect` makes, have no dates outside the years 1 to 9999. PySpark only
+    # fails at a cast of the parts of a null to parts that are never null.
+    source: Any = frame
+    if is_classic_frame(frame):
+        batches = source._collect_as_arrow(empty_list_if_zero_records=False)
+        table = pa.Table.from_batches(batches)
+    else:
+        table, _ = source._to_table()
+    kinds = [(field.name, arrow_type(field.dataType)) for field in frame.schema.fields]
+    return table.cast(pa.schema(kinds))
 
 
 def map_tables(
