@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark_diff.spark.session import session
 
 #: Seconds after which they hang.
-HANGS = 900
+HANGS = int(os.environ.get("PYSPARK_DIFF_HANGS", "900"))
 
 
 def names_of(cases: Path) -> list[object]:
