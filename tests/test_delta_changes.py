@@ -12,7 +12,8 @@ from test_delta import HERE, JARS
 GROUPS = "rows", "maintained", "altered", "replaced"
 CHANGES = "test_a_table_that_others_change"
 FILES = {
-    name: HERE / f"{file}.py" for file in ("delta_change_cases", "delta_type_cases")
+    name: HERE / f"{file}.py"
+    for file in ("delta_change_cases", "delta_type_cases", "delta_feature_cases")
     for param in names_of(HERE / f"{file}.py") for name in getattr(param, "values", [])
 }
 NAMES = [*(f"{CHANGES}[{group}]" for group in GROUPS), *(name for name in FILES if name != CHANGES)]

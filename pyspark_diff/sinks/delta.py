@@ -34,7 +34,13 @@ from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier
+from pyspark_diff.spark.delta import (
+    UPGRADE,
+    DeltaTable,
+    delta_table,
+    identifier,
+    unknown_feature,
+)
 from pyspark_diff.spark.delta_commits import (
     METADATA,
     Actions,
@@ -182,13 +188,40 @@ class _Target(Sink):
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         try:
-            delta_table(spark, self._name)
+            with self._known_features():
+                delta_table(spark, self._name)
         except ValueError as error:
             raise SchemaError(str(error)) from error
 
     def write(self, epoch: Epoch) -> None:
+        with self._known_features():
+            self._write(epoch)
+
+    @contextmanager
+    def _known_features(self) -> Iterator[None]:
+        """Refuse a table that needs more than this version of Delta has."""
+        try:
+            yield
+        except Exception as error:
+            reason = unknown_feature(error)
+            if reason is None:
+                raise
+            raise SinkError(
+                f"Delta table {self._name} cannot be written by this session: {reason}. Nothing of "
+                f"this epoch was written. {UPGRADE}"
+            ) from error
+
+    def _write(self, epoch: Epoch) -> None:
         table = delta_files(epoch.spark, self._name) or delta_table(epoch.spark, self._name)
         owner = f"{epoch.store}/{epoch.name}"
+        redirects = [] if table is None else [
+            name for name in table.properties if name.startswith("delta.redirect")
+        ]
+        if redirects:
+            raise SinkError(
+                f"Delta table {self._name} redirects its writers to another table "
+                f"({', '.join(redirects)}). Nothing of this epoch was written. Name that table"
+            )
         if epoch.is_first:
             self._begin(_Signed(owner, epoch, None), table)
             return

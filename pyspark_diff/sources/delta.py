@@ -9,7 +9,8 @@ is read and nothing else, so it costs what has changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from typing import Literal
 
@@ -22,7 +23,14 @@ from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import FallbackError, SourceError
 from pyspark_diff.fallbacks import FEED, fall_back
 from pyspark_diff.sources.versioned import VersionedSource, condition
-from pyspark_diff.spark.delta import DeltaTable, delta_table, identifier, latest_version
+from pyspark_diff.spark.delta import (
+    UPGRADE,
+    DeltaTable,
+    delta_table,
+    identifier,
+    latest_version,
+    unknown_feature,
+)
 from pyspark_diff.spark.delta_changed_files import changed_files, compares_files
 from pyspark_diff.spark.delta_files import (
     KIND,
@@ -99,10 +107,35 @@ class _Delta(VersionedSource):
     comes = ("insert", "update_postimage")
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
-        self._table(spark)
-        return spark.read.table(self._name).schema
+        with self._known_features():
+            self._table(spark)
+            return spark.read.table(self._name).schema
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
+        with self._known_features():
+            return self._read(spark, offset)
+
+    @contextmanager
+    def _known_features(self) -> Iterator[None]:
+        """Refuse a table that needs more than this version of Delta has."""
+        try:
+            yield
+        except SourceError as error:
+            if error.__cause__ is None or unknown_feature(error.__cause__) is None:
+                raise
+            raise self._unknown(error.__cause__) from error.__cause__
+        except Exception as error:
+            if unknown_feature(error) is None:
+                raise
+            raise self._unknown(error) from error
+
+    def _unknown(self, error: BaseException) -> SourceError:
+        return SourceError(
+            f"Delta table {self._name} cannot be read by this session: {unknown_feature(error)}. "
+            f"Nothing of it was taken. {UPGRADE}"
+        )
+
+    def _read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         if offset is None:
             # Should the table be replaced in between, then the next reading finds another id.
             begun = self._table(spark)

@@ -17,8 +17,14 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.schema import quoted
 
+#: The remedy for a table that has features that this Delta does not know.
+UPGRADE = (
+    "Start Spark with a version of Delta that knows them and with the catalog of the table, or "
+    "remove them there with ALTER TABLE ... DROP FEATURE"
+)
 #: What a session needs.
 SETUP = (
     "start Spark with --packages io.delta:delta-spark_4.2_2.13:4.4.0, "
@@ -86,5 +92,27 @@ def latest_version(spark: SparkSession, name: str) -> int:
     return int(row.version)
 
 
+def unknown_feature(error: BaseException) -> str | None:
+    """The words of Delta for a table that needs more than this Delta; None for other errors.
+
+    Examples
+    --------
+    >>> unknown_feature(ValueError("[DELTA_UNSUPPORTED_FEATURES_FOR_READ] Unsupported Delta read "
+    ...     "feature: table \\"t\\" requires new."))
+    'Unsupported Delta read feature: table "t" requires new'
+    """
+    text = in_words(error)
+    if "dynamodb" in text.lower():  # Delta looks for this coordinator, whatever the table names.
+        return "it has coordinated commits, and this session has no coordinator"
+    found = _UNKNOWN.search(text)
+    return None if found is None else text[found.end():].splitlines()[0].strip().rstrip(".")
+
+
+#: The beginning of such an error.
+_UNKNOWN = re.compile(
+    r"\[?DELTA_(UNSUPPORTED_FEATURES_FOR_\w+|INVALID_PROTOCOL_VERSION|\w*CATALOG_MANAGED\w*|"
+    r"FEATURES_PROTOCOL_METADATA_MISMATCH|"
+    r"UNSUPPORTED_WRITES_WITHOUT_COORDINATOR|\w*REDIRECT\w*)\]?:?\s*"
+)
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _MISSING = frozenset({"DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND"})

@@ -43,6 +43,13 @@ KIND, VERSION = "_change_type", "_commit_version"
 #: What tables may have: features for readers, and for writers.
 _READ = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _WRITTEN = _READ | {"appendOnly", "changeDataFeed", "invariants"}
+#: Features of readers by which the folder of a table still has its log.
+_LOGGED = _READ | {
+    "columnMapping", "typeWidening", "typeWidening-preview", "v2Checkpoint", "variantType",
+    "variantType-preview", "variantShredding", "variantShredding-preview",
+}
+#: Features and properties of tables whose newest commits, or all, may be elsewhere.
+_ELSEWHERE = ("redirect", "coordinatedCommits", "catalogManaged", "catalogOwned")
 #: Properties of tables that change nothing in how they are merged into.
 _PROPERTIES = frozenset(
     f"delta.{name}" for name in (
@@ -89,6 +96,15 @@ class DeltaFiles:
         self._writer = frozenset(protocol.writer_features or ())
         # What these versions stand for shows in properties and columns.
         self._writes = protocol.min_writer_version <= 4 or self._writer
+
+    def log_reason(self) -> str | None:
+        """Why the log in the folder may not be the log of the table; None if it is."""
+        names = self._reader | self._writer | {
+            name.removeprefix("delta.") for name in self.properties
+        }
+        elsewhere = sorted(name for name in names if name.startswith(_ELSEWHERE))
+        found = elsewhere or sorted(self._reader - _LOGGED)
+        return f"its log may be elsewhere, as the table has {', '.join(found)}" if found else None
 
     def changes(self, names: Sequence[str], first: int, most: int) -> pa.Table | None:
         """What the versions since one have changed: the columns, `KIND` and `VERSION`.
@@ -401,9 +417,13 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
     if "\\" in folder or "%2f" in folder.lower():
         fall_back("delta", DELTALAKE, f"{folder}: deltalake reads another path of this name")
         return None
-    return _or_none(
-        "delta", folder, lambda: DeltaFiles(Path(folder), deltalake.DeltaTable(folder))
-    )
+
+    def opened() -> DeltaFiles:
+        files = DeltaFiles(Path(folder), deltalake.DeltaTable(folder))
+        files._refuse(files.log_reason())
+        return files
+
+    return _or_none("delta", folder, opened)
 
 
 @lru_cache(maxsize=1)
