@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffError, SchemaError, UnsupportedQueryError
+from pyspark_diff import Dataflow, SchemaError, UnsupportedQueryError
 from pyspark_diff.query.form import Aggregate, Constant, Project, Scan, Window
 
 pytest.importorskip("sqlglot")
@@ -105,6 +105,57 @@ QUERIES = [
     "SELECT a, b, rank() OVER (PARTITION BY a ORDER BY b), sum(b) OVER (PARTITION BY a ORDER BY b, "
     "s ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) x FROM t",
     "SELECT a, sum(count(*)) OVER (PARTITION BY s) AS n FROM t GROUP BY a, s",
+    # Grouping sets.
+    "SELECT a, b, count(*), sum(a), grouping(a), grouping_id() FROM t GROUP BY ROLLUP(a, b)",
+    "SELECT a, b, count(*) AS n FROM t GROUP BY a, b WITH CUBE HAVING grouping(a) = 0 AND count(*) "
+    "> 1",
+    "SELECT a, b, s, count(*), grouping_id(b, a, s) FROM t GROUP BY GROUPING SETS ((b), (a, s), (),"
+    " (b))",
+    "SELECT a, b, s, sum(b), grouping_id() FROM t GROUP BY s, ROLLUP(a, b), GROUPING SETS ((b), "
+    "())",
+    "SELECT b, a, max(s), grouping_id() FROM t GROUP BY a, b GROUPING SETS ((b), (a))",
+    "SELECT a + 1 AS k, b, rank() OVER (PARTITION BY grouping(b) ORDER BY sum(a)) AS r FROM t "
+    "GROUP BY CUBE(k, (b, s))",
+    "SELECT a, count(*) FROM t WHERE a > 100 GROUP BY ROLLUP(a)",
+    "SELECT a, sum(b) FROM t GROUP BY ROLLUP(1) ORDER BY 2 DESC, 1 LIMIT 3",
+    "SELECT a, s, count(*) FROM t GROUP BY ALL HAVING count(*) > 1",
+    # Generators and LATERAL.
+    "SELECT a, z, w, p FROM t LATERAL VIEW OUTER explode(array(a, b)) AS z LATERAL VIEW posexplode("
+    "array(z, 7)) q AS p, w WHERE w > 2",
+    "SELECT s, posexplode(array(a, b)) AS (i, j), a FROM t WHERE a > 1",
+    "SELECT explode(map(a, b)) FROM t WHERE a IS NOT NULL",
+    "SELECT *, inline(array(struct(a, b), struct(a, b))) FROM t",
+    "SELECT a, stack(2, a, s, b, 'x'), s FROM t",
+    "SELECT explode_outer(filter(array(a), x -> x > 2)) FROM t",
+    "SELECT a, explode(collect_list(b)) AS e FROM t GROUP BY a",
+    "SELECT DISTINCT explode(array(a, b)) AS c FROM t ORDER BY c LIMIT 3",
+    "SELECT a, (SELECT max(x) FROM (SELECT explode(array(u.a, u.b)) AS x FROM u WHERE u.a = t.a) "
+    "q) AS m FROM t",
+    "SELECT t.a, q.x FROM t, LATERAL explode(array(a, b)) AS q(x)",
+    "SELECT t.a, l.m FROM t, LATERAL (SELECT max(b) AS m FROM u WHERE u.a = t.a) l",
+    "SELECT t.a, l.m FROM t LEFT JOIN LATERAL (SELECT b AS m FROM u WHERE u.a = t.a) l ON l.m > "
+    "t.b",
+    "SELECT r.id, t.a, c FROM range(3) r JOIN t ON t.a = r.id JOIN explode(array(1, 2)) AS q(c)",
+    "SELECT json_tuple('{\"a\":1}', s, 'a') FROM t",
+    "SELECT * FROM t NATURAL LEFT JOIN u",
+    # Pivots.
+    "SELECT * FROM t PIVOT (sum(b) AS x, count(*) FOR a IN (1 AS one, 2))",
+    "SELECT * FROM (SELECT a, b, c FROM u) PIVOT (max(c) FOR (a, b) IN ((1, 2) AS q, (2, 3))) AS p "
+    "WHERE p.q > 1",
+    "SELECT * FROM t PIVOT (max(s) FOR a IN (1, 2, NULL))",
+    "SELECT * FROM t UNPIVOT (v FOR side IN (a AS x, b))",
+    "SELECT * FROM u UNPIVOT INCLUDE NULLS (v FOR side IN (a, c)) AS q WHERE q.v > 1",
+    # Recursion.
+    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT n, t.b "
+    "FROM r JOIN t ON t.a = n",
+    "WITH RECURSIVE r (a, b, d) AS (SELECT a, b, 1 FROM t WHERE a < 3 UNION ALL SELECT r.a, u.b, d "
+    "+ 1 FROM r JOIN u ON r.b = u.a WHERE d < 3) SELECT * FROM r",
+    "WITH RECURSIVE r (a, b) MAX RECURSION LEVEL 3 AS (SELECT a, b FROM t WHERE a = 1 UNION ALL "
+    "SELECT r.b, r.b FROM r WHERE r.a <> r.b) SELECT * FROM r",
+    "WITH RECURSIVE r (n, m) AS (SELECT 1, 1 UNION ALL SELECT r.n + 1, q.m + 1 FROM r JOIN r q ON "
+    "r.n = q.m WHERE r.n < 4), c AS (SELECT max(n) x FROM r) SELECT x, a FROM c JOIN t ON a = x",
+    "SELECT q.a FROM (WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a + 1 FROM r WHERE a < "
+    "4) SELECT * FROM r) q WHERE q.a > 2",
     # Rows in the text.
     "SELECT t.a, v.y FROM t JOIN (VALUES (1, 'p'), (2, 'q')) AS v(x, y) ON t.a = v.x",
     "SELECT * FROM t WHERE a IN (SELECT x FROM VALUES (1), (3) AS v(x))",
@@ -118,19 +169,25 @@ REFUSED = {
     "SELECT rand() FROM t": "NON_DETERMINISTIC: rand",
     "SELECT * FROM VALUES (now()) AS v(x)":
         "NON_DETERMINISTIC: (now|current_timestamp)",
-    "SELECT current_date FROM t": "CURRENT_TIME: currentdate at line 1, column 8",
-    "SELECT a FROM t TABLESAMPLE (10 PERCENT)": "NODE: TABLE with sample",
-    "SELECT a, count(*) FROM t GROUP BY ROLLUP(a)": "NODE: GROUP BY ROLLUP",
-    "SELECT a, count(*) FROM t GROUP BY GROUPING SETS ((a), ())": "NODE: GROUP BY GROUPING SETS",
-    "SELECT a, count(*) FROM t GROUP BY ALL": "NODE: GROUP",
+    "SELECT current_date FROM t": "CURRENT_TIME: current_date at line 1, column 8",
+    "SELECT a FROM t TABLESAMPLE (10 PERCENT)": "SAMPLE: TABLESAMPLE at line 1, column 15",
     "SELECT * EXCEPT (a) FROM t": "NODE: STAR with except",
-    "SELECT a FROM t LATERAL VIEW explode(array(1)) AS z": "NODE: SELECT with laterals",
-    "SELECT explode(array(a, b)) FROM t": r"NODE: explode\(...\)",
     "SELECT hash(*) FROM t": "EXPRESSION: star",
     "SELECT a FROM nope": "TABLE: nope at line 1, column 15",
-    "SELECT a FROM default.t": "NODE: TABLE with db",
-    "SELECT id FROM range(3)": "NODE: a function that makes a table",
-    "SELECT t.a FROM t NATURAL JOIN u": "NODE: JOIN with method",
+    "SELECT a FROM default.t": "TABLE: default.t at line 1, column 15",
+    "SELECT id FROM read_files('x')": "NODE: a function that makes a table",
+    "SELECT a, count(*) FROM t GROUP BY a, ()": "NODE: GROUP BY",
+    "SELECT a + explode(array(b)) FROM t": r"NODE: explode\(...\)",
+    "SELECT explode(array(a)), explode(array(b)) FROM t": "NODE: several generators",
+    "SELECT rank() OVER (ORDER BY a), explode(array(b)) FROM t": "NODE: a window next to a gen",
+    "SELECT a FROM t LEFT JOIN LATERAL explode(array(a)) AS q(x)": "NODE: LEFT JOIN LATERAL of a",
+    "SELECT a FROM t JOIN u USING (a) PIVOT (sum(b) FOR c IN (1.0))": "NODE: JOIN with pivots",
+    "SELECT * FROM t PIVOT (collect_list(b) FOR a IN (1))": "NODE: PIVOT of array<int>",
+    "SELECT * FROM t UNPIVOT ((v, w) FOR side IN ((a, b)))": "NODE: UNPIVOT of several values",
+    "WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a + 1L FROM r WHERE a < 4) SELECT * "
+    "FROM r": "NODE: the recursion r at line 1, column 48: the step has a of bigint, and the anch",
+    "WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a FROM r UNION ALL SELECT b FROM r) "
+    "SELECT * FROM r": "NODE: the recursion r .* an anchor, UNION or UNION ALL, and one step",
     "SELECT a, sum(b) OVER w FROM t WINDOW w AS (PARTITION BY a)": "NODE: SELECT with windows",
     "SELECT a IN (SELECT a FROM u) IS NULL AS x FROM t": "NODE: IN with a subquery in an operator",
     "SELECT a FROM t WHERE NOT (a IN (SELECT a FROM u) OR b = 1)": "NODE: IN with a subquery",
@@ -143,9 +200,6 @@ REFUSED = {
     "SELECT a FROM t SORT BY a": "NODE: SELECT with sort",
     "SELECT a FROM t QUALIFY a > 1": "NODE: SELECT with qualify",
     "SELECT a FROM t |> WHERE a > 1": "NODE: the pipe",
-    "SELECT * FROM t PIVOT (sum(a) FOR b IN (1))": "NODE: TABLE with pivots",
-    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r":
-        "NODE: WITH with recursive",
     "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "NODE: LIMIT of an expression",
     "SELECT a, (SELECT collect_list(b) FROM u WHERE u.a = t.a) FROM t": "NODE: collect_list",
     "SELECT a, sum(b) FROM t GROUP BY (a, b)": "NODE: GROUP BY",
@@ -176,6 +230,99 @@ def test_other_parts_are_refused_by_name(spark, text):
             flow.input(name, schema)
         with pytest.raises(UnsupportedQueryError, match=REFUSED[text]):
             flow.sql(text)
+
+
+def test_all_refused_parts_are_listed_with_their_places(spark):
+    with Dataflow(spark) as flow:
+        for name, schema in SCHEMAS.items():
+            flow.input(name, schema)
+        with pytest.raises(UnsupportedQueryError) as raised:
+            flow.sql(
+                "WITH c AS (SELECT uuid() AS x FROM t)\nSELECT rand() + greatest(a, randn()), "
+                "now(),\n x, nope.z, x + 1 FROM t TABLESAMPLE (10 PERCENT)\nJOIN gone ON gone.a = "
+                "t.a AND t.b = randn(1), c\nWHERE a = (SELECT max(version_x(b)) FROM u) AND q > "
+                "shuffle(array(a))[0]\nGROUP BY 1, 2, java_method('x')\nHAVING sum(rand(3)) > 1\n"
+                "ORDER BY random(), a LIMIT 1 + 1"
+            )
+    text = str(raised.value)
+    parts = [
+        "NON_DETERMINISTIC: uuid() at line 1, column 19",
+        "NON_DETERMINISTIC: rand() at line 2, column 8",
+        "NON_DETERMINISTIC: randn() at line 2, column 29",
+        "CURRENT_TIME: now() at line 2, column 39",
+        "SAMPLE: TABLESAMPLE at line 3, column 24",
+        "TABLE: gone at line 4, column 6",
+        "NON_DETERMINISTIC: randn() at line 4, column 37",
+        "PYTHON_FUNCTION: version_x(...) at line 5, column 23",
+        "NON_DETERMINISTIC: shuffle() at line 5, column 53",
+        "NON_DETERMINISTIC: java_method() at line 6, column 16",
+        "NON_DETERMINISTIC: rand() at line 7, column 12",
+        "NON_DETERMINISTIC: random() at line 8, column 10",
+        "NODE: LIMIT of an expression at line 8, column 28",
+    ]
+    lines = [line.strip() for line in text.splitlines()[1:]]
+    assert [line[:len(part)] for line, part in zip(lines, parts)] == parts, text
+    assert len(lines) == len(parts), text
+
+
+def test_recursions_beyond_those_of_spark(spark):
+    with Dataflow(spark, buckets=2) as flow:
+        _, edges = flow.input("edges", "src long, dst long")
+        reached = flow.sql(
+            "WITH RECURSIVE r (a, b) AS (SELECT src, dst FROM edges UNION SELECT DISTINCT r.a, "
+            "e.dst FROM r JOIN edges e ON r.b = e.src) SELECT * FROM r"
+        ).keep("reached")
+        sides = flow.sql(
+            "WITH MUTUALLY RECURSIVE\n"
+            "  even (n bigint) AS (SELECT 1 UNION SELECT dst FROM odd JOIN edges ON n = src),\n"
+            "  odd (n bigint) AS (SELECT dst FROM even JOIN edges ON n = src GROUP BY dst)\n"
+            "SELECT 'even' AS side, n FROM even UNION ALL SELECT 'odd', n FROM odd WHERE n < :m",
+            args={"m": 9},
+        ).keep("sides")
+        edges.insert([(1, 2), (2, 3), (3, 1)])
+        flow.advance_to(1)
+        assert sorted(map(tuple, reached.at().collect())) == [
+            (a, b) for a in (1, 2, 3) for b in (1, 2, 3)
+        ]
+        assert sorted(map(tuple, sides.at().collect())) == [
+            (side, n) for side in ("even", "odd") for n in (1, 2, 3)
+        ]
+        edges.remove([(3, 1)])
+        flow.advance_to(2)
+        assert sorted(map(tuple, reached.at().collect())) == [(1, 2), (1, 3), (2, 3)]
+        assert sorted(map(tuple, sides.at().collect())) == [("even", 1), ("even", 3), ("odd", 2)]
+        with pytest.raises(SchemaError, match="a list of args has no order"):
+            flow.sql("WITH MUTUALLY RECURSIVE r (n int) AS (SELECT ?) SELECT * FROM r", args=[1])
+
+
+def test_a_table_of_the_catalog_becomes_a_source(spark):
+    names = ("sql_read", "sql_json")
+    for name in names:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+    spark.sql("DROP VIEW IF EXISTS sql_view")
+    spark.sql("CREATE TABLE sql_read (item string, price int) USING parquet")
+    spark.sql("INSERT INTO sql_read VALUES ('tea', 3), ('milk', 2)")
+    spark.sql("CREATE TABLE sql_json (item string) USING json")
+    spark.sql("CREATE VIEW sql_view AS SELECT * FROM sql_read")
+    with Dataflow(spark, buckets=2) as flow:
+        flow.input("t", SCHEMAS["t"])
+        assert flow.explain_sql("SELECT item FROM sql_read r").startswith(
+            "supported; reads spark_catalog.default.sql_read"
+        )
+        kept = flow.sql("SELECT sum(price) AS total FROM default.sql_read").keep("total")
+        flow.catch_up()
+        assert kept.at().collect() == [(5,)]
+        spark.sql("INSERT INTO sql_read VALUES ('salt', 1)")
+        flow.catch_up()
+        assert kept.at().collect() == [(6,)]
+        with pytest.raises(UnsupportedQueryError) as raised:
+            flow.sql("SELECT * FROM sql_json, sql_view")
+        assert "TABLE: spark_catalog.default.sql_json at line 1, column 15: no source reads" in str(
+            raised.value)
+        assert "TABLE: sql_view at line 1, column 25: the plan of a view" in str(raised.value)
+    spark.sql("DROP VIEW sql_view")
+    for name in names:
+        spark.sql(f"DROP TABLE {name}")
 
 
 def test_a_wrong_query_is_spark_s_error(spark):
@@ -375,5 +522,3 @@ def test_flow_query_needs_a_classic_session(spark):
         if not hasattr(flow.table("t"), "_jdf"):
             with pytest.raises(UnsupportedQueryError, match="flow.query .* classic session"):
                 flow.query(flow.table("t"))
-        with pytest.raises(DiffError, match="classic session"):
-            flow.sql("WITH MUTUALLY RECURSIVE r (a int) AS (SELECT a FROM t) SELECT * FROM r")

@@ -15,6 +15,10 @@ from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
 from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
 from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.query.clock import TABLE as CLOCK
+from pyspark_diff.query.clock import Clock, clock_of
+from pyspark_diff.query.costs import costs
+from pyspark_diff.query.form import Relation
 from pyspark_diff.query.plan_reader import TABLE, Read, numbered, read_plan
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
@@ -46,7 +50,8 @@ class Dataflow(FrameDataflow):
     __doc__ = FrameDataflow.__doc__
 
     def sql(
-        self, query: str, args: dict[str, Any] | list[Any] | None = None, **kwargs: Any
+        self, query: str, args: dict[str, Any] | list[Any] | None = None, *,
+        clock: DiffFrame | None = None, **kwargs: Any,
     ) -> DiffFrame:
         """The collection that a SQL query defines, kept up to date.
 
@@ -63,6 +68,9 @@ class Dataflow(FrameDataflow):
             fixed point of all definitions.
         args : dict or list, optional
             Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
+        clock : DiffFrame, optional
+            Of `clock`. ``current_date``, ``now()`` and the like are its time, and NULL while it has
+            none. Without a clock they are refused.
         **kwargs
             Collections, frames and values of ``{name}`` in the text, as of ``spark.sql``.
 
@@ -101,7 +109,7 @@ class Dataflow(FrameDataflow):
         ...     revenue.at().collect()
         [Row(region='north', revenue=25)]
         """
-        return self._of_text(query, args, kwargs)[0]
+        return self._of_text(query, args, _with_clock(query, kwargs, clock))[0]
 
     def query(self, frame: DataFrame) -> DiffFrame:
         """The collection that a plain DataFrame over `table` defines, kept up to date.
@@ -172,15 +180,17 @@ class Dataflow(FrameDataflow):
         return _marked(self.spark, name, tables[name])
 
     def explain_sql(
-        self, query: str, args: dict[str, Any] | list[Any] | None = None, **kwargs: Any
+        self, query: str, args: dict[str, Any] | list[Any] | None = None, *,
+        clock: DiffFrame | None = None, **kwargs: Any,
     ) -> str:
         """Whether a query can be kept up to date, and the costs of a change; no row is read.
 
         Returns
         -------
         str
-            The refused parts, or the tables that the query reads, notes, and the operators whose
-            change costs more than its rows.
+            The refused parts; or the tables that the query reads, notes on clauses without effect,
+            the cost of a change in each clause, and the reasons for costs beyond the rows of the
+            change.
 
         Examples
         --------
@@ -189,6 +199,9 @@ class Dataflow(FrameDataflow):
         ...     words, words_in = flow.input("words", "word string")
         ...     print(flow.explain_sql("SELECT word, count(*) FROM words GROUP BY word"))
         supported; reads words
+        a change costs, clause by clause:
+          FROM words: the changed rows
+          GROUP BY word: the changed rows, and the stored rows of their keys
         """
         self._check_open()
         # Sources and claims of the query belong to a dataflow of their own, and not to this one.
@@ -197,18 +210,20 @@ class Dataflow(FrameDataflow):
                 apart.input(name, table.schema)
             values = {
                 name: apart.input(f"{{{name}}}", item.schema)[0]
-                if isinstance(item, DiffFrame) else item for name, item in kwargs.items()
+                if isinstance(item, DiffFrame) else item
+                for name, item in _with_clock(query, kwargs, clock).items()
             }
+            frames: dict[int, tuple[Relation, DiffFrame]] = {}
             try:
-                frame, read = apart._of_text(query, args, values)
+                frame, read = apart._of_text(query, args, values, frames)
             except UnsupportedQueryError as error:
                 return str(error)
-            costs = frame.explain()
+            clauses, reasons = costs(read.relation, frames), frame.explain().reasons
         lines = [f"supported; reads {', '.join(sorted(read.tables)) or 'no table'}"]
         lines += read.notes
-        for item in costs.operators:
-            lines += [f"{item.name}: {reason.code}" for reason in item.reasons]
-        lines += [f"{item.code}: {item.text}; {item.advice}" for item in costs.reasons]
+        if clauses:
+            lines += ["a change costs, clause by clause:", *(f"  {item}" for item in clauses)]
+        lines += [f"{item.code}: {item.text}; {item.advice}" for item in reasons]
         return "\n".join(lines)
 
     def _tables(self) -> dict[str, DiffFrame]:
@@ -220,26 +235,38 @@ class Dataflow(FrameDataflow):
         return {**tables, **{name: self[name] for name in self._kept_names()}}
 
     def _of_text(
-        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
+        frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
     ) -> tuple[DiffFrame, Read]:
         """The collection of a query in SQL, and the query in its relational form."""
         mutual = mutual_recursion(query) if isinstance(query, str) else None
         if mutual is not None:
-            return self._mutually_recursive(mutual, args, values)
-        if self._is_classic():
-            frame, named = self._analysed(query, args, values)
-            read = self._read(frame)
-        else:
-            read, named = self._read_text(query, args, values)
-        return self._built(read, named), read
+            return self._mutually_recursive(mutual, args, values, frames)
+        read, named = self._read_query(query, args, values)
+        return self._built(read, named, frames), read
+
+    def _read_query(
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
+        variables: dict[str, DiffFrame] | None = None,
+    ) -> tuple[Read, dict[str, DiffFrame]]:
+        """A query in its relational form, and the collections that only this query names.
+
+        Variables are tables of their own names, before those of the dataflow.
+        """
+        if not self._is_classic():
+            return self._read_text(query, args, values, variables)
+        frame, named = self._analysed(query, args, values, variables)
+        return self._read(frame, _clock_in(named)), named
 
     def _is_classic(self) -> bool:
         return is_classic_frame(frame_of_no_rows(self.spark, T.StructType([])))
 
     def _read_text(
-        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any]
+        self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
+        variables: dict[str, DiffFrame] | None = None,
     ) -> tuple[Read, dict[str, DiffFrame]]:
         """A query read from its text, as a client of Connect sees no analysed plan."""
+        self._check_open()
         if not isinstance(query, str):
             raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
         try:
@@ -253,10 +280,17 @@ class Dataflow(FrameDataflow):
                 'installed. Install it: pip install "pyspark_diff[connect]"'
             ) from error
         named = {f"{{{key}}}": item for key, item in values.items() if isinstance(item, DiffFrame)}
-        schemas = {name: item.schema for name, item in {**self._tables(), **named}.items()}
-        match = read_text(with_values(query, args, values), schemas, self.spark)
+        # The reader folds names: a variable hides a table whose name differs in case alone.
+        hidden = {name.lower() for name in variables or {}}
+        tables = {name: item for name, item in self._tables().items() if name.lower() not in hidden}
+        named |= variables or {}
+        schemas = {name: item.schema for name, item in {**tables, **named}.items()}
+        match = read_text(
+            with_values(query, args, values), schemas, self.spark, self._providers(),
+            _clock_in(named),
+        )
         columns = tuple(zip(match.columns, numbered(match.names)))
-        return Read(match.relation, columns, match.tables, (), match.notes), named
+        return Read(match.relation, columns, match.tables, match.sources, match.notes), named
 
     def _analysed(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
@@ -266,8 +300,6 @@ class Dataflow(FrameDataflow):
         self._check_open()
         if not isinstance(query, str):
             raise SchemaError(f"sql takes a text, not a {type(query).__name__}")
-        if not self._is_classic():
-            raise _needs_classic()
         # Names of the dataflow are views of a session of their own, and not of the user's.
         session = copied_session(self.spark)
         views = {name: (name, table) for name, table in self._tables().items()}
@@ -294,9 +326,14 @@ class Dataflow(FrameDataflow):
 
     def _mutually_recursive(
         self, query: MutualRecursion, args: dict[str, Any] | list[Any] | None,
-        values: dict[str, Any],
+        values: dict[str, Any], frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
     ) -> tuple[DiffFrame, Read]:
         """The query over the fixed point of its definitions, which begin empty."""
+        if isinstance(args, list) and args:
+            raise SchemaError(
+                "WITH MUTUALLY RECURSIVE has several queries, so a list of args has no order. Name "
+                "the parameters: :name in the text, and args={'name': value}"
+            )
         with self.loop(query.limit, query.on_limit) as loop:
             variables = {}
             for item in query.bindings:
@@ -313,8 +350,7 @@ class Dataflow(FrameDataflow):
                 variables[item.name] = loop.variable(self.constant([], struct))
             results = {}
             for item in query.bindings:
-                frame, named = self._analysed(item.query, args, values, variables)
-                body = self._built(self._read(frame), named)
+                body = self._built(*self._read_query(item.query, args, values, variables))
                 variable = variables[item.name]
                 if len(body.columns) != len(variable.columns):
                     raise SchemaError(
@@ -328,28 +364,32 @@ class Dataflow(FrameDataflow):
                     for old, field in zip(body.columns, fields)
                 ]))
         fixed = {name: loop.leave(result) for name, result in results.items()}
-        frame, named = self._analysed(query.query, args, values, fixed)
-        read = self._read(frame)
-        return self._built(read, named), read
+        read, named = self._read_query(query.query, args, values, fixed)
+        return self._built(read, named, frames), read
 
-    def _read(self, frame: DataFrame) -> Read:
+    def _read(self, frame: DataFrame, clock: Clock | None = None) -> Read:
         if not is_classic_frame(frame):
             raise _needs_classic()
-        # A dataflow whose times are structs has no sources.
-        providers = frozenset(_SOURCES) if self.times is None else frozenset()
-        return read_plan(analysed_of(frame), frame.sparkSession, providers)
+        return read_plan(analysed_of(frame), frame.sparkSession, self._providers(), clock)
+
+    def _providers(self) -> frozenset[str]:
+        """The providers of tables that become sources: none if times are structs."""
+        return frozenset(_SOURCES) if self.times is None else frozenset()
 
     def _source_of(self, name: str, provider: str) -> Source:
         """The source of a table of the catalog that the dataflow does not know."""
         return _SOURCES[provider](name)
 
-    def _built(self, read: Read, named: dict[str, DiffFrame]) -> DiffFrame:
+    def _built(
+        self, read: Read, named: dict[str, DiffFrame],
+        frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
+    ) -> DiffFrame:
         known = {session.name for session in self._inputs.sessions()} | set(self._kept_names())
         for name, provider in read.sources:
             if name not in known:
                 self.source(name, self._source_of(name, provider))
         tables = {**self._tables(), **named}
-        frame = translated(read.relation, tables, self.spark, self.constant)
+        frame = translated(read.relation, tables, self.spark, self.constant, frames)
         names = [name.lower() for _, name in read.columns]
         time, diff = _free(self.time_name, names), _free(self.diff_name, names)
         wrapped = DiffFrame._wrap(
@@ -360,10 +400,33 @@ class Dataflow(FrameDataflow):
 
 def _needs_classic() -> UnsupportedQueryError:
     return UnsupportedQueryError(
-        "flow.query and WITH MUTUALLY RECURSIVE need a classic session, as Spark's analysed plan "
-        "is not visible over Spark Connect. Pass the text of the query to flow.sql, or write it "
-        "with the methods of DiffFrame"
+        "flow.query needs a classic session, as Spark's analysed plan is not visible over Spark "
+        "Connect. Pass the text of the query to flow.sql, or write it with the methods of DiffFrame"
     )
+
+
+def _with_clock(
+    query: str, values: dict[str, Any], clock: DiffFrame | None
+) -> dict[str, Any]:
+    """The values of a query, with its clock; it may be a collection of the text too."""
+    if clock is None:
+        return values
+    if CLOCK not in str(query):
+        if not isinstance(clock, DiffFrame):
+            raise SchemaError(
+                "the clock of a query is a collection, flow.clock(...), and not of type "
+                f"{type(clock).__name__}. Pass clock=flow.clock(...)"
+            )
+        clock_of(clock.schema)
+    return {**values, "clock": clock}
+
+
+def _clock_in(named: dict[str, DiffFrame]) -> Clock | None:
+    """The clock among the collections that only a query names."""
+    try:
+        return clock_of(named[CLOCK].schema)
+    except (KeyError, SchemaError):
+        return None
 
 
 def _free(name: str, used: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
+from pyspark_diff.query.clock import KINDS, NOTE, Clock
 from pyspark_diff.query.form import (
     OUTER,
     Aggregate,
@@ -168,7 +169,8 @@ class Read:
 
 
 def read_plan(
-    plan: Any, spark: SparkSession, providers: frozenset[str] = frozenset()
+    plan: Any, spark: SparkSession, providers: frozenset[str] = frozenset(),
+    clock: Clock | None = None,
 ) -> Read:
     """The relational form of an analysed plan.
 
@@ -180,13 +182,15 @@ def read_plan(
         The session that analysed it.
     providers : frozenset of str
         The providers of tables of the catalog that a source reads.
+    clock : Clock, optional
+        The current date and time are its values.
 
     Raises
     ------
     UnsupportedQueryError
         If the query has parts that cannot be kept up to date; it lists all of them.
     """
-    reader = _PlanReader(spark, providers)
+    reader = _PlanReader(spark, providers, clock)
     relation: Relation | None = None
     try:
         relation = reader.walk(reader.prepared(plan))
@@ -239,8 +243,10 @@ def _top(plan: Any) -> Iterable[Any]:
 
 
 class _PlanReader:
-    def __init__(self, spark: SparkSession, providers: frozenset[str]):
-        self.spark, self.providers = spark, providers
+    def __init__(
+        self, spark: SparkSession, providers: frozenset[str], clock: Clock | None
+    ):
+        self.spark, self.providers, self.clock = spark, providers, clock
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
         self.tables: set[str] = set()
@@ -348,6 +354,13 @@ class _PlanReader:
         if kind == "Literal" or kind == "NamedLambdaVariable":
             return node
         if kind in _CLOCK or self.is_a(node, "CurrentTimestampLike"):
+            type_name = str(node.dataType().sql())
+            if self.clock is not None and type_name in KINDS.values():
+                value = self.clock.value(self.fresh)
+                parts.subqueries.append(value)
+                if NOTE not in self.notes:
+                    self.notes.append(NOTE)
+                return self.written(f"CAST({value.name} AS {type_name})", node, parts)
             self.refuse(refusals.CURRENT_TIME, f"{node.prettyName()}()", node)
             return node
         if kind in _PYTHON:
@@ -568,11 +581,7 @@ class _PlanReader:
             return None
         name, provider = table
         if provider not in self.providers:
-            self.refuse(refusals.TABLE, name, plan, (
-                f"no source reads the changes of a {provider} table. Remedy: declare it first, "
-                f"flow.source({name!r}, pyspark_diff.sources.snapshots({name!r})), which compares "
-                "the whole table at each catch_up"
-            ))
+            self.refuse(refusals.TABLE, name, plan, refusals.without_source(name, provider))
             return None
         self.tables.add(name)
         self.sources[name] = provider

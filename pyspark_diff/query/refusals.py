@@ -44,7 +44,7 @@ NON_DETERMINISTIC = _code(
 )
 CURRENT_TIME = _code(
     "CURRENT_TIME", "the expression reads the clock of the machine",
-    "join with flow.clock(...), whose record is the current time of the data",
+    "pass a clock, flow.sql(text, clock=flow.clock(...)), whose record is the time of the data",
 )
 PYTHON_FUNCTION = _code(
     "PYTHON_FUNCTION", "a Python function is no SQL text",
@@ -124,6 +124,15 @@ class Refusal:
         code = CODES[self.code]
         reason = self.detail or f"{code.cause}. Remedy: {code.remedy}"
         return f"{self.code}: {self.construct}{place}: {reason}"
+
+
+def without_source(name: str, provider: str) -> str:
+    """The cause and the remedy for a table of the catalog that no source reads."""
+    return (
+        f"no source reads the changes of a {provider} table. Remedy: declare it first, "
+        f"flow.source({name!r}, pyspark_diff.sources.snapshots({name!r})), which compares "
+        "the whole table at each catch_up"
+    )
 
 
 def refused(refusals: Sequence[Refusal]) -> UnsupportedQueryError:

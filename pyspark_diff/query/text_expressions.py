@@ -8,7 +8,7 @@ there, as no name of the form is a word of the query.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
+from pyspark_diff.query.clock import KINDS, NOTE, Clock
 from pyspark_diff.query.form import (
     OUTER,
     Expression,
@@ -26,7 +27,17 @@ from pyspark_diff.query.form import (
     Subquery,
     WindowFunction,
 )
-from pyspark_diff.query.text_names import Context, Parts, Query, Scope, TextNames
+from pyspark_diff.query.text_names import (
+    Attempts,
+    Context,
+    Parts,
+    Query,
+    Scope,
+    Stop,
+    Tables,
+    TextNames,
+    through,
+)
 from pyspark_diff.query.text_parser import canonical, place_of
 
 _COMMENT = re.compile(
@@ -49,15 +60,19 @@ _OTHERS = frozenset({"approx_count_distinct", "array_agg", "collect_list", "coll
 OFFSETS = frozenset(
     "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value".split()
 )
-#: Functions that name a field after a column, make rows or windows, or read a name from a text.
-_REFUSED = frozenset("""
-    arrays_zip explode explode_outer posexplode posexplode_outer inline inline_outer stack
-    json_tuple variant_explode variant_explode_outer window session_window window_time identifier
-    grouping grouping_id
+#: Functions that make several rows of one.
+GENERATORS = frozenset("""
+    explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
+    variant_explode variant_explode_outer
+""".split())
+#: Functions that name a field after a column, make windows, or read a name from a text.
+_REFUSED = GENERATORS | frozenset("""
+    arrays_zip window session_window window_time identifier grouping grouping_id
 """.split())
 _CLOCK = frozenset("""
     curdate current_date current_time current_timestamp localtime localtimestamp now
 """.split())
+_CLOCK_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentDatetime)
 _RANDOM = frozenset("""
     input_file_block_length input_file_block_start input_file_name java_method
     monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id
@@ -133,6 +148,12 @@ class TextExpressions(TextNames):
         if aggregate_of(node) is not None:
             edits[self.place(node)] = self.aggregate(node, context, parts)
             return
+        if context.groupings is not None and call_of(node) in ("grouping", "grouping_id"):
+            edits[self.place(node)] = self.grouping(node, context, parts)
+            return
+        if self.clock is not None and _clock_kind(node) is not None:
+            edits[self.place(node)] = self.current(node, self.clock, parts)
+            return
         self.check(node)
         below: Iterable[exp.Expr] = list(node.iter_expressions())
         if isinstance(node, exp.Anonymous):
@@ -142,10 +163,35 @@ class TextExpressions(TextNames):
                 if isinstance(first, (exp.Column, exp.Var)) and first.name.lower() in _UNIT:
                     below = node.expressions[1:]
         fields = isinstance(node, exp.Tuple) or call_of(node) == "struct"
+        attempts = Attempts()
         for number, item in enumerate(below):
-            self.edit(item, context, parts, edits)
-            if fields:
+            attempts(lambda: self.edit(item, context, parts, edits), None)
+            if fields and not attempts.stopped:
                 self.name_field(item, number, edits)
+        attempts.end()
+
+    def current(self, node: exp.Expr, clock: Clock, parts: Parts) -> str:
+        """The current date or time, as the value of the clock."""
+        value = clock.value(self.fresh)
+        self.types[value.name] = clock.kind
+        parts.subqueries.append(value)
+        if NOTE not in self.notes:
+            self.notes.append(NOTE)
+        return f"CAST({value.name} AS {_clock_kind(node)})"
+
+    def grouping(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+        """The text of a call that says which keys the grouping set of a row lacks."""
+        groupings, child = context.groupings, context.child
+        assert groupings is not None and child is not None
+        parts.columns.add(groupings.column)
+        if call_of(node) == "grouping_id":
+            return groupings.column
+        bits = through(node.expressions, lambda item: groupings.bits.get(
+            canonical(self.text(item, Context(child), Parts()))
+        ))
+        if len(bits) != 1 or bits[0] is None:
+            self.refuse(refusals.NODE, "grouping(...) of no key", node)
+        return f"CAST(shiftright({groupings.column}, {bits[0]}) & 1 AS TINYINT)"
 
     def name_field(
         self, node: exp.Expr, number: int, edits: dict[tuple[int, int], str]
@@ -182,8 +228,11 @@ class TextExpressions(TextNames):
                     "the function is none of Spark's own. Remedy: apply it to a frame with "
                     "withColumn"
                 ))
-        if isinstance(node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentDatetime)):
-            self.refuse(refusals.CURRENT_TIME, node.key, node)
+        if isinstance(node, _CLOCK_NODES):
+            place = place_of(node)
+            self.refuse(
+                refusals.CURRENT_TIME, self.source_text[slice(*place)] if place else node.key, node
+            )
         if isinstance(node, (
             exp.All, exp.Any, exp.CurrentUser, exp.Parameter, exp.Placeholder, exp.Query,
             exp.SessionParameter, exp.Star, exp.Table,
@@ -198,7 +247,10 @@ class TextExpressions(TextNames):
         inside = (exp.Query, exp.Exists, exp.Window, exp.Star)
         if place_of(node) is None or any(True for _ in node.find_all(*inside)):
             return None
-        if any(aggregate_of(item) is not None for item in node.walk()):
+        if any(
+            aggregate_of(item) is not None or call_of(item) in ("grouping", "grouping_id")
+            for item in node.walk()
+        ):
             return None
         for item in node.find_all(exp.Column):
             names = _names(item)
@@ -213,6 +265,8 @@ class TextExpressions(TextNames):
         if context.keys is not None:
             return self.grouped_column(node, context, parts)
         own = self.matches(names, context.scope)
+        if len(own) != 1 and context.scope.partial:
+            raise Stop
         if not own:
             return self.outer_column(node, context.scope, parts, context.later)
         if len(own) > 1:
@@ -226,6 +280,8 @@ class TextExpressions(TextNames):
     ) -> str:
         """A column of the enclosing query."""
         names = _names(node)
+        if scope.partial or scope.outer is not None and scope.outer.partial:
+            raise Stop
         unnamed = any(entry.name is None for entry in scope.entries)
         hidden = unnamed or self.folded(names[0]) in later
         outer = [] if scope.outer is None or hidden else self.matches(names, scope.outer)
@@ -253,6 +309,8 @@ class TextExpressions(TextNames):
         if alias is not None:
             later = context.later | context.aliases.keys()
             return f"({self.text(alias, replace(context, aliases={}, later=later), parts)})"
+        if context.child.partial:
+            raise Stop
         if own:
             self.refuse(refusals.EXPRESSION, ".".join(names), node, (
                 "the reader finds it neither among the expressions of GROUP BY nor in an "
@@ -300,14 +358,15 @@ class TextExpressions(TextNames):
     ) -> str:
         """The text of an aggregate or window function: its arguments, order and FILTER."""
         edits: dict[tuple[int, int], str] = {}
+        attempts = Attempts()
         function = node
         while not isinstance(function, exp.Anonymous):
             self.known(function, "this", "expression", "expressions")
             if isinstance(function, exp.Filter):
-                self.edit(function.expression.this, context, parts, edits)
+                attempts(lambda: self.edit(function.expression.this, context, parts, edits), None)
             elif isinstance(function, exp.WithinGroup):
                 for item in function.expression.expressions:
-                    self.edit(item.this, context, parts, edits)
+                    attempts(lambda: self.edit(item.this, context, parts, edits), None)
             elif not isinstance(function, (exp.IgnoreNulls, exp.RespectNulls)):
                 self.refuse(refusals.NODE, function.key, node)
             function = function.this
@@ -319,7 +378,8 @@ class TextExpressions(TextNames):
                 if isinstance(part, exp.Star) and not distinct and call_of(function) == "count":
                     self.known(part)
                 else:
-                    self.edit(part, context, parts, edits)
+                    attempts(lambda: self.edit(part, context, parts, edits), None)
+        attempts.end()
         return self.replaced(node, place or self.place(node), edits)
 
     def window(self, node: exp.Window, context: Context, parts: Parts) -> str:
@@ -341,12 +401,16 @@ class TextExpressions(TextNames):
             self.refuse(refusals.WINDOW_EXPRESSION, f"{call_of(call)}(...) OVER", node)
         inside = replace(context, windows=None)
         inner = Parts()
-        function = self.call_text(node.this, inside, inner, (start, over)).strip()
+        attempts = Attempts()
+        function = attempts(
+            lambda: self.call_text(node.this, inside, inner, (start, over)), ""
+        ).strip()
         expression = inner.expression(function)
-        partition = tuple(
-            self.expression(item, inside) for item in node.args.get("partition_by") or ()
-        )
-        order = self.order(node.args.get("order"), inside)
+        partition = tuple(attempts(lambda: through(
+            node.args.get("partition_by") or (), lambda item: self.expression(item, inside)
+        ), []))
+        order = attempts(lambda: self.order(node.args.get("order"), inside), ())
+        attempts.end()
         item = WindowFunction(
             self.fresh("w"), expression, partition, order, self.frame(node.args.get("spec"))
         )
@@ -387,32 +451,31 @@ class TextExpressions(TextNames):
         self.known(node, "expressions")
         for item in node.expressions:
             self.known(item, "this", "desc", "nulls_first")
-        return tuple(
-            Order(
-                self.expression(item.this, context), bool(item.args.get("desc")),
-                bool(item.args.get("nulls_first")),
-            )
-            for item in node.expressions
-        )
+        return tuple(through(node.expressions, lambda item: Order(
+            self.expression(item.this, context), bool(item.args.get("desc")),
+            bool(item.args.get("nulls_first")),
+        )))
 
     def conditions(self, node: exp.Expr, context: Context) -> list[Expression]:
         """The conjuncts of a condition, and those that all sides of an OR share."""
-        parts = []
-        for item in _sides(node, exp.And):
-            parts.append(self.expression(item, context))
-            sides = _sides(item, exp.Or)
-            if len(sides) == 1 or parts[-1].subqueries:
-                continue
-            shared: dict[tuple[str, ...], Expression] | None = None
-            for side in sides:
-                match = [self.expression(part, context) for part in _sides(side, exp.And)]
-                texts = {canonical(part.text): part for part in match}
-                shared = {
-                    key: part for key, part in (texts if shared is None else shared).items()
-                    if key in texts
-                }
-            parts += (shared or {}).values()
-        return parts
+        read = through(_sides(node, exp.And), lambda item: self.conjuncts(item, context))
+        return [part for parts in read for part in parts]
+
+    def conjuncts(self, node: exp.Expr, context: Context) -> list[Expression]:
+        """A conjunct, and those that all sides of it share if it is an OR."""
+        whole = self.expression(node, context)
+        sides = _sides(node, exp.Or)
+        if len(sides) == 1 or whole.subqueries:
+            return [whole]
+        shared: dict[tuple[str, ...], Expression] | None = None
+        for side in sides:
+            match = [self.expression(part, context) for part in _sides(side, exp.And)]
+            texts = {canonical(part.text): part for part in match}
+            shared = {
+                key: part for key, part in (texts if shared is None else shared).items()
+                if key in texts
+            }
+        return [whole, *(shared or {}).values()]
 
     def subquery(self, node: exp.Expr, context: Context, parts: Parts) -> str | None:
         """The column of a subquery; None for a node that is none."""
@@ -492,12 +555,10 @@ class TextExpressions(TextNames):
         ]
         return Scope(
             tuple(replace(entry, column=key) for entry, key in match if key is not None),
-            context.child.outer,
+            context.child.outer, context.child.partial,
         )
 
-    def query(
-        self, node: exp.Expr, outer: Scope | None, ctes: Mapping[str, Query]
-    ) -> Query:
+    def query(self, node: exp.Expr, outer: Scope | None, ctes: Tables) -> Query:
         """The relation of a query inside of the text."""
         raise NotImplementedError
 
@@ -520,6 +581,14 @@ def call_of(node: exp.Expr) -> str | None:
         return None
     name = node.this.name if isinstance(node.this, exp.Expr) else node.this
     return str(name).lower()
+
+
+def _clock_kind(node: exp.Expr) -> str | None:
+    """The type of the current date or time that a node calls."""
+    if isinstance(node, _CLOCK_NODES):
+        # The words of the parser's kinds: CurrentDate, CurrentTimestamp, CurrentDatetime.
+        return "DATE" if isinstance(node, exp.CurrentDate) else "TIMESTAMP"
+    return None if node.args.get("expressions") else KINDS.get(call_of(node) or "")
 
 
 def aggregate_of(node: exp.Expr) -> str | None:

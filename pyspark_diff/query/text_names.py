@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
+from pyspark_diff.query.clock import Clock
 from pyspark_diff.query.form import (
     OUTER,
     Expression,
@@ -26,6 +27,8 @@ from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_parser import place_of, words_of
 from pyspark_diff.spark.jvm import frame_of_no_rows
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _WORD = re.compile("[a-z][a-z0-9_]*")
 #: Settings that change the meaning of names and numbers, and the values that the reader knows.
 _SETTINGS = {
@@ -33,6 +36,49 @@ _SETTINGS = {
     "spark.sql.groupByAliases": "true", "spark.sql.ansi.relationPrecedence": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
 }
+
+
+class Stop(Exception):
+    """The reader leaves a refused part; the refusal is noted already."""
+
+
+class Attempts:
+    """Reads parts of a query one after another, and knows whether any of them was refused.
+
+    A reader thereby notes all refused parts, and not the first one alone.
+
+    Examples
+    --------
+    >>> attempts = Attempts()
+    >>> attempts(lambda: 1, 0), attempts.stopped
+    (1, False)
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def __call__(self, read: Callable[[], _R], otherwise: Any) -> _R:
+        """The reading of a part, or another value of its type for a refused part."""
+        try:
+            return read()
+        except Stop:
+            self.stopped = True
+            value: _R = otherwise
+            return value
+
+    def end(self) -> None:
+        """Leaves the whole if a part of it was refused."""
+        if self.stopped:
+            raise Stop
+
+
+def through(items: Iterable[_T], read: Callable[[_T], _R]) -> list[_R]:
+    """The readings of all items; leaves after the last item if any of them was refused."""
+    attempts, results = Attempts(), []
+    for item in items:
+        attempts(lambda item=item: results.append(read(item)), None)  # type: ignore[misc]
+    attempts.end()
+    return results
 
 
 @dataclass(frozen=True)
@@ -50,10 +96,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Scope:
-    """The columns that expressions may name, and those of the enclosing query."""
+    """The columns that expressions may name, and those of the enclosing query.
+
+    A partial one lacks the columns of a refused part, so that an unknown name is no refusal.
+    """
 
     entries: tuple[Entry, ...]
     outer: "Scope | None" = None
+    partial: bool = False
 
     def visible(self) -> list[Entry]:
         return [entry for entry in self.entries if not entry.hidden]
@@ -95,7 +145,9 @@ class Context:
     later : frozenset of str
         The names that the select list gives: within it they are refused.
     ctes : mapping
-        The common table expressions that subqueries may read.
+        The common table expressions that subqueries may read; None for a refused one.
+    groupings : Groupings, optional
+        The numbers of grouping sets, if GROUP BY has several.
     """
 
     scope: Scope
@@ -106,7 +158,23 @@ class Context:
     child: Scope | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     later: frozenset[str] = frozenset()
-    ctes: Mapping[str, "Query"] = field(default_factory=dict)
+    ctes: "Tables" = field(default_factory=dict)
+    groupings: "Groupings | None" = None
+
+
+@dataclass(frozen=True)
+class Groupings:
+    """The column that says which keys a grouping set lacks: a bit for each key.
+
+    Parameters
+    ----------
+    column : str
+    bits : mapping
+        The place of the bit of each key, by its tokens.
+    """
+
+    column: str
+    bits: Mapping[tuple[str, ...], int]
 
 
 @dataclass(frozen=True)
@@ -117,29 +185,46 @@ class Query:
     outputs: tuple[tuple[str | None, str], ...]
 
 
+#: Common table expressions by name; None for a refused one.
+Tables = Mapping[str, "Query | None"]
+
+
 class TextNames:
     """Names, places, types and refusals of a text."""
 
-    def __init__(self, text: str, tables: Mapping[str, T.StructType], spark: SparkSession):
+    def __init__(
+        self, text: str, tables: Mapping[str, T.StructType], spark: SparkSession,
+        providers: frozenset[str], clock: Clock | None,
+    ):
         self.source_text, self.spark = text, spark
+        self.providers, self.clock = providers, clock
+        #: The tables of the catalog that the text reads, each with its provider.
+        self.sources: dict[str, str] = {}
+        self.recursions = 0
         self.sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
         self.tables = {self.folded(name): (name, struct) for name, struct in tables.items()}
         self.types: dict[str, T.DataType] = {}
         self.notes: list[str] = []
+        self.refusals: list[Refusal] = []
         self.words = words_of(text)
-        for name, usual in _SETTINGS.items():
-            value = str(spark.conf.get(name)).lower()
-            if value != usual:
-                self.refuse(refusals.NODE, f"the setting {name}={value}", None, (
-                    f"the reader knows the rules of {usual} alone. Remedy: set it so"
-                ))
-        if any(word == "|>" for word, *_ in self.words):
-            self.refuse(refusals.NODE, "the pipe |>", None)
+        #: Texts by their places: changes of the text that Spark analyses as a whole.
+        self.changes: dict[tuple[int, int], str] = {}
         self._taken = {word.lower() for word, *_ in self.words}
         #: The tables in the text, each with its place and whether it has an alias.
         self.read: dict[tuple[int, int], tuple[str, bool]] = {}
         self._numbers = 0
         self._functions: frozenset[str] | None = None
+
+    def check_session(self) -> None:
+        """Refuses settings that the reader does not know."""
+        for name, usual in _SETTINGS.items():
+            value = str(self.spark.conf.get(name)).lower()
+            if value != usual:
+                self.note(refusals.NODE, f"the setting {name}={value}", None, (
+                    f"the reader knows the rules of {usual} alone. Remedy: set it so"
+                ))
+        if any(word == "|>" for word, *_ in self.words):
+            self.note(refusals.NODE, "the pipe |>", None)
 
     # Names, texts and refusals
 
@@ -167,6 +252,14 @@ class TextNames:
     def refuse(
         self, code: str, construct: str, node: exp.Expr | None, detail: str = ""
     ) -> NoReturn:
+        """Notes a refusal, and leaves the part."""
+        self.note(code, construct, node, detail)
+        raise Stop
+
+    def note(
+        self, code: str, construct: str, node: exp.Expr | None, detail: str = ""
+    ) -> None:
+        """Notes a refusal."""
         place = None
         for part in node.walk() if node is not None else ():
             place = place_of(part)
@@ -176,7 +269,7 @@ class TextNames:
         if place is not None:
             line = self.source_text.count("\n", 0, place[0]) + 1
             column = place[0] - self.source_text.rfind("\n", 0, place[0])
-        raise refusals.refused([Refusal(code, construct, line, column, detail)])
+        self.refusals.append(Refusal(code, construct, line, column, detail))
 
     def known(self, node: exp.Expr, *names: str) -> None:
         """Refuses a node with a part that the reader does not read."""
@@ -189,17 +282,20 @@ class TextNames:
         pieces, at = [], 0
         frames: dict[str, Any] = {}
         structs = {name: struct for name, struct in self.tables.values()}
-        for (start, end), (table, aliased) in sorted(self.read.items()):
+        changes = dict(self.changes)
+        for (start, end), (table, aliased) in self.read.items():
             name = f"t{len(frames)}_"
             frames[name] = frame_of_no_rows(self.spark, structs[table])
-            pieces.append(self.source_text[at:start].replace("{", "{{").replace("}", "}}"))
-            pieces.append(f"{{{name}}}")
-            if not aliased:
-                pieces.append(f" AS {self.source_text[start:end]}")
+            alias = "" if aliased else f" AS {self.source_text[start:end]}"
+            changes[start, end] = f"{{{name}}}{alias}"
+
+        def plain(text: str) -> str:
+            return text.replace("{", "{{").replace("}", "}}") if frames else text
+
+        for (start, end), change in sorted(changes.items()):
+            pieces += [plain(self.source_text[at:start]), change]
             at = end
-        if not frames:
-            return self.spark.sql(self.source_text).schema
-        pieces.append(self.source_text[at:].replace("{", "{{").replace("}", "}}"))
+        pieces.append(plain(self.source_text[at:]))
         return self.spark.sql("".join(pieces), **frames).schema
 
     # Types
@@ -209,17 +305,8 @@ class TextNames:
         named = [item for item in named if item[0] not in self.types]
         if not named:
             return
-        used: dict[str, T.DataType] = {}
-        for _, expression in named:
-            for name in (*expression.columns, *(item.name for item in expression.subqueries)):
-                used[name] = self.types[name]
-            for name in expression.outers:
-                used[name + OUTER] = self.types[name]
         plain = self.fresh("plain")
-        fields = [T.StructField(name, kind) for name, kind in used.items()]
-        frame = frame_of_no_rows(
-            self.spark, T.StructType([*fields, T.StructField(plain, T.IntegerType())])
-        )
+        frame = self.frame_for((item for _, item in named), {plain: T.IntegerType()})
         texts = [f"{expression} AS {name}" for name, expression in named]
         # Next to a plain column Spark refuses an aggregate, which the reader does not know.
         try:
@@ -233,6 +320,20 @@ class TextNames:
         for item in schema.fields:
             if item.name != plain:
                 self.types[item.name] = item.dataType
+
+    def frame_for(
+        self, expressions: Iterable[Expression], more: Mapping[str, T.DataType]
+    ) -> DataFrame:
+        """A frame without rows that has the columns of expressions."""
+        used = dict(more)
+        for expression in expressions:
+            for name in (*expression.columns, *(item.name for item in expression.subqueries)):
+                used[name] = self.types[name]
+            for name in expression.outers:
+                used[name + OUTER] = self.types[name]
+        return frame_of_no_rows(
+            self.spark, T.StructType([T.StructField(name, kind) for name, kind in used.items()])
+        )
 
     def matches(self, names: Sequence[str], scope: Scope) -> list[tuple[Entry, int]]:
         """The columns that a name means, and how many of its parts are those of the column."""

@@ -78,12 +78,39 @@ def parsed(text: str) -> exp.Expr:
     """
     dialect = Spark()
     try:
-        trees = _Parser(dialect=dialect).parse(dialect.tokenize(text), text)
+        tokens, levels = _without_levels(dialect.tokenize(text))
+        trees = _Parser(dialect=dialect).parse(tokens, text)
     except SqlglotError as error:
         raise SchemaError(f"sqlglot, which reads the query's text, refuses it: {error}") from error
     if len(trees) != 1 or trees[0] is None:
         raise SchemaError(f"sql takes one query; the text has {len(trees)} statements")
+    for place, level in levels.items():
+        before = [
+            cte for cte in trees[0].find_all(exp.CTE)
+            if cte.args["alias"].this.meta.get("start", place) < place
+        ]
+        if not before:
+            raise SchemaError("MAX RECURSION LEVEL stands after no name of a recursion")
+        last = max(before, key=lambda cte: int(cte.args["alias"].this.meta["start"]))
+        last.set("levels", level)
     return trees[0]
+
+
+def _without_levels(tokens: list[Any]) -> tuple[list[Any], dict[int, int]]:
+    """Tokens without MAX RECURSION LEVEL, and its numbers by their places."""
+    rest: list[Any] = []
+    levels: dict[int, int] = {}
+    while tokens:
+        words = [item.text for item in tokens[:4]]
+        if [word.upper() for word in words[:3]] == ["MAX", "RECURSION", "LEVEL"] and (
+            words[3:] and words[3].isdigit()
+        ):
+            levels[tokens[0].start] = int(words[3])
+            tokens = tokens[4:]
+        else:
+            rest.append(tokens[0])
+            tokens = tokens[1:]
+    return rest, levels
 
 
 def place_of(node: exp.Expr) -> tuple[int, int] | None:

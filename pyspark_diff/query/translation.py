@@ -72,6 +72,7 @@ class _Domain:
 def translated(
     relation: Relation, tables: Mapping[str, DiffFrame], spark: SparkSession,
     constant: Callable[[Any], DiffFrame],
+    frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
 ) -> DiffFrame:
     """The frame of a relation.
 
@@ -83,13 +84,19 @@ def translated(
     spark : SparkSession
     constant : callable
         Makes a collection of a Spark frame that never changes.
+    frames : dict, optional
+        It gets the frames of the uncorrelated relations below, by identity.
 
     Raises
     ------
     UnsupportedQueryError
         If an operator refuses a part of the query.
     """
-    return _Translation(tables, spark, constant).frame(relation, None)
+    translation = _Translation(tables, spark, constant)
+    frame = translation.frame(relation, None)
+    if frames is not None:
+        frames.update(translation._frames)
+    return frame
 
 
 class _Translation:
