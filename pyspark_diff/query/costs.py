@@ -161,7 +161,17 @@ def _define(named: Iterable[Named], names: dict[str, str]) -> None:
 
 
 def _list(values: Iterable[Expression], names: dict[str, str], between: str) -> str:
-    return between.join(_shown(item, names) for item in values)
+    return between.join(_bare(_shown(item, names)) for item in values)
+
+
+def _bare(text: str) -> str:
+    """A text without the brackets around the whole of it."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0 and place < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 def _shown(expression: Expression, names: dict[str, str]) -> str:

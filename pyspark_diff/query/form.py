@@ -351,6 +351,17 @@ Relation = Union[
 ]
 
 
+def column_of(name: str) -> Expression:
+    """The expression that is a column.
+
+    Examples
+    --------
+    >>> column_of("id_1").columns
+    frozenset({'id_1'})
+    """
+    return Expression(name, columns=frozenset({name}))
+
+
 def children(node: Relation) -> tuple[Relation, ...]:
     """The relations that a node reads; the bodies of subqueries are not among them.
 
@@ -395,6 +406,23 @@ def _expressions_in(value: Any) -> Iterator[Expression]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _expressions_in(part)
+
+
+def references(node: Relation, name: int) -> int:
+    """The number of references to a recursion in a relation, subqueries included.
+
+    Examples
+    --------
+    >>> references(Distinct(RecursionReference(1, ("id_1",))), 1)
+    1
+    """
+    if isinstance(node, RecursionReference):
+        return int(node.name == name)
+    below = sum(references(child, name) for child in children(node))
+    return below + sum(
+        references(subquery.relation, name)
+        for expression in expressions(node) for subquery in expression.subqueries
+    )
 
 
 def outers_of(node: Relation) -> frozenset[str]:

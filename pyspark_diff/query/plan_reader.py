@@ -3,26 +3,21 @@
 Spark parses the query, resolves names and types, and expands stars, grouping sets and pivots. The
 reader walks the remaining kinds of nodes, by class and field name.
 
-* An attribute has an id that is unique in the plan. The form calls it ``name_number``, by the order
-  in which the reader meets the attributes.
-* An expression becomes SQL text: Catalyst writes it after the reader has renamed its attributes.
-* Four rules of the optimiser, applied by name, keep the meaning of each node and turn
-  ``FROM a, b WHERE a.x = b.x`` into joins with conditions.
+Four rules of the optimiser, applied by name, keep the meaning of each node and turn
+``FROM a, b WHERE a.x = b.x`` into joins with conditions.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import KINDS, NOTE, Clock
+from pyspark_diff.query.clock import Clock
 from pyspark_diff.query.form import (
-    OUTER,
     Aggregate,
     Constant,
     Distinct,
@@ -38,23 +33,19 @@ from pyspark_diff.query.form import (
     Relation,
     Scan,
     SetOperation,
-    Subquery,
     TopK,
     UnionAll,
     Window,
     WindowFunction,
+    column_of,
     outers_of,
 )
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
 from pyspark_diff.spark.jvm import (
     described_table,
     frame_of_plan,
     items_of,
     kind_of,
-    loaded_class,
-    scala_sequence,
-    sql_class,
-    sql_text,
 )
 
 #: The key in the metadata of a column that names the table of the dataflow.
@@ -62,33 +53,10 @@ TABLE = "pyspark_diff.table"
 #: A recursion of UNION has this much added to its greatest number of rounds.
 DISTINCT_ROUNDS = 1 << 30
 
-_CATALYST = "catalyst."
-_TRAITS = {
-    trait.rpartition(".")[2]: f"org.apache.spark.sql.catalyst.expressions.{trait}"
-    for trait in (
-        "RuntimeReplaceable", "InheritAnalysisRules", "SubqueryExpression",
-        "AggregateWindowFunction", "FrameLessOffsetWindowFunction",
-        "aggregate.AggregateExpression", "CurrentTimestampLike", "LambdaFunction",
-    )
-}
-_RULES = (
-    "analysis.EliminateSubqueryAliases", "optimizer.BooleanSimplification",
-    "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
-)
-_ROUNDS = 3
-_WORD = re.compile("[a-z][a-z0-9_]*")
 _JOINS = {
     "INNER": "inner", "CROSS": "inner", "LEFT OUTER": "left", "RIGHT OUTER": "right",
     "FULL OUTER": "full", "LEFT SEMI": "left_semi", "LEFT ANTI": "left_anti",
 }
-#: Expressions of Catalyst that have no SQL text.
-_NO_SQL = frozenset({"StaticInvoke", "Invoke"})
-#: The SQL text of expressions that Catalyst writes in words that it does not read.
-_WRITTEN = {"ExtractANSIIntervalDays": "extract(DAY FROM {})"}
-_CLOCK = frozenset({
-    "CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp", "CurrentTime",
-})
-_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF", "PythonUDTF"})
 #: Aggregates whose value over no rows is 0.
 _ZEROS = frozenset({"Count", "CountIf", "RegrCount", "HyperLogLogPlusPlus"})
 #: Aggregates whose value over no rows is an empty list.
@@ -100,48 +68,6 @@ _TRANSPARENT = frozenset({
 })
 #: Leaves whose rows Spark has at hand.
 _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"})
-#: Aggregates that may leave out nulls.
-_ENDS = frozenset({"First", "Last", "AnyValue"})
-
-
-class _Stop(Exception):
-    """The reader cannot go on below a refused part."""
-
-
-@dataclass
-class _Swaps:
-    """The columns that stand for expressions, such as the keys below a projection."""
-
-    by_hash: dict[int, list[tuple[Any, str]]] = field(default_factory=dict)
-
-    def add(self, expression: Any, name: str) -> None:
-        self.by_hash.setdefault(expression.semanticHash(), []).append((expression, name))
-
-    def get(self, expression: Any) -> str | None:
-        if not self.by_hash:
-            return None
-        near = self.by_hash.get(expression.semanticHash(), ())
-        return next((name for old, name in near if old.semanticEquals(expression)), None)
-
-
-@dataclass
-class _Parts:
-    """The columns, outer columns and subqueries of an expression, gathered while it is renamed."""
-
-    columns: set[str] = field(default_factory=set)
-    outers: set[str] = field(default_factory=set)
-    subqueries: list[Subquery] = field(default_factory=list)
-    lambdas: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _AggregateCall:
-    """A function with its arguments, each a node or a text, and the node of its order."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    order: Any = None
-    descending: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,7 +120,7 @@ def read_plan(
     relation: Relation | None = None
     try:
         relation = reader.walk(reader.prepared(plan))
-    except _Stop:
+    except Stop:
         pass
     if reader.refusals or relation is None:
         raise refusals.refused(reader.refusals)
@@ -242,279 +168,16 @@ def _top(plan: Any) -> Iterable[Any]:
         plan = plan.plan() if kind_of(plan) == "WithCTE" else plan.child()
 
 
-class _PlanReader:
+class _PlanReader(PlanExpressions):
+    """The nodes of a plan."""
+
     def __init__(
         self, spark: SparkSession, providers: frozenset[str], clock: Clock | None
     ):
-        self.spark, self.providers, self.clock = spark, providers, clock
-        self.refusals: list[Refusal] = []
-        self.notes: list[str] = []
-        self.tables: set[str] = set()
-        self.sources: dict[str, str] = {}
-        self._names: dict[int, str] = {}
-        self._numbers = 0
+        super().__init__(spark, providers, clock)
         self._bodies: dict[int, Any] = {}
         self._shared: dict[int, Relation] = {}
         self._loops: dict[int, tuple[str, ...]] = {}
-        self._common: dict[str, Any] = {}
-        self._traits: dict[str, frozenset[str]] = {}
-        self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
-        self._rules = [
-            getattr(sql_class(f"{_CATALYST}{rule}$"), "MODULE$") for rule in _RULES
-        ]
-
-    # Names, classes and refusals
-
-    def prepared(self, plan: Any) -> Any:
-        """The plan after rules that keep the meaning of each node."""
-        for _ in range(_ROUNDS):
-            for rule in self._rules:
-                plan = rule.apply(plan)
-        return plan
-
-    def name(self, attribute: Any) -> str:
-        number = attribute.exprId().id()
-        if number not in self._names:
-            # Ids differ in each session, and the name of an expression has aliases of tables in
-            # it: neither may change the identity of a program.
-            word = str(attribute.name()).lower()
-            word = word[:20] if _WORD.fullmatch(word) else "c"
-            self._names[number] = f"{word}_{len(self._names) + 1}"
-        return self._names[number]
-
-    def fresh(self, prefix: str) -> str:
-        self._numbers += 1
-        return f"{prefix}{self._numbers}_"
-
-    def is_a(self, node: Any, trait: str) -> bool:
-        kind = node.getClass().getName()
-        if kind not in self._traits:
-            self._traits[kind] = frozenset(
-                name for name, loaded in self._classes.items() if loaded.isInstance(node)
-            )
-        return trait in self._traits[kind]
-
-    def refuse(self, code: str, construct: str, node: Any, detail: str = "") -> None:
-        origin = node.origin()
-        line, column = origin.line(), origin.startPosition()
-        self.refusals.append(Refusal(
-            code, construct, line.get() if line.isDefined() else None,
-            column.get() + 1 if column.isDefined() else None, detail,
-        ))
-
-    # Expressions
-
-    def expression(self, node: Any, swaps: _Swaps | None = None) -> Expression:
-        parts = _Parts()
-        text = self.text(_bare(node), parts, swaps)
-        return Expression(
-            text, frozenset(parts.outers), tuple(parts.subqueries), frozenset(parts.columns)
-        )
-
-    def text(self, node: Any, parts: _Parts, swaps: _Swaps | None = None) -> str:
-        renamed = self.renamed(node, parts, swaps)
-        text = sql_text(renamed)
-        if text is None:
-            self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
-            return "NULL"
-        for name, written in parts.lambdas.items():
-            text = text.replace(name, written)
-        return text
-
-    def column(self, name: str, like: Any) -> Any:
-        """A column of a name, with the type of an expression."""
-        kind = sql_class("types.StructField")(
-            name, like.dataType(), True, sql_class("types.Metadata").empty()
-        )
-        return sql_class("catalyst.types.DataTypeUtils").toAttribute(kind)
-
-    def renamed(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
-        """The expression over the names of the form; subqueries become columns."""
-        column = swaps.get(node) if swaps else None
-        if column:
-            parts.columns.add(column)
-            return self.column(column, node)
-        kind = kind_of(node)
-        if kind == "AttributeReference":
-            name = self.name(node)
-            parts.columns.add(name)
-            return node.withQualifier(scala_sequence([])).withName(name)
-        if kind == "OuterReference":
-            inner = node.e()
-            if kind_of(inner) != "AttributeReference":
-                self.refuse(refusals.CORRELATED_EXPRESSION, str(inner.sql()), node)
-                return node
-            name = self.name(inner)
-            parts.outers.add(name)
-            return inner.withQualifier(scala_sequence([])).withName(name + OUTER)
-        if kind == "InSubquery" or self.is_a(node, "SubqueryExpression"):
-            return self.with_subquery(node, parts, swaps)
-        if kind == "Not" and kind_of(node.child()) == "InSubquery":
-            return self.with_subquery(node.child(), parts, swaps, negated=True)
-        if kind == "Literal" or kind == "NamedLambdaVariable":
-            return node
-        if kind in _CLOCK or self.is_a(node, "CurrentTimestampLike"):
-            type_name = str(node.dataType().sql())
-            if self.clock is not None and type_name in KINDS.values():
-                value = self.clock.value(self.fresh)
-                parts.subqueries.append(value)
-                if NOTE not in self.notes:
-                    self.notes.append(NOTE)
-                return self.written(f"CAST({value.name} AS {type_name})", node, parts)
-            self.refuse(refusals.CURRENT_TIME, f"{node.prettyName()}()", node)
-            return node
-        if kind in _PYTHON:
-            self.refuse(refusals.PYTHON_FUNCTION, str(node.name()), node)
-            return node
-        if kind == "With":
-            for item in items_of(node.defs()):
-                self._common[_id_of(item)] = item.child()
-            return self.renamed(node.child(), parts, swaps)
-        if kind == "CommonExpressionRef":
-            return self.renamed(self._common[_id_of(node)], parts, swaps)
-        if kind == "LambdaFunction":
-            return self.with_lambda(node, parts, swaps)
-        if kind == "AggregateExpression" and kind_of(node.aggregateFunction()) == "PivotFirst":
-            return self.pivoted(node.aggregateFunction(), parts, swaps)
-        if kind == "AggregateExpression":
-            call = _aggregate_call(node.aggregateFunction())
-            if call is not None:
-                return self.written(self.aggregate_text(node, call, parts, swaps), node, parts)
-        if kind in _WRITTEN:
-            arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
-            return self.written(_WRITTEN[kind].format(*arguments), node, parts)
-        if self.is_a(node, "RuntimeReplaceable"):
-            return self.replaced(node, parts, swaps)
-        below = items_of(node.children())
-        if not node.deterministic() and all(child.deterministic() for child in below):
-            self.refuse(refusals.NON_DETERMINISTIC, f"{node.prettyName()}()", node)
-            return node
-        if not below:
-            return node
-        # A field of a struct keeps its alias, which is no SQL within an expression.
-        children = scala_sequence([self.renamed(_bare(child), parts, swaps) for child in below])
-        if kind == "CreateNamedStruct":
-            # One that was written as struct(k) would lose the name of its field in SQL text.
-            return node.copy(children)
-        return node.withNewChildren(children)
-
-    def aggregate_text(
-        self, node: Any, call: _AggregateCall, parts: _Parts, swaps: _Swaps | None
-    ) -> str:
-        """The text of an aggregate with its DISTINCT, order and FILTER."""
-        arguments = ", ".join(
-            item if isinstance(item, str) else self.text(item, parts, swaps)
-            for item in call.arguments
-        )
-        text = f"{call.name}({'DISTINCT ' if node.isDistinct() else ''}{arguments})"
-        if call.order is not None:
-            by = self.text(call.order, parts, swaps)
-            text += f" WITHIN GROUP (ORDER BY {by}{' DESC' if call.descending else ''})"
-        if node.filter().isDefined():
-            text += f" FILTER (WHERE {self.text(node.filter().get(), parts, swaps)})"
-        return text
-
-    def replaced(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
-        """The replacement of an expression, or the expression if only it has SQL text."""
-        replacement = node.replacement()
-        if not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
-            return self.renamed(replacement, parts, swaps)
-        if kind_of(node) == "StructsToJson" and node.options().isEmpty():
-            return self.written(f"to_json({self.text(node.child(), parts, swaps)})", node, parts)
-        if not self.is_a(node, "InheritAnalysisRules"):
-            self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
-            return node
-        # Spark renews the ids of attributes in the replacement, and not in the parameters.
-        known = {
-            item.name(): item for item in _topmost(
-                replacement, lambda e: kind_of(e) == "AttributeReference"
-            )
-        }
-        arguments = [
-            self.text(_renewed(item, known), parts, swaps) for item in items_of(node.parameters())
-        ]
-        return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
-
-    def written(self, text: str, node: Any, parts: _Parts) -> Any:
-        """A column whose name `text` replaces by a text at the end."""
-        name = self.fresh("text_of_")
-        parts.lambdas[name] = text
-        # Texts may be in texts: the outer one is replaced first.
-        parts.lambdas = dict(reversed(list(parts.lambdas.items())))
-        return self.column(name, node)
-
-    def with_lambda(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
-        arguments = items_of(node.arguments())
-        names = {item.exprId().id(): self.fresh("x") for item in arguments}
-        body = self.with_variables(node.function(), names)
-        variables = ", ".join(names.values())
-        variables = f"({variables})" if len(names) > 1 else variables
-        text = f"{variables} -> {self.text(body, parts, swaps)}"
-        return self.written(text, node.function(), parts)
-
-    def with_variables(self, node: Any, names: dict[int, str]) -> Any:
-        if kind_of(node) == "NamedLambdaVariable" and node.exprId().id() in names:
-            # A variable has the text of a column that is in no relation.
-            name = names[node.exprId().id()]
-            column = self.column(name, node)
-            self._names[column.exprId().id()] = name
-            return column
-        below = items_of(node.children())
-        if not below:
-            return node
-        return node.withNewChildren(
-            scala_sequence([self.with_variables(child, names) for child in below])
-        )
-
-    def pivoted(self, node: Any, parts: _Parts, swaps: _Swaps | None) -> Any:
-        """The values of a pivot in an array, in the order of the pivoted values."""
-        pivot = self.text(node.pivotColumn(), parts, swaps)
-        value = self.text(node.valueColumn(), parts, swaps)
-        kind, names = node.pivotColumn().dataType(), []
-        for constant in items_of(node.pivotColumnValues()):
-            if not isinstance(constant, int):
-                constant = sql_class("catalyst.expressions.Literal")(constant, kind).sql()
-            names.append(f"CAST({constant} AS {kind.sql()})")
-        calls = ", ".join(f"max(CASE WHEN {pivot} <=> {item} THEN {value} END)" for item in names)
-        return self.written(f"array({calls})", node, parts)
-
-    def with_subquery(
-        self, node: Any, parts: _Parts, swaps: _Swaps | None, negated: bool = False
-    ) -> Any:
-        kind, query = kind_of(node), node
-        values: tuple[Expression, ...] = ()
-        if kind == "ScalarSubquery":
-            name = "scalar"
-        elif kind == "Exists":
-            name = "exists"
-        elif kind == "InSubquery":
-            name, query = "not in" if negated else "in", node.query()
-            values = tuple(self.expression(item, swaps) for item in items_of(node.values()))
-        else:
-            self.refuse(refusals.NODE, kind, node)
-            return node
-        relation = self.walk(self.prepared(query.plan()))
-        output = [self.name(item) for item in items_of(query.plan().output())]
-        relation = _picked(relation, output)
-        column = self.fresh("s")
-        parts.subqueries.append(Subquery(column, name, relation, values))
-        for value in values:
-            parts.columns |= value.columns
-        return self.column(column, node)
-
-    def named(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Named, ...]:
-        """Aliases and attributes as columns; an attribute may be listed twice."""
-        columns: dict[str, Any] = {self.name(item): item for item in nodes}
-        return tuple(Named(name, self.expression(item, swaps)) for name, item in columns.items())
-
-    def order(self, nodes: Iterable[Any], swaps: _Swaps | None = None) -> tuple[Order, ...]:
-        return tuple(
-            Order(
-                self.expression(item.child(), swaps), item.direction().sql() != "ASC",
-                item.nullOrdering().sql() == "NULLS FIRST",
-            )
-            for item in nodes
-        )
 
     # Nodes
 
@@ -549,7 +212,7 @@ class _PlanReader:
     def on_constant(self, plan: Any) -> Relation:
         if plan.isStreaming():
             self.refuse(refusals.STREAM, "stream", plan)
-            raise _Stop
+            raise Stop
         frame = frame_of_plan(plan, self.spark)
         frame = frame.toDF(*[self.name(item) for item in items_of(plan.output())])
         return Constant(frame if frame.columns else frame.selectExpr("1 AS one_"))
@@ -559,7 +222,7 @@ class _PlanReader:
             match = self.external_table(plan, kind)
             if match is not None:
                 return match
-            raise _Stop
+            raise Stop
         if kind.endswith("Command") or "Command" in kind:
             self.refuse(refusals.NO_QUERY, kind, plan)
         else:
@@ -567,9 +230,9 @@ class _PlanReader:
         for child in items_of(plan.children()):
             try:
                 self.walk(child)
-            except _Stop:
+            except Stop:
                 pass
-        raise _Stop
+        raise Stop
 
     def external_table(self, plan: Any, kind: str) -> Relation | None:
         if plan.isStreaming():
@@ -596,7 +259,8 @@ class _PlanReader:
 
     def on_aggregate(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
-        results, swaps = items_of(plan.aggregateExpressions()), _Swaps()
+        # HAVING adds aggregates in the order of its conditions, which is none of the program.
+        results, swaps = sorted(items_of(plan.aggregateExpressions()), key=self.spelling), Swaps()
         keys, aggregates, zeros = [], [], set()
         for item in items_of(plan.groupingExpressions()):
             if swaps.get(item) is None:
@@ -604,9 +268,9 @@ class _PlanReader:
                 swaps.add(item, keys[-1].name)
         calls = [
             call for item in results
-            for call in _topmost(item, lambda e: self.is_a(e, "AggregateExpression"))
+            for call in topmost(item, lambda e: self.is_a(e, "AggregateExpression"))
         ]
-        for call in calls:
+        for call in sorted(calls, key=self.spelling):
             if swaps.get(call) is None:
                 name = self.fresh("a")
                 aggregates.append(Named(name, self.expression(call)))
@@ -649,7 +313,7 @@ class _PlanReader:
     def on_window(self, plan: Any) -> Relation:
         child, functions = self.walk(plan.child()), []
         for item in items_of(plan.windowExpressions()):
-            call = _bare(item)
+            call = bare(item)
             if kind_of(call) != "WindowExpression":
                 self.refuse(refusals.WINDOW_EXPRESSION, str(item.sql()), item)
                 continue
@@ -681,7 +345,7 @@ class _PlanReader:
         left = self.walk(plan.left())
         right = self.walk(self.prepared(plan.right().plan()))
         output = [self.name(item) for item in items_of(plan.right().plan().output())]
-        return self.joined(plan, left, _picked(right, output), lateral=True)
+        return self.joined(plan, left, picked(right, output), lateral=True)
 
     def joined(
         self, plan: Any, left: Relation, right: Relation, lateral: bool = False
@@ -689,21 +353,10 @@ class _PlanReader:
         how = str(plan.joinType().sql())
         if how not in _JOINS:
             self.refuse(refusals.NODE, f"{how} JOIN", plan)
-            raise _Stop
+            raise Stop
         condition = plan.condition()
         parts = _conjuncts(condition.get()) if condition.isDefined() else []
         return Join(left, right, _JOINS[how], self.conditions(parts), lateral)
-
-    def conditions(self, parts: list[Any]) -> tuple[Expression, ...]:
-        """Conjuncts in an order that does not depend on that of the query."""
-        plain = [self.expression(item) for item in parts if not self.has_subquery(item)]
-        others = [self.expression(item) for item in parts if self.has_subquery(item)]
-        return (*sorted(plain, key=lambda item: item.text), *others)
-
-    def has_subquery(self, node: Any) -> bool:
-        return _some(
-            node, lambda e: kind_of(e) == "InSubquery" or self.is_a(e, "SubqueryExpression")
-        )
 
     def on_distinct(self, plan: Any) -> Relation:
         return Distinct(self.walk(plan.child()))
@@ -712,7 +365,7 @@ class _PlanReader:
         output = tuple(self.name(item) for item in items_of(plan.output()))
         sides = tuple(
             Project(self.walk(child), tuple(
-                Named(name, _column(self.name(item)))
+                Named(name, column_of(self.name(item)))
                 for item, name in zip(items_of(child.output()), output)
             ))
             for child in items_of(plan.children())
@@ -777,7 +430,7 @@ class _PlanReader:
             if outers_of(self._shared[number]):
                 self.refuse(refusals.CORRELATED_CTE, "WITH", plan)
         return Project(self._shared[number], tuple(
-            Named(self.name(new), _column(self.name(old)))
+            Named(self.name(new), column_of(self.name(old)))
             for old, new in zip(items_of(body.output()), items_of(plan.output()))
         ))
 
@@ -788,7 +441,7 @@ class _PlanReader:
 
         def side(child: Any) -> Relation:
             return Project(self.walk(child), tuple(
-                Named(name, _column(self.name(item)))
+                Named(name, column_of(self.name(item)))
                 for item, name in zip(items_of(child.output()), output)
             ))
 
@@ -809,68 +462,9 @@ class _PlanReader:
         output = self._loops[plan.loopId()]
         reference = RecursionReference(plan.loopId(), output)
         return Project(reference, tuple(
-            Named(self.name(new), _column(old))
+            Named(self.name(new), column_of(old))
             for old, new in zip(output, items_of(plan.output()))
         ))
-
-
-def _aggregate_call(function: Any) -> _AggregateCall | None:
-    """An aggregate whose text in Catalyst leaves a part out, or names a function of its own."""
-    kind = kind_of(function)
-    if kind in _ENDS and function.ignoreNulls():
-        return _AggregateCall(str(function.prettyName()), (function.child(), "true"))
-    if kind == "Mode" and function.reverseOpt().isDefined():
-        # The text of Catalyst has the other direction.
-        return _AggregateCall("mode", (), function.child(), not function.reverseOpt().get())
-    if kind == "PercentileCont":
-        return _AggregateCall(
-            "percentile_cont", (function.right(),), function.left(), function.reverse()
-        )
-    if kind in ("RegrSXX", "RegrSYY"):
-        return _AggregateCall(kind.lower().replace("regr", "regr_"), tuple(
-            items_of(function.children())
-        ))
-    return None
-
-
-def _column(name: str) -> Expression:
-    return Expression(name, columns=frozenset({name}))
-
-
-def _picked(relation: Relation, names: Sequence[str]) -> Relation:
-    if relation.columns == tuple(names):
-        return relation
-    unique = dict.fromkeys(names)
-    return Project(relation, tuple(Named(name, _column(name)) for name in unique))
-
-
-def _bare(node: Any) -> Any:
-    return node.child() if kind_of(node) == "Alias" else node
-
-
-def _id_of(common: Any) -> str:
-    return str(common.id().toString())
-
-
-def _renewed(node: Any, known: dict[str, Any]) -> Any:
-    """The expression, its attributes replaced by the known ones of their names."""
-    if kind_of(node) == "AttributeReference":
-        return known.get(node.name(), node)
-    below = items_of(node.children())
-    if not below:
-        return node
-    return node.withNewChildren(scala_sequence([_renewed(item, known) for item in below]))
-
-
-def _topmost(node: Any, test: Callable[[Any], bool]) -> list[Any]:
-    """The topmost parts of an expression that pass a test."""
-    if test(node):
-        return [node]
-    return [part for child in items_of(node.children()) for part in _topmost(child, test)]
-
-
-def _some(node: Any, test: Callable[[Any], bool]) -> bool:
-    return bool(_topmost(node, test))
 
 
 def _conjuncts(node: Any) -> list[Any]:

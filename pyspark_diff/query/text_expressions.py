@@ -8,7 +8,7 @@ there, as no name of the form is a word of the query.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import KINDS, NOTE, Clock
+from pyspark_diff.query.clock import NOTE, Clock
 from pyspark_diff.query.form import (
     OUTER,
     Expression,
@@ -26,6 +26,22 @@ from pyspark_diff.query.form import (
     Relation,
     Subquery,
     WindowFunction,
+    column_of,
+)
+from pyspark_diff.query.text_calls import (
+    AGGREGATES,
+    CLOCK,
+    CLOCK_NODES,
+    OFFSETS,
+    OTHERS,
+    RANDOM,
+    REFUSED,
+    UNIT,
+    UNITS,
+    ZEROS,
+    aggregate_of,
+    call_of,
+    clock_kind,
 )
 from pyspark_diff.query.text_names import (
     Attempts,
@@ -43,46 +59,6 @@ from pyspark_diff.query.text_parser import canonical, place_of
 _COMMENT = re.compile(
     r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
-AGGREGATES = frozenset("""
-    any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor
-    bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set
-    corr count count_if count_min_sketch covar_pop covar_samp every first first_value
-    histogram_numeric hll_sketch_agg hll_union_agg kurtosis last last_value listagg max max_by
-    mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc
-    regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy
-    skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop
-    var_samp variance
-""".split())
-#: Aggregates whose value over no rows is 0.
-_ZEROS = frozenset({"count", "count_if", "regr_count"})
-#: Aggregates whose value over no rows is neither 0 nor NULL.
-_OTHERS = frozenset({"approx_count_distinct", "array_agg", "collect_list", "collect_set"})
-OFFSETS = frozenset(
-    "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value".split()
-)
-#: Functions that make several rows of one.
-GENERATORS = frozenset("""
-    explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
-    variant_explode variant_explode_outer
-""".split())
-#: Functions that name a field after a column, make windows, or read a name from a text.
-_REFUSED = GENERATORS | frozenset("""
-    arrays_zip window session_window window_time identifier grouping grouping_id
-""".split())
-_CLOCK = frozenset("""
-    curdate current_date current_time current_timestamp localtime localtimestamp now
-""".split())
-_CLOCK_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentDatetime)
-_RANDOM = frozenset("""
-    input_file_block_length input_file_block_start input_file_name java_method
-    monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id
-    try_reflect uniform uuid
-""".split())
-#: Functions whose first argument may be a unit of time.
-_UNITS = frozenset("timestampadd timestampdiff dateadd date_add datediff date_diff".split())
-_UNIT = frozenset("""
-    year quarter month week day dayofyear hour minute second millisecond microsecond
-""".split())
 
 
 class TextExpressions(TextNames):
@@ -151,16 +127,16 @@ class TextExpressions(TextNames):
         if context.groupings is not None and call_of(node) in ("grouping", "grouping_id"):
             edits[self.place(node)] = self.grouping(node, context, parts)
             return
-        if self.clock is not None and _clock_kind(node) is not None:
+        if self.clock is not None and clock_kind(node) is not None:
             edits[self.place(node)] = self.current(node, self.clock, parts)
             return
         self.check(node)
         below: Iterable[exp.Expr] = list(node.iter_expressions())
         if isinstance(node, exp.Anonymous):
             below = node.expressions
-            if call_of(node) in _UNITS and len(node.expressions) == 3:
+            if call_of(node) in UNITS and len(node.expressions) == 3:
                 first = node.expressions[0]
-                if isinstance(first, (exp.Column, exp.Var)) and first.name.lower() in _UNIT:
+                if isinstance(first, (exp.Column, exp.Var)) and first.name.lower() in UNIT:
                     below = node.expressions[1:]
         fields = isinstance(node, exp.Tuple) or call_of(node) == "struct"
         attempts = Attempts()
@@ -177,7 +153,7 @@ class TextExpressions(TextNames):
         parts.subqueries.append(value)
         if NOTE not in self.notes:
             self.notes.append(NOTE)
-        return f"CAST({value.name} AS {_clock_kind(node)})"
+        return f"CAST({value.name} AS {clock_kind(node)})"
 
     def grouping(self, node: exp.Expr, context: Context, parts: Parts) -> str:
         """The text of a call that says which keys the grouping set of a row lacks."""
@@ -210,11 +186,11 @@ class TextExpressions(TextNames):
         """Refuses calls and nodes that have another meaning outside of their query."""
         name = call_of(node)
         if name is not None:
-            if name in _CLOCK or name == "unix_timestamp" and not node.expressions:
+            if name in CLOCK or name == "unix_timestamp" and not node.expressions:
                 self.refuse(refusals.CURRENT_TIME, f"{name}()", node)
-            if name in _RANDOM:
+            if name in RANDOM:
                 self.refuse(refusals.NON_DETERMINISTIC, f"{name}()", node)
-            if name in _REFUSED:
+            if name in REFUSED:
                 self.refuse(refusals.NODE, f"{name}(...)", node)
             if name in OFFSETS and not isinstance(
                 node.parent, (exp.Window, exp.IgnoreNulls, exp.RespectNulls)
@@ -228,7 +204,7 @@ class TextExpressions(TextNames):
                     "the function is none of Spark's own. Remedy: apply it to a frame with "
                     "withColumn"
                 ))
-        if isinstance(node, _CLOCK_NODES):
+        if isinstance(node, CLOCK_NODES):
             place = place_of(node)
             self.refuse(
                 refusals.CURRENT_TIME, self.source_text[slice(*place)] if place else node.key, node
@@ -343,8 +319,8 @@ class TextExpressions(TextNames):
         name = self.fresh("a")
         call = inner.expression(text)
         function = aggregate_of(node) or ""
-        context.calls.append((tokens, Named(name, call), function in _ZEROS))
-        if function in _OTHERS and context.child.outer is not None and not any(
+        context.calls.append((tokens, Named(name, call), function in ZEROS))
+        if function in OTHERS and context.child.outer is not None and not any(
             True for _ in context.keys
         ):
             self.refuse(refusals.NODE, f"{function}(...) in a correlated subquery", node)
@@ -457,9 +433,26 @@ class TextExpressions(TextNames):
         )))
 
     def conditions(self, node: exp.Expr, context: Context) -> list[Expression]:
-        """The conjuncts of a condition, and those that all sides of an OR share."""
-        read = through(_sides(node, exp.And), lambda item: self.conjuncts(item, context))
+        """The conjuncts of a condition, and those that all sides of an OR share.
+
+        Their order does not depend on that of the query, nor on its aliases.
+        """
+        sides = sorted(_sides(node, exp.And), key=lambda item: self.spelling(item, context))
+        read = through(sides, lambda item: self.conjuncts(item, context))
         return [part for parts in read for part in parts]
+
+    def spelling(self, node: exp.Expr, context: Context) -> tuple[str, ...]:
+        """The tokens of an expression, its columns without the aliases of tables."""
+        scope = context.child or context.scope
+        edits = {}
+        for item in node.find_all(exp.Column):
+            place, match = place_of(item), self.matches(_names(item), scope)
+            if place is not None and len(item.parts) > 1:
+                edits[place] = match[0][0].column if len(match) == 1 else item.parts[-1].name
+            elif place is not None and len(match) == 1:
+                edits[place] = match[0][0].column
+        place = place_of(node)
+        return () if place is None else canonical(self.replaced(node, place, edits))
 
     def conjuncts(self, node: exp.Expr, context: Context) -> list[Expression]:
         """A conjunct, and those that all sides of it share if it is an OR."""
@@ -569,54 +562,6 @@ def picked(query: Query) -> Relation:
     if query.relation.columns == tuple(columns):
         return query.relation
     return Project(query.relation, tuple(Named(name, column_of(name)) for name in columns))
-
-
-def column_of(name: str) -> Expression:
-    return Expression(name, columns=frozenset({name}))
-
-
-def call_of(node: exp.Expr) -> str | None:
-    """The name of the function that a node calls, in small letters."""
-    if not isinstance(node, exp.Anonymous):
-        return None
-    name = node.this.name if isinstance(node.this, exp.Expr) else node.this
-    return str(name).lower()
-
-
-def _clock_kind(node: exp.Expr) -> str | None:
-    """The type of the current date or time that a node calls."""
-    if isinstance(node, _CLOCK_NODES):
-        # The words of the parser's kinds: CurrentDate, CurrentTimestamp, CurrentDatetime.
-        return "DATE" if isinstance(node, exp.CurrentDate) else "TIMESTAMP"
-    return None if node.args.get("expressions") else KINDS.get(call_of(node) or "")
-
-
-def aggregate_of(node: exp.Expr) -> str | None:
-    """The name of the aggregate that a node calls, with its FILTER and order."""
-    while isinstance(node, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)):
-        node = node.this
-    name = call_of(node)
-    return name if name in AGGREGATES else None
-
-
-def aggregates_in(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The aggregates of an expression: not those of subqueries, nor window functions."""
-    if isinstance(node, (exp.Query, exp.Exists)):
-        return
-    if aggregate_of(node) is not None:
-        yield node
-        return
-    below: Iterable[exp.Expr] = node.iter_expressions()
-    if isinstance(node, exp.Window):
-        function = node.this
-        below = [item for item in below if item is not function]
-        while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
-            below = [*below, *(item for item in function.iter_expressions()
-                               if item is not function.this)]
-            function = function.this
-        below = [*below, *function.iter_expressions()]
-    for item in below:
-        yield from aggregates_in(item)
 
 
 def _sides(node: exp.Expr, kind: Any) -> list[exp.Expr]:

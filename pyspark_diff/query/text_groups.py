@@ -16,8 +16,16 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.form import Expression, Named, Project, Relation, UnionAll
-from pyspark_diff.query.text_expressions import TextExpressions, aggregates_in, column_of
+from pyspark_diff.query.form import (
+    Expression,
+    Named,
+    Project,
+    Relation,
+    UnionAll,
+    column_of,
+)
+from pyspark_diff.query.text_calls import aggregates_in
+from pyspark_diff.query.text_expressions import TextExpressions
 from pyspark_diff.query.text_names import Context, Entry, Groupings, Stop, through
 from pyspark_diff.query.text_parser import canonical
 

@@ -20,8 +20,9 @@ from pyspark_diff.query.form import (
     Project,
     Relation,
     UnionAll,
+    column_of,
 )
-from pyspark_diff.query.text_expressions import column_of, quoted
+from pyspark_diff.query.text_expressions import quoted
 from pyspark_diff.query.text_groups import TextGroups
 from pyspark_diff.query.text_names import Context, Entry, Scope, Tables, through
 from pyspark_diff.query.text_parser import canonical

@@ -32,16 +32,12 @@ from pyspark_diff.query.form import (
     TopK,
     UnionAll,
     Window,
+    column_of,
 )
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal
-from pyspark_diff.query.text_expressions import (
-    GENERATORS,
-    aggregates_in,
-    call_of,
-    column_of,
-    picked,
-)
+from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, call_of
+from pyspark_diff.query.text_expressions import picked
 from pyspark_diff.query.text_groups import Groups, Item
 from pyspark_diff.query.text_names import (
     Attempts,

@@ -22,8 +22,11 @@ from pyspark_diff.query.form import (
     RecursionReference,
     Relation,
     Scan,
+    column_of,
+    references,
 )
-from pyspark_diff.query.text_expressions import GENERATORS, call_of, column_of, picked, quoted
+from pyspark_diff.query.text_calls import GENERATORS, call_of
+from pyspark_diff.query.text_expressions import picked, quoted
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
@@ -117,6 +120,11 @@ class TextTables(TextPivots):
         names = tuple(new for _, new in pairs)
         reference = Query(RecursionReference(number, names), pairs)
         step = self.query(body.expression, None, {**ctes, name: reference})
+        if not references(step.relation, number):
+            self.refuse(
+                refusals.NODE, f"the recursion {name}", item,
+                "only a query inside of it has a table of this name. Remedy: rename one of them"
+            )
         if len(step.outputs) != len(pairs):
             self.refuse(refusals.NODE, "a step with another number of columns", body.expression)
         for (_, old), (output, new) in zip(step.outputs, pairs):
