@@ -283,15 +283,15 @@ class TextNames:
         frames: dict[str, Any] = {}
         structs = {name: struct for name, struct in self.tables.values()}
         changes = dict(self.changes)
-        for (start, end), (table, aliased) in self.read.items():
-            name = f"t{len(frames)}_"
-            frames[name] = frame_of_no_rows(self.spark, structs[table])
-            alias = "" if aliased else f" AS {self.source_text[start:end]}"
-            changes[start, end] = f"{{{name}}}{alias}"
 
         def plain(text: str) -> str:
             return text.replace("{", "{{").replace("}", "}}") if frames else text
 
+        for (start, end), (table, aliased) in self.read.items():
+            name = f"t{len(frames)}_"
+            frames[name] = frame_of_no_rows(self.spark, structs[table])
+            alias = "" if aliased else f" AS {plain(self.source_text[start:end])}"
+            changes[start, end] = f"{{{name}}}{alias}"
         for (start, end), change in sorted(changes.items()):
             pieces += [plain(self.source_text[at:start]), change]
             at = end
