@@ -465,6 +465,9 @@ ELSEWHERE = {
     "of a table that the catalog does not know": "test_tables",
     "the parameter :{} has no value": "test_text_reader",
     "is no name of an object": "names that the library makes itself",
+    "the clock of a query has one column": "test_query_readers",
+    "so a list of args has no order": "test_text_reader",
+    "the clock of a query is a collection": "test_query_readers",
 }
 
 

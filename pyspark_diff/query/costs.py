@@ -175,7 +175,7 @@ def _bare(text: str) -> str:
 
 
 def _shown(expression: Expression, names: dict[str, str]) -> str:
-    """An expression with the names of the query in place of those of the form."""
+    """An expression with the names of the query."""
     own = {item.name: "(subquery)" for item in expression.subqueries}
     text = _NAME.sub(
         lambda match: own.get(match[0]) or names.get(match[0]) or names.get(

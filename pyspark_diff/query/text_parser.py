@@ -90,7 +90,10 @@ def parsed(text: str) -> exp.Expr:
             if cte.args["alias"].this.meta.get("start", place) < place
         ]
         if not before:
-            raise SchemaError("MAX RECURSION LEVEL stands after no name of a recursion")
+            raise SchemaError(
+                "MAX RECURSION LEVEL follows no name of a recursion. Write it after the name and its "
+                "columns: WITH RECURSIVE name (columns) MAX RECURSION LEVEL 9 AS (...)"
+            )
         last = max(before, key=lambda cte: int(cte.args["alias"].this.meta["start"]))
         last.set("levels", level)
     return trees[0]

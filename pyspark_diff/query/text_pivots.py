@@ -1,7 +1,7 @@
 """Reads PIVOT and UNPIVOT in the text of a query.
 
-    PIVOT    =  GROUP BY the other columns and the pivot, then for each value the row of its group
-    UNPIVOT  =  the sum of the rows with each of the columns as the value, without NULLs
+    PIVOT    =  a row for each group of the other columns, with a column for each value
+    UNPIVOT  =  a row for each of the columns, without NULLs
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _KINDS = {
 #: Generators that may have no row; the others have rows for each row.
 _EMPTY = frozenset({"explode", "posexplode", "inline", "variant_explode"})
 _CALLED = re.compile(r"\w+\s*\(")
-#: Stands for a refused part, and is never translated.
+#: The relation of a refused part, which nothing translates.
 _NOTHING = Scan("", ())
 
 #: A relation and its columns.
