@@ -27,12 +27,30 @@ def _conditions(alias: str) -> st.SearchStrategy[str]:
     )
 
 
+#: Aggregates with a whole number, in any group.
+_WHOLE = [
+    "sum(b)", "count(*)", "min(b)", "max(b)", "count(DISTINCT b)", "try_sum(b)", "bit_and(b)",
+    "bit_or(b)", "bit_xor(b)", "regr_count(a, b)",
+    "length(listagg(s, '+') WITHIN GROUP (ORDER BY s))",
+]
+#: Aggregates over equal values of a, as any of several values would be right.
+_ENDS = ["first(a)", "last(a)", "any_value(a)", "first_value(a) FILTER (WHERE b > 1)"]
+#: Lists, which a correlated subquery has not.
+_LISTS = ["size(array_agg(b))", "element_at(sort_array(array_agg(b)), 1)"]
+#: Aggregates that are compared but for rounding, so that no other clause reads them.
+_ROUNDED = [
+    "corr(a, b)", "covar_pop(a, b)", "covar_samp(a, b)", "regr_avgx(a, b)", "regr_avgy(a, b)",
+    "regr_intercept(a, b)", "regr_r2(a, b)", "regr_slope(a, b)", "regr_sxx(a, b)",
+    "regr_sxy(a, b)", "regr_syy(a, b)", "skewness(b)", "kurtosis(b)", "try_avg(b)",
+    "stddev_samp(b)", "try_sum(a * 0.5D)", "sort_array(array_agg(s))", "bit_xor(a + b)",
+]
+
 _SCAN = st.sampled_from(["SELECT a, b, s FROM t", "SELECT a, b, s FROM u"])
 
 
 def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Queries of one more clause."""
-    aggregate = st.sampled_from(["sum(b)", "count(*)", "min(b)", "max(b)", "count(DISTINCT b)"])
+    aggregate = st.sampled_from(_WHOLE)
     where = st.builds(
         lambda q, c: f"SELECT * FROM ({q}) q WHERE {c}", inner, _conditions("q")
     )
@@ -42,7 +60,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
     group = st.builds(
         lambda q, f: f"SELECT a, CAST({f} AS int) AS b, max(s) AS s FROM ({q}) q GROUP BY a",
-        inner, aggregate,
+        inner, st.sampled_from([*_WHOLE, *_ENDS, *_LISTS]),
     )
     whole = st.builds(
         lambda q, f: f"SELECT count(*) AS a, CAST({f} AS int) AS b, min(s) AS s FROM ({q}) q",
@@ -81,7 +99,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
     value = st.builds(
         lambda q, r, f: f"SELECT q.a, (SELECT CAST({f} AS int) FROM ({r}) r WHERE r.a = q.a) AS b, "
-        f"q.s FROM ({q}) q", inner, inner, aggregate,
+        f"q.s FROM ({q}) q", inner, inner, st.sampled_from([*_WHOLE, *_ENDS]),
     )
     case = st.builds(
         lambda q, r: f"SELECT q.a, q.b, CASE WHEN q.b IN (SELECT a FROM ({r}) r) THEN 'x' "
@@ -110,5 +128,12 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def queries(leaves: int = 5) -> st.SearchStrategy[str]:
-    """Queries of up to so many scans."""
-    return st.recursive(_SCAN, _larger, max_leaves=leaves)
+    """Queries of up to so many scans; half of them are summed up at last."""
+    inner = st.recursive(_SCAN, _larger, max_leaves=leaves)
+    summary = st.builds(
+        lambda q, f, g, by: f"SELECT {by}{f} AS x, {g} AS y FROM ({q}) q"
+        + (" GROUP BY s" if by else ""),
+        inner, st.sampled_from(_ROUNDED), st.sampled_from(_ROUNDED),
+        st.sampled_from(["s, ", ""]),
+    )
+    return st.one_of(inner, summary)
