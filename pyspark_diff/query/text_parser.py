@@ -91,8 +91,8 @@ def parsed(text: str) -> exp.Expr:
         ]
         if not before:
             raise SchemaError(
-                "MAX RECURSION LEVEL follows no name of a recursion. Write it after the name and its "
-                "columns: WITH RECURSIVE name (columns) MAX RECURSION LEVEL 9 AS (...)"
+                "MAX RECURSION LEVEL follows no name of a recursion. Write it after the name and "
+                "its columns: WITH RECURSIVE name (columns) MAX RECURSION LEVEL 9 AS (...)"
             )
         last = max(before, key=lambda cte: int(cte.args["alias"].this.meta["start"]))
         last.set("levels", level)
