@@ -95,6 +95,13 @@ def test_notes_on_order_and_limit(flow, text, notes):
     assert sorted(lines[1:lines.index("a change costs, clause by clause:")]) == sorted(notes)
 
 
+def test_a_left_join_of_a_generator_is_refused(flow):
+    """Plain Spark loses rows there."""
+    text = "SELECT a FROM t LEFT JOIN LATERAL explode(filter(array(a), y -> y > 2)) AS q(x)"
+    with pytest.raises(UnsupportedQueryError, match="LEFT JOIN LATERAL of a generator"):
+        flow.sql(text)
+
+
 #: A query, its other spellings, and another query.
 SPELLINGS = {
     "join": (

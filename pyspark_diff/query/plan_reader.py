@@ -342,7 +342,13 @@ class _PlanReader(PlanExpressions):
         return self.joined(plan, left, right)
 
     def on_lateraljoin(self, plan: Any) -> Relation:
-        left = self.walk(plan.left())
+        left, below = self.walk(plan.left()), plan.right().plan()
+        while kind_of(below) in ("SubqueryAlias", "Project"):
+            below = below.child()
+        if kind_of(below) == "Generate" and str(plan.joinType().sql()) == "LEFT OUTER":
+            self.refuse(
+                refusals.NODE, "LEFT JOIN LATERAL of a generator", plan, refusals.LEFT_GENERATOR
+            )
         right = self.walk(self.prepared(plan.right().plan()))
         output = [self.name(item) for item in items_of(plan.right().plan().output())]
         return self.joined(plan, left, picked(right, output), lateral=True)

@@ -97,6 +97,13 @@ OPERATOR = _code(
 )
 
 
+#: The cause and the remedy for a left join with the rows of a generator.
+LEFT_GENERATOR = (
+    "Spark leaves out a row for which nothing is generated. Remedy: write LATERAL VIEW OUTER, or "
+    "JOIN LATERAL"
+)
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One refused part of a query.

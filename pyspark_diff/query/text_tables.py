@@ -382,8 +382,7 @@ class TextTables(TextPivots):
             if kind == "left":
                 self.refuse(
                     refusals.NODE, "LEFT JOIN LATERAL of a generator", node,
-                    "Spark leaves out a row for which nothing is generated. Remedy: write LATERAL "
-                    "VIEW OUTER, or JOIN LATERAL"
+                    refusals.LEFT_GENERATOR,
                 )
             return self.generated(node, left, scope, ctes, outer=False)
         self.known(node, "this", "alias", "ordinality")
