@@ -792,3 +792,30 @@ def test_the_notebook_of_a_nightly_view_runs(spark, tmp_path, monkeypatch):
     assert first == [("north", 900), ("online", 1200)]
     assert second == [("online", 500), ("south", 900)]
     spark.sql("DROP DATABASE nights CASCADE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["double", "float", "struct<x: double>"])
+def test_zeros_and_nan_in_the_key_of_a_merge(spark, tmp_path, reads_files, kind):
+    """A zero has no sign, and NaN is equal to itself, in an update and a removal."""
+    def key(number):
+        return (number,) if kind.startswith("struct") else number
+
+    nan = float("nan")
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        rows, session = flow.input("rows", f"k {kind}, v int")
+        rows.sink("merged", delta_merge(tmp_path / "t", key="k"))
+        kept = rows.keep()
+        for time, (came, went) in enumerate([
+            ([(key(-0.0), 1), (key(nan), 2), (None, 3), (key(1.5), 4)], []),
+            ([(key(0.0), 5), (key(nan), 6)], [(key(0.0), 1), (key(nan), 2)]),
+            ([], [(key(-0.0), 5), (key(nan), 6), (None, 3)]),
+        ], 1):
+            session.insert(came)
+            if went:
+                session.remove(went)
+            flow.advance_to(time)
+            table = spark.read.format("delta").load(str(tmp_path / "t"))
+            written, expected = (sorted(map(repr, listed(one))) for one in (table, kept.at()))
+            assert written == expected
+            assert table.count() == [4, 4, 1][time - 1]

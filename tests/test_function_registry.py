@@ -10,6 +10,7 @@ import logging
 import sys
 
 import function_registry as registry
+import pyspark
 import pytest
 
 #: The functions are tried in so many cases.
@@ -29,8 +30,11 @@ def test_each_function_has_its_outcomes(spark, part):
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     there = set(registry.names(spark))
     names = sorted(there & registry.classified().keys())[part::PARTS]
-    found = {name: registry.outcome(spark, name) for name in names}
-    assert found == {name: registry.classified()[name] for name in names}
+    outcomes = {name: registry.outcome(spark, name) for name in names}
+    if not pyspark.__version__.startswith("4.2."):
+        # Another version of Spark may describe a function without an example.
+        outcomes = {name: outcome for name, outcome in outcomes.items() if outcome != ("", "")}
+    assert outcomes == {name: registry.classified()[name] for name in outcomes}
 
 
 @pytest.mark.slow

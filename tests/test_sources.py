@@ -318,6 +318,22 @@ def test_events_of_debezium(spark, flow, tmp_path, keyed, enveloped):
         flow.catch_up()
 
 
+def test_zeros_of_debezium_have_no_sign(spark, flow, tmp_path):
+    by_key = flow.source("keyed", debezium(str(tmp_path), "x double, v int", key="x")).keep()
+    whole = flow.source("whole", debezium(str(tmp_path), "x double, v int")).keep()
+
+    def read(number, op, before, after):
+        images = [row and {"x": row[0], "v": row[1]} for row in (before, after)]
+        put(tmp_path, f"{number}.json",
+            {"op": op, "before": images[0], "after": images[1], "ts_ms": number})
+        flow.catch_up()
+        return standing(by_key), standing(whole)
+
+    assert read(1, "c", None, (-0.0, 1)) == ([(0.0, 1)], [(0.0, 1)])
+    assert read(2, "u", (0.0, 1), (-0.0, 2)) == ([(0.0, 2)], [(0.0, 2)])
+    assert read(3, "d", (0.0, 2), None) == ([], [])
+
+
 def event(op, key, text, order):
     row = {"id": key, "s": text}
     images = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
