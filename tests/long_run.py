@@ -299,7 +299,7 @@ class LongRun:
         """As users do, by way of Spark."""
         name = self.chance.choice(self.names)
         time = self.chance.randrange(max(self.now.values()) + 1)
-        since = max(self.frontier(name) - 1, self.known[name])
+        since = max(self.frontier(name) - 1, self.known.get(name, 0))
         try:
             found = self.flow[name].at(time, allow_negative=True).collect()
         except NotReadableError:
