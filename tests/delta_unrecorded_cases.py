@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 from delta_cases import applied, rows_of
@@ -16,6 +19,7 @@ from pyspark_diff.dataflow.source import Whole
 from pyspark_diff.fallbacks import FEED, SETTING, Fallbacks, counting
 from pyspark_diff.sources import delta
 from pyspark_diff.spark.delta_changed_files import changed_files
+from pyspark_diff.spark.jvm_tables import delta_log
 
 STATEMENTS = [
     "INSERT INTO {t} (id, v, n) VALUES ({n}, 'i', {n}), ({n}, 'i', {n}), (NULL, NULL, 1)",
@@ -99,6 +103,56 @@ def test_keys_and_files_without_changes(spark, table, monkeypatch):  # noqa: F81
         monkeypatch.delenv(SETTING)
         flow.catch_up()
         assert rows_of(spark, rows.at()) == rows_of(spark, table)
+
+
+def test_names_of_the_feed_and_of_patterns(spark, tmp_path):  # noqa: F811
+    """A table without a feed may have the columns of one, and a folder may look like a pattern."""
+    name = f"delta.`{tmp_path}/a[1]*{{b}}?`"
+    spark.sql(f"CREATE TABLE {name} (id INT, _change_type STRING, _commit_version INT) "
+              "USING delta")
+    spark.sql(f"INSERT INTO {name} SELECT id, 'delete', id FROM range(0, 9, 1, 3)")
+    with Dataflow(spark, runner="local") as flow:
+        rows = flow.source("rows", delta(name, key="id")).keep("rows")
+        flow.catch_up()
+        spark.sql(f"UPDATE {name} SET _change_type = 'insert' WHERE id = 4")
+        spark.sql(f"DELETE FROM {name} WHERE id = 8")
+        flow.catch_up()
+        assert FEED in str(flow.explain())
+        assert rows_of(spark, rows.at()) == rows_of(spark, name)
+
+
+def test_files_that_a_writer_adds_twice(spark, table):  # noqa: F811
+    """Another writer may add a file again, with other statistics; the table has its rows once."""
+    spark.sql(f"CREATE TABLE {table} (id INT) USING delta")
+    spark.sql(f"INSERT INTO {table} SELECT id FROM range(0, 4, 1, 1)")
+    source = delta(table)
+    source.columns(spark)
+    reading = source.read(spark, None)
+    content = applied({}, reading)
+    log = Path(urlparse(delta_log(spark, table).folder).path)
+    lines = (log / f"{1:020d}.json").read_text().splitlines()
+    added = next(json.loads(line)["add"] for line in lines if '"add"' in line)
+    again = {"add": {**added, "tags": {"seen": "again"}}}
+    (log / f"{2:020d}.json").write_text(json.dumps(again))
+    spark.sql(f"INSERT INTO {table} VALUES (7)")
+    content = applied(content, source.read(spark, reading.offset))
+    assert content == rows_of(spark, table)
+    assert sum(content.values()) == 5
+
+
+def test_settings_that_hide_missing_files(spark, table, monkeypatch):  # noqa: F811
+    spark.sql(f"CREATE TABLE {table} (id INT) USING delta")
+    source = delta(table)
+    source.columns(spark)
+    offset = source.read(spark, None).offset
+    spark.sql(f"INSERT INTO {table} VALUES (1)")
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        with pytest.raises(SourceError, match="ignoreMissingFiles is true, which hides"):
+            source.read(spark, offset)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+    assert source.read(spark, offset) is not None
 
 
 def test_unknown_changes_are_refused(spark, table, monkeypatch):  # noqa: F811

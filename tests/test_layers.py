@@ -37,8 +37,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "spark": frozenset(
         "bridge calls causes delta delta_changed_files delta_commits delta_files doctor "
-        "expression_parts frames iceberg jobs jvm mentions normal_form one_row parquet_footer "
-        "parquet_plan replaced schema sent session settings stars "
+        "expression_parts frames iceberg jobs jvm jvm_tables mentions normal_form one_row "
+        "parquet_footer parquet_plan replaced schema sent session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),
@@ -124,14 +124,14 @@ LIBRARIES = {
     }),
 }
 
-#: The only module that talks to the JVM, and the names by which it does.
-JVM = "spark.jvm"
+#: The only modules that talk to the JVM, and the names by which they do.
+JVM = "spark.jvm", "spark.jvm_tables"
 JVM_NAMES = frozenset({
     "_gateway", "_jc", "_jconf", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm", "_jwrite",
 })
 
 #: Spark's context, settings of it, and RDDs: over Connect there are none. The bridge is of one.
-CONTEXT_DOORS = frozenset({JVM, "spark.bridge"})
+CONTEXT_DOORS = frozenset({*JVM, "spark.bridge"})
 CONTEXT_NAMES = frozenset({
     "RDD", "SparkConf", "SparkContext", "_active_spark_context", "_sc", "get_active_spark_context",
     "mapPartitionsWithIndex", "parallelize", "rdd", "sparkContext",
@@ -189,7 +189,7 @@ def wrong_import(name: str, imported: str) -> str | None:
     if UNSAFE_MODULES & set(imported.split(".")):
         return "can run code that it reads"
     if top == "py4j":
-        return None if name == JVM else f"only {JVM} talks to the JVM"
+        return None if name in JVM else f"only {' and '.join(JVM)} talk to the JVM"
     if top != "pyspark_diff":
         known = sys.stdlib_module_names | LIBRARIES[min(level, max(LIBRARIES))]
         return None if top in known else f"is not for level {level}"
@@ -231,8 +231,8 @@ def violations(name: str, source: str, modules: Set[str]) -> list[str]:
             if isinstance(value := getattr(node, field, None), str)
         ), None)
         line = getattr(node, "lineno", 0)
-        if used in JVM_NAMES and name != JVM:
-            found.append(f"{name}:{line}: uses {used}, which only {JVM} may")
+        if used in JVM_NAMES and name not in JVM:
+            found.append(f"{name}:{line}: uses {used}, which only {' and '.join(JVM)} may")
         if used in CONTEXT_NAMES and name not in CONTEXT_DOORS:
             found.append(
                 f"{name}:{line}: uses {used}, which only {' and '.join(sorted(CONTEXT_DOORS))} may"

@@ -42,11 +42,11 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
 from pyspark_diff.spark.jvm import (
-    described_table,
     frame_of_plan,
     items_of,
     kind_of,
 )
+from pyspark_diff.spark.jvm_tables import described_table
 
 #: The key in the metadata of a column that names the table of the dataflow.
 TABLE = "pyspark_diff.table"

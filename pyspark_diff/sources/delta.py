@@ -31,7 +31,11 @@ from pyspark_diff.spark.delta import (
     latest_version,
     unknown_feature,
 )
-from pyspark_diff.spark.delta_changed_files import changed_files, compares_files
+from pyspark_diff.spark.delta_changed_files import (
+    changed_files,
+    check_complete,
+    compares_files,
+)
 from pyspark_diff.spark.delta_files import (
     KIND,
     VERSION,
@@ -189,7 +193,7 @@ class _Delta(VersionedSource):
                 cause, recorded = error, condition(error) not in _NOT_RECORDED
         if not recorded:
             try:
-                changes = self._changes_by_files(spark, begin + 1, version)
+                changes = self._changes_by_files(spark, table, begin + 1, version)
             except FallbackError:
                 raise
             except Exception as error:  # files that are gone
@@ -201,23 +205,28 @@ class _Delta(VersionedSource):
             cause, "" if recorded else self._to_record(),
         )
 
-    def _changes_by_files(self, spark: SparkSession, first: int, last: int) -> list[Change] | None:
+    def _changes_by_files(
+        self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int
+    ) -> list[Change] | None:
         """The changes of versions without a feed; None if their files do not have them."""
-        files = changed_files(spark, self._name, first, last)
+        files = changed_files(spark, self._name, first, last, table.id)
         if files is None:
             return None
         fall_back("delta", FEED, f"{self._name} does not record its changes; its changed files are "
                   "compared")
         names = [column(name) for name in self._known().names]
+        # A table without a feed may have columns with the names of the feed.
+        kinds, versions = "__kind", "__version"
         came, went = (
-            rows.select(*names, F.lit(kind).alias(KIND), F.lit(last).alias(VERSION))
+            rows.select(*names, F.lit(kind).alias(kinds), F.lit(last).alias(versions))
             for rows, kind in zip(files, ("insert", "delete"))
         )
-        return self._changes_in(came.union(went), versions=False)
+        return self._changes_in(came.union(went), versions=False, added=(kinds, versions))
 
     def _changes(
         self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int
     ) -> list[Change]:
+        check_complete(spark)
         reader = spark.read.options(startingVersion=first, endingVersion=last)
         if self._by_spark(spark, table):
             frame = reader.changes(self._name)

@@ -78,20 +78,24 @@ class VersionedSource(TableSource):
         rows = self._snapshot(spark, offset)
         return Reading(offset, [Upserts(rows) if self.key else Inserts(rows)])
 
-    def _changes_in(self, feed: DataFrame, *, versions: bool) -> list[Change]:
-        """The changes that a feed has: the columns of the table, and those of `feed`.
+    def _changes_in(
+        self, feed: DataFrame, *, versions: bool, added: tuple[str, str] | None = None
+    ) -> list[Change]:
+        """The changes that a feed has: the columns of the table, and two added ones.
 
         Parameters
         ----------
         feed : DataFrame
         versions : bool
             Whether it may be of more than one.
+        added : tuple of str, optional
+            The added columns, if they are not those of `self.feed`.
         """
+        kind, version = added or self.feed
         held = few(feed)
         if held is not None:
-            return self._changes_of(held)
+            return self._changes_of(held, (kind, version))
         # Names that no collection may have.
-        kind, version = self.feed
         comes = column(kind).isin(*self.comes)
         rows = feed.select("*", comes.alias("__comes")).drop(kind)
         if self.key and versions:
@@ -105,9 +109,9 @@ class VersionedSource(TableSource):
         came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
         return self._changed(came.drop("__comes"), went.drop("__comes"))
 
-    def _changes_of(self, held: pa.Table) -> list[Change]:
+    def _changes_of(self, held: pa.Table, added: tuple[str, str] | None = None) -> list[Change]:
         """The changes that rows of a feed are, which are here."""
-        kind, version = self.feed
+        kind, version = added or self.feed
         comes = pc.is_in(held[kind], pa.array(self.comes))
         if self.key and held.num_rows:
             layout = Schema(self._known()).layout(self.key)

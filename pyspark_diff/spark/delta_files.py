@@ -27,7 +27,7 @@ from pyspark_diff.fallbacks import DELTALAKE, fall_back
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
 from pyspark_diff.spark.delta_commits import METADATA, Commit, actions_of
-from pyspark_diff.spark.jvm import folder_of
+from pyspark_diff.spark.jvm_tables import folder_of
 from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
 

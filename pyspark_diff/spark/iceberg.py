@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_diff.spark.causes import in_words
-from pyspark_diff.spark.jvm import iceberg_metadata
+from pyspark_diff.spark.jvm_tables import iceberg_metadata
 from pyspark_diff.spark.schema import quoted
 
 #: Marks that have a meaning in the path of files that Spark reads.

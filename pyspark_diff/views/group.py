@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark_diff.errors import ClosedError, ProgramChangedError, SchemaError, SourceError
 from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.spark.delta import delta_table, identifier
-from pyspark_diff.spark.jvm import analysed_of, described_table
+from pyspark_diff.spark.jvm import analysed_of
+from pyspark_diff.spark.jvm_tables import described_table
 from pyspark_diff.views.forecast import (
     Plan,
     SourceForecast,
