@@ -370,6 +370,28 @@ def test_late_events_of_debezium(spark, flow, tmp_path):
     assert standing(kept) == [(0, "low"), (1, "z")]
 
 
+def test_an_update_of_debezium_that_moves_a_row(spark, flow, tmp_path):
+    """An update with another key in `before` deletes the row of that key."""
+    kept = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
+
+    def moved(old, new, order, **before):
+        return {**event("u", new, "moved", order), "before": {"id": old, **before}}
+
+    put(tmp_path, "1.json", event("c", 1, "a", 1), event("c", 5, "e", 2), moved(5, 5, 3),
+        {**event("u", 6, "partial", 4), "before": {"s": "x"}})
+    flow.catch_up()
+    assert standing(kept) == [(1, "a"), (5, "moved"), (6, "partial")]
+    put(tmp_path, "2.json", moved(1, 2, 10, s="a"), moved(5, 1, 11))
+    flow.catch_up()
+    assert standing(kept) == [(1, "moved"), (2, "moved"), (6, "partial")]
+    # A late event is older than the move away from its key.
+    put(tmp_path, "3.json", event("u", 5, "late", 9))
+    flow.catch_up()
+    assert standing(kept) == [(1, "moved"), (2, "moved"), (6, "partial")]
+    with pytest.raises(ValueError, match="names no number"):
+        debezium(str(tmp_path), "id int", order=())
+
+
 # Streams.
 
 

@@ -129,7 +129,8 @@ def debezium(
     """A folder to which files of Debezium's change events are added, as JSON.
 
     An event is an object with ``op``, ``before`` and ``after``, by itself or as ``payload``; one of
-    an update or delete without a key needs the whole row in ``before``. Tombstones are left out.
+    an update or delete without a key needs the whole row in ``before``. With a key, an update
+    whose ``before`` has another key also deletes the row of that key. Tombstones are left out.
 
     Parameters
     ----------
@@ -144,6 +145,8 @@ def debezium(
 
     Raises
     ------
+    ValueError
+        If `order` is empty.
     SourceError
         As of `files`; also if an event says that the table was truncated, which no event can be
         made of: read the table as `snapshots` then.
@@ -171,6 +174,10 @@ def debezium(
     ...     people.at().collect()
     [Row(id=1, city='Bonn')]
     """
+    if not as_keys(order):
+        raise ValueError(
+            "debezium(order=()) names no number of an event: name one that grows, such as 'ts_ms'"
+        )
     return _Debezium(path, parse_schema(schema).struct, as_keys(key), as_keys(order), dict(options))
 
 
@@ -290,9 +297,10 @@ class _Debezium(_Folder):
             known is None or first < known
         ):
             if gone:
+                read = "what was read is not recorded" if known is None else f"{known} was read"
                 raise SourceError(
                     f"events in {self._path!r} are late: {', '.join(self._order)} is as low as "
-                    f"{first}, and {known} was read. Files with earlier events are gone from the "
+                    f"{first}, and {read}. Files with earlier events are gone from the "
                     "folder, so the latest event of a key is not known. Bring the files back; or "
                     "open the dataflow anew; nothing was taken"
                 )
@@ -339,7 +347,16 @@ class _Debezium(_Folder):
     def _rows(self, events: DataFrame) -> DataFrame:
         """The rows of events by a key, an op and the order of each."""
         image = F.when(F.col("op") == "d", F.col("before")).otherwise(F.col("after"))
-        return events.select(*_fields(image, self._struct), F.col("op").alias(OP), ORDER)
+        rows = events.select(*_fields(image, self._struct), F.col("op").alias(OP), ORDER)
+        # An update may give a row another key, which is a deletion of the key before.
+        keys = [(F.col("before").getField(name), F.col("after").getField(name))
+                for name in self.key]
+        moved = events.where("op = 'u'").where(
+            reduce(Column.__or__, (before.isNotNull() for before, _ in keys))
+            & ~reduce(Column.__and__, (before.eqNullSafe(after) for before, after in keys))
+        )
+        return rows.unionByName(moved.select(
+            *_fields(F.col("before"), self._struct), F.lit("d").alias(OP), ORDER))
 
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
         """The changes without a key."""
