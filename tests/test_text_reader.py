@@ -26,7 +26,7 @@ from pyspark_diff.query.form import Aggregate, Constant, Generate, Project, Scan
 
 pytest.importorskip("sqlglot")
 
-from pyspark_diff.query.text_columns import call_of, condition_of  # noqa: E402
+from pyspark_diff.query.text_columns import call_column, condition_of  # noqa: E402
 from pyspark_diff.query.text_reader import read_text  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -482,7 +482,7 @@ def test_each_function_keeps_its_meaning(spark, part):
 def test_a_call_as_columns_equals_its_text(spark, text):
     rows = [(1, 2, "x"), (2, None, "y"), (2, 3, None), (None, 1, "z"), (3, 3, "y")]
     frame = spark.createDataFrame(rows, SCHEMAS["t"])
-    assert frame.agg(call_of(text, remote=True)).collect() == frame.selectExpr(text).collect()
+    assert frame.agg(call_column(text, remote=True)).collect() == frame.selectExpr(text).collect()
 
 
 @pytest.mark.classic_only("compares columns with texts that are taken apart")
@@ -495,7 +495,7 @@ def test_a_condition_as_columns_equals_its_text(spark):
             frame.where(text).collect()
         ), text
     with pytest.raises(UnsupportedQueryError, match="no function of columns"):
-        call_of("first(a) IGNORE NULLS", remote=True)
+        call_column("first(a) IGNORE NULLS", remote=True)
 
 
 def tpch():

@@ -69,8 +69,8 @@ class Dataflow(FrameDataflow):
         args : dict or list, optional
             Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
         clock : DiffFrame, optional
-            Of `clock`. ``current_date``, ``now()`` and the like are its time, and NULL while it has
-            none. Without a clock they are refused.
+            A collection of `clock`. ``current_date`` and ``now()`` are its time, and NULL before its
+            first one. Without a clock they are refused.
         **kwargs
             Collections, frames and values of ``{name}`` in the text, as of ``spark.sql``.
 

@@ -35,7 +35,7 @@ from pyspark_diff.query.form import (
     outers_of,
 )
 from pyspark_diff.query.pairs import joined, same
-from pyspark_diff.query.text_columns import call_of, condition_of
+from pyspark_diff.query.text_columns import call_column, condition_of
 
 #: The column of the round of a recursion.
 ROUND = "round_"
@@ -142,7 +142,7 @@ class Subqueries:
         if subquery.kind == "not in":
             return self._without_membership(frame, subquery, rows, pairs, domain)
         number = self._fresh("n")
-        calls = [call_of("count(*)").alias(number)]
+        calls = [call_column("count(*)").alias(number)]
         if keys:
             totals = rows.groupBy(*keys).agg(*calls)
             frame = frame.join(totals, condition_of(same(pairs)), "left")
@@ -215,7 +215,7 @@ class Subqueries:
         """The only row of each key; a step that brings a second one fails."""
         number = self._fresh("n")
         # An aggregate over the only row is its value.
-        calls = [call_of(f"max({value})").alias(value), call_of("count(*)").alias(number)]
+        calls = [call_column(f"max({value})").alias(value), call_column("count(*)").alias(number)]
         match = rows.groupBy(*keys).agg(*calls) if keys else rows.agg(*calls, empty=True)
         match.where(f"{number} > 1").assert_empty(_SEVERAL_ROWS)
         return match.drop(number)

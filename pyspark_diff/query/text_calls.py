@@ -50,7 +50,7 @@ UNIT = frozenset("""
 """.split())
 
 
-def call_of(node: exp.Expr) -> str | None:
+def function_name(node: exp.Expr) -> str | None:
     """The name of the function that a node calls, in small letters."""
     if not isinstance(node, exp.Anonymous):
         return None
@@ -63,14 +63,14 @@ def clock_kind(node: exp.Expr) -> str | None:
     if isinstance(node, CLOCK_NODES):
         # The words of the parser's kinds: CurrentDate, CurrentTimestamp, CurrentDatetime.
         return "DATE" if isinstance(node, exp.CurrentDate) else "TIMESTAMP"
-    return None if node.args.get("expressions") else KINDS.get(call_of(node) or "")
+    return None if node.args.get("expressions") else KINDS.get(function_name(node) or "")
 
 
 def aggregate_of(node: exp.Expr) -> str | None:
     """The name of the aggregate that a node calls, with its FILTER and order."""
     while isinstance(node, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)):
         node = node.this
-    name = call_of(node)
+    name = function_name(node)
     return name if name in AGGREGATES else None
 
 

@@ -43,7 +43,7 @@ def condition_of(text: str, remote: bool | None = None) -> Column:
     return _column_of(text, _condition, remote)
 
 
-def call_of(text: str, remote: bool | None = None) -> Column:
+def call_column(text: str, remote: bool | None = None) -> Column:
     """The column of an aggregate.
 
     Raises
@@ -53,7 +53,7 @@ def call_of(text: str, remote: bool | None = None) -> Column:
 
     Examples
     --------
-    >>> str(call_of("sum(a)"))
+    >>> str(call_column("sum(a)"))
     "Column<'sum(a)'>"
     """
     return _column_of(text, _call, remote)

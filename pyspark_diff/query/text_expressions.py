@@ -40,8 +40,8 @@ from pyspark_diff.query.text_calls import (
     UNITS,
     ZEROS,
     aggregate_of,
-    call_of,
     clock_kind,
+    function_name,
 )
 from pyspark_diff.query.text_names import (
     Attempts,
@@ -124,7 +124,7 @@ class TextExpressions(TextNames):
         if aggregate_of(node) is not None:
             edits[self.place(node)] = self.aggregate(node, context, parts)
             return
-        if context.groupings is not None and call_of(node) in ("grouping", "grouping_id"):
+        if context.groupings is not None and function_name(node) in ("grouping", "grouping_id"):
             edits[self.place(node)] = self.grouping(node, context, parts)
             return
         if self.clock is not None and clock_kind(node) is not None:
@@ -134,11 +134,11 @@ class TextExpressions(TextNames):
         below: Iterable[exp.Expr] = list(node.iter_expressions())
         if isinstance(node, exp.Anonymous):
             below = node.expressions
-            if call_of(node) in UNITS and len(node.expressions) == 3:
+            if function_name(node) in UNITS and len(node.expressions) == 3:
                 first = node.expressions[0]
                 if isinstance(first, (exp.Column, exp.Var)) and first.name.lower() in UNIT:
                     below = node.expressions[1:]
-        fields = isinstance(node, exp.Tuple) or call_of(node) == "struct"
+        fields = isinstance(node, exp.Tuple) or function_name(node) == "struct"
         attempts = Attempts()
         for number, item in enumerate(below):
             attempts(lambda: self.edit(item, context, parts, edits), None)
@@ -160,7 +160,7 @@ class TextExpressions(TextNames):
         groupings, child = context.groupings, context.child
         assert groupings is not None and child is not None
         parts.columns.add(groupings.column)
-        if call_of(node) == "grouping_id":
+        if function_name(node) == "grouping_id":
             return groupings.column
         bits = through(node.expressions, lambda item: groupings.bits.get(
             canonical(self.text(item, Context(child), Parts()))
@@ -184,7 +184,7 @@ class TextExpressions(TextNames):
 
     def check(self, node: exp.Expr) -> None:
         """Refuses calls and nodes that have another meaning outside of their query."""
-        name = call_of(node)
+        name = function_name(node)
         if name is not None:
             if name in CLOCK or name == "unix_timestamp" and not node.expressions:
                 self.refuse(refusals.CURRENT_TIME, f"{name}()", node)
@@ -224,7 +224,7 @@ class TextExpressions(TextNames):
         if place_of(node) is None or any(True for _ in node.find_all(*inside)):
             return None
         if any(
-            aggregate_of(item) is not None or call_of(item) in ("grouping", "grouping_id")
+            aggregate_of(item) is not None or function_name(item) in ("grouping", "grouping_id")
             for item in node.walk()
         ):
             return None
@@ -351,7 +351,8 @@ class TextExpressions(TextNames):
             if distinct:
                 self.known(item, "expressions")
             for part in item.expressions if distinct else [item]:
-                if isinstance(part, exp.Star) and not distinct and call_of(function) == "count":
+                counts = function_name(function) == "count" and not distinct
+                if isinstance(part, exp.Star) and counts:
                     self.known(part)
                 else:
                     attempts(lambda: self.edit(part, context, parts, edits), None)
@@ -373,8 +374,8 @@ class TextExpressions(TextNames):
         call = node.this
         while not isinstance(call, exp.Anonymous) and isinstance(call.this, exp.Expr):
             call = call.this
-        if over is None or call_of(call) not in AGGREGATES | OFFSETS:
-            self.refuse(refusals.WINDOW_EXPRESSION, f"{call_of(call)}(...) OVER", node)
+        if over is None or function_name(call) not in AGGREGATES | OFFSETS:
+            self.refuse(refusals.WINDOW_EXPRESSION, f"{function_name(call)}(...) OVER", node)
         inside = replace(context, windows=None)
         inner = Parts()
         attempts = Attempts()

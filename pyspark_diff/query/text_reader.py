@@ -36,7 +36,7 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal
-from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, call_of
+from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
 from pyspark_diff.query.text_expressions import picked
 from pyspark_diff.query.text_groups import Groups, Item
 from pyspark_diff.query.text_names import (
@@ -287,7 +287,7 @@ class _TextReader(TextTables):
         inner = node
         while isinstance(inner, exp.Paren):
             inner = inner.this
-        if isinstance(node, exp.Aliases) and call_of(node.this) not in GENERATORS:
+        if isinstance(node, exp.Aliases) and function_name(node.this) not in GENERATORS:
             self.refuse(refusals.NODE, "an alias of several columns", node)
         name = node.alias if isinstance(node, exp.Alias) else (
             inner.parts[-1].name if isinstance(inner, exp.Column) else None
@@ -312,7 +312,7 @@ class _TextReader(TextTables):
         """The columns of an item: their names in the query and in the form, and their values."""
         if isinstance(item, exp.Expr):
             inner = item.this if isinstance(item, exp.Aliases) else _inner(item)
-            if call_of(inner) in GENERATORS:
+            if function_name(inner) in GENERATORS:
                 return self.generated_columns(item, inner, context, generated)
             value = self.expression(inner, context)
         elif context.keys is None:

@@ -25,7 +25,7 @@ from pyspark_diff.query.form import (
     column_of,
     references,
 )
-from pyspark_diff.query.text_calls import GENERATORS, call_of
+from pyspark_diff.query.text_calls import GENERATORS, function_name
 from pyspark_diff.query.text_expressions import picked, quoted
 from pyspark_diff.query.text_names import (
     Attempts,
@@ -233,7 +233,7 @@ class TextTables(TextPivots):
         alias, columns = self.alias(node.args.get("alias"))
         if isinstance(node.this, exp.Anonymous):
             query = self.function(node)
-            name = call_of(node.this) or ""
+            name = function_name(node.this) or ""
         else:
             name = node.this.name
             query = self.named_table(node, alias is not None, ctes)
@@ -307,7 +307,7 @@ class TextTables(TextPivots):
 
     def function(self, node: exp.Table) -> Query:
         """The rows of a function of Spark whose arguments are constants."""
-        name = call_of(node.this)
+        name = function_name(node.this)
         if name not in GENERATORS and name != "range":
             self.refuse(refusals.NODE, "a function that makes a table", node)
         if any(True for _ in node.this.find_all(exp.Column, exp.Query)):
@@ -335,7 +335,7 @@ class TextTables(TextPivots):
     ) -> _Table:
         """A table with the rows that a generator makes of each row."""
         self.known(node, "this", "view", "outer", "alias", "ordinality")
-        if call_of(node.this) not in GENERATORS:
+        if function_name(node.this) not in GENERATORS:
             self.refuse(refusals.NODE, "LATERAL of a function that is no generator", node)
         relation, fields = self.generate(node.this, left[0], Context(scope, ctes=ctes), outer)
         alias, columns = self.alias(node.args.get("alias"))
@@ -351,7 +351,7 @@ class TextTables(TextPivots):
         self, node: exp.Expr, relation: Relation, context: Context, outer: bool = False
     ) -> tuple[Generate, list[tuple[str, str]]]:
         """The rows of a generator, and pairs of its column's name in Spark and in the form."""
-        name = call_of(node) or ""
+        name = function_name(node) or ""
         parts = Parts()
         text = self.call_text(node, context, parts)
         generator = parts.expression(_CALLED.sub(f"{name}(", text.strip(), count=1))
@@ -376,7 +376,7 @@ class TextTables(TextPivots):
             self.refuse(refusals.NODE, f"{' '.join(how).strip()} JOIN LATERAL", node)
         on = join.args.get("on")
         on = None if isinstance(on, exp.Boolean) and on.this else on
-        if call_of(node.this) is not None:
+        if function_name(node.this) is not None:
             if on is not None:
                 self.refuse(refusals.NODE, "ON of a generator", node)
             if kind == "left":

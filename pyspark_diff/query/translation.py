@@ -42,7 +42,7 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.pairs import completed, joined, same
 from pyspark_diff.query.subqueries import ROUND, Domain, Subqueries
-from pyspark_diff.query.text_columns import call_of, condition_of
+from pyspark_diff.query.text_columns import call_column, condition_of
 
 #: The column of a relation that has no other one.
 _NONE = "one_"
@@ -148,7 +148,7 @@ class _Translation(Subqueries):
         for name, text in plain.items():
             frame = frame.withColumn(name, F.expr(text))
         by = [*plain, *names]
-        calls = [call_of(item.expression.text).alias(item.name) for item in node.aggregates]
+        calls = [call_column(item.expression.text).alias(item.name) for item in node.aggregates]
         if not calls:
             if by:
                 return frame.select(*by).distinct()
