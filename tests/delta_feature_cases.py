@@ -38,7 +38,7 @@ FEATURES = {
         {**CLOCK, "delta.coordinatedCommits.commitCoordinator-preview": "nowhere",
          "delta.coordinatedCommits.commitCoordinatorConf-preview": "{}"},
         "coordinated commits", "coordinated commits"),
-    # Such a table has vacuumProtocolCheck too.
+    # A catalog-managed table has vacuumProtocolCheck too.
     "reader catalogManaged": (("inCommitTimestamp",), CLOCK, "vacuumProtocol", "vacuumProtocol"),
 }
 

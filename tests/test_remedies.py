@@ -447,7 +447,7 @@ ELSEWHERE = {
     "has no batch yet, so its columns are not known": "test_inbox",
     "updates without times are read on by an order": "test_sources",
     "have the same order, so it cannot be told": "test_sources",
-    "Read it on by a column that grows": "test_sources",
+    "Name a column that grows with each": "test_sources",
     "this is no batch of a streaming query": "test_sources",
     "filled from these batches": "test_sources",
     "its checkpoint was deleted, or it is another one": "test_sources",

@@ -244,14 +244,14 @@ def with_handles_spelled(column: Column, handles: Sequence[Handle]) -> Column:
     if left:
         columns = ", ".join(left[0].owner.columns)
         raise SchemaError(
-            f"the star of {left[0].owner} stands for several columns, which only select and "
+            f"the star of {left[0].owner} means several columns, which only select and "
             f"functions take. Name the columns here: {columns}"
         )
     return found
 
 
 def as_named(text: str, handles: Iterable[str]) -> str:
-    """The name of a result as it is for plain columns, given the texts of handles.
+    """The name that a result has over plain columns.
 
     Examples
     --------

@@ -375,7 +375,7 @@ def told_by_handles(
 
 
 def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
-    """The columns that the star of a plain frame stands for; none if it is no such star.
+    """The columns of the star of a plain frame; none if the column is no such star.
 
     Raises
     ------
@@ -392,7 +392,7 @@ def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
     if not found:
         raise SchemaError(
             "a star was taken of a plain Spark frame, which is no part of this collection; "
-            "join that frame first, and its columns are found in what comes of the join"
+            "join that frame first, and take the star of the joined collection"
         )
     return found
 

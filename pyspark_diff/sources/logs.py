@@ -169,10 +169,10 @@ class _Log(TableSource):
             raise SourceError(
                 f"{told(self._table)} has {row.before:,} rows up to {self._order} = "
                 f"{offset['order']}, and had {known:,} when they were read: rows were "
-                f"{'added behind it, which would never be read' if late > 0 else 'taken away'}. "
-                + ("Read it on by a column that grows as rows are added, order=..."
-                   if late > 0 else "Rows of such a table are only added; take what is gone back "
-                   "by rows with the other diff, or read the table as snapshots()")
+                f"{'added before it, and no step would read them' if late > 0 else 'taken away'}. "
+                + ("Name a column that grows with each added row, order=..."
+                   if late > 0 else "The source takes added rows only. Add rows with the "
+                   "opposite diff instead, or read the table as snapshots()")
                 + "; nothing was taken"
             )
         if row.rows == known:

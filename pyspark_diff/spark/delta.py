@@ -102,13 +102,13 @@ def unknown_feature(error: BaseException) -> str | None:
     'Unsupported Delta read feature: table "t" requires new'
     """
     text = in_words(error)
-    if "dynamodb" in text.lower():  # Delta looks for this coordinator, whatever the table names.
+    if "dynamodb" in text.lower():  # Delta looks for this coordinator in any case.
         return "it has coordinated commits, and this session has no coordinator"
     found = _UNKNOWN.search(text)
     return None if found is None else text[found.end():].splitlines()[0].strip().rstrip(".")
 
 
-#: The beginning of such an error.
+#: An error of an unknown feature begins like this.
 _UNKNOWN = re.compile(
     r"\[?DELTA_(UNSUPPORTED_FEATURES_FOR_\w+|INVALID_PROTOCOL_VERSION|\w*CATALOG_MANAGED\w*|"
     r"FEATURES_PROTOCOL_METADATA_MISMATCH|"

@@ -134,7 +134,7 @@ def file_key(file: Mapping[str, Any]) -> FileKey:
 
 
 def unsure_files(commits: Iterable[Iterable[Mapping[str, Any]]]) -> set[FileKey]:
-    """Added files that the table may have had before all of these commits.
+    """Added files that the table may already have had.
 
     Parameters
     ----------

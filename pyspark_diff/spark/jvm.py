@@ -1,9 +1,9 @@
-"""The door to the JVM, with `jvm_tables`: classes and objects of it, what Spark tells of a frame,
-and Spark's context with the jobs that are no frames.
+"""The door to the JVM, with `jvm_tables`: its classes and objects, the plans of frames, and the
+context of Spark with the jobs that are no frames.
 
-What is asked of a frame or a context here has an answer on Spark Connect too, and so have the
-modules that look into expressions (`pyspark_diff.spark.calls`, `taken` and `expression_parts`):
-they ask `is_classic` first. What is said below to be of classic ones has no meaning there.
+Functions of a frame or a context also work over Spark Connect, unless their docstring says
+"classic". The modules that look into expressions (`pyspark_diff.spark.calls`, `taken` and
+`expression_parts`) call `is_classic` first.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from pyspark_diff.spark.schema import quoted
 
 #: A star in SQL text that is not between two factors, and the one of ``count(*)``.
 _STAR_IN_TEXT = re.compile(r"(?:^|[(,.])\s*\*")
-#: What an argument of a function that is a star is called.
+#: The name of a star as an argument of a function.
 _PARSED = "'unresolvedstar()'>"
 _COUNT = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 

@@ -96,7 +96,7 @@ def with_taken_replaced(
     column: Column, replacement: Callable[[TakenColumn], Column],
     spread: Callable[[Column], list[Column]],
 ) -> Column:
-    """A column expression in which others stand in the place of those taken of Spark frames.
+    """A column expression with other columns in place of those taken from Spark frames.
 
     Parameters
     ----------
