@@ -11,10 +11,12 @@ import functools
 import re
 
 import iceberg_cases
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta_cases import applied, rows_of
 
-from pyspark_diff import SourceError
+from pyspark_diff import Dataflow, SourceError
 from pyspark_diff.sources import Whole, iceberg, snapshots
 from pyspark_diff.spark import iceberg as metadata
 from pyspark_diff.spark.schema import quoted
@@ -382,3 +384,72 @@ def test_names_of_tables(spark, name, monkeypatch):
         both(followed)
         monkeypatch.undo()
         spark.sql(f"DROP TABLE {full}")
+
+
+def test_variants(spark, table):
+    spark.sql(f"CREATE TABLE {table} (id INT, v VARIANT) USING iceberg "
+              "TBLPROPERTIES ('format-version' = '3')")
+    insert = f"INSERT INTO {table} SELECT {{}}, parse_json('{{}}')"
+    spark.sql(insert.format(1, '{"a": [1, null, "x"]}'))
+    with Dataflow(spark, runner="local") as flow:
+        every = flow.source("rows", iceberg(table)).keep("rows")
+        newest = flow.source("newest", iceberg(table, key="id")).keep("newest")
+        flow.catch_up()
+        spark.sql(insert.format(2, "1.50"))
+        spark.sql(insert.format(4, "[]"))
+        spark.sql(f"INSERT INTO {table} VALUES (3, NULL)")
+        spark.sql(f"UPDATE {table} SET v = parse_json('2') WHERE id = 2")
+        spark.sql(f"DELETE FROM {table} WHERE id IN (1, 4)")
+        flow.catch_up()
+        for rows in every, newest:
+            texts = rows.at().selectExpr("id", "to_json(v)")
+            assert rows_of(spark, texts) == {(2, "2"): 1, (3, None): 1}
+
+
+def test_replaced_columns_are_a_gap(spark, table):
+    """REPLACE COLUMNS drops all columns and adds others, also under the same names."""
+    followed = Followed(spark, table, "id INT, v STRING", "'a'")
+    followed.run(*alter("REPLACE COLUMNS (id INT, v STRING)"), INSERT)
+    followed.refused("columns? of (these|the) names?|other column")
+    changes = followed.read("snapshot")
+    assert any(isinstance(change, Whole) for change in changes)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_files_that_others_wrote(spark, table, tmp_path, partitioned):
+    """`add_files` takes Parquet files, which have no field identities."""
+    part = "PARTITIONED BY (v)" if partitioned else ""
+    followed = Followed(spark, table, "id INT, v STRING", "'a'", properties=part)
+    files = spark.range(50, 55).selectExpr("CAST(id AS INT) AS id", "'from files' AS v")
+    writer = files.write.partitionBy("v") if partitioned else files.write
+    writer.parquet(str(tmp_path / "files"))
+    followed.run(f"CALL lake.system.add_files(table => '{{t}}', source_table => "
+                 f"'`parquet`.`{tmp_path}/files`')")
+    both(followed)
+    followed.run("DELETE FROM {t} WHERE id IN (1, 51)", INSERT)
+    both(followed)
+
+
+def test_equality_deletes_are_a_gap(spark, table, tmp_path):
+    """Flink deletes rows by a file with their keys."""
+    followed = Followed(
+        spark, table, "id INT, v STRING", "'a'", properties="TBLPROPERTIES ('format-version' = '2')"
+    )
+    jvm, gateway = spark._jvm, spark.sparkContext._gateway
+    opened = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+    key = pa.field("id", pa.int32(), metadata={"PARQUET:field_id": "1"})
+    path = tmp_path / "deleted.parquet"
+    pq.write_table(pa.table([pa.array([2], pa.int32())], pa.schema([key])), path)
+    fields = gateway.new_array(jvm.int, 1)
+    fields[0] = 1
+    deleted = (
+        jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(opened.spec())
+        .ofEqualityDeletes(fields).withPath(str(path)).withRecordCount(1)
+        .withFileSizeInBytes(path.stat().st_size).build()
+    )
+    opened.newRowDelta().addDeletes(deleted).commit()
+    spark.sql(f"REFRESH TABLE {table}")
+    followed.refused("delete files")
+    changes = followed.read("snapshot")
+    assert any(isinstance(change, Whole) for change in changes)
+    assert sum(followed.rows["snapshot"].values()) == 3

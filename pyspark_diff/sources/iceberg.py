@@ -34,7 +34,11 @@ from pyspark_diff.spark.iceberg import (
     other_columns,
     renamed_columns,
 )
-from pyspark_diff.spark.schema import as_keys, quoted, without_nullability
+from pyspark_diff.spark.schema import as_keys, contains, quoted, without_nullability
+from pyspark_diff.spark.values import OPAQUE
+
+#: The column of the changes with the place of a snapshot among those that are read.
+_ORDINAL = "_change_ordinal"
 
 #: What a session needs.
 SETUP = (
@@ -144,12 +148,15 @@ class _Iceberg(VersionedSource):
     def _changes(self, spark: SparkSession, begin: int, end: int) -> list[Change]:
         """The net changes, since a rewritten file has all of its rows as deleted and inserted."""
         reader = spark.read.options(**{"start-snapshot-id": begin, "end-snapshot-id": end})
-        signs = reader.table(f"{self._full}.changes").groupBy(
-            *map(column, self._known().names)
-        ).agg(F.sum(F.when(column(KIND).isin(*self.comes), 1).otherwise(-1)).alias("__net"))
+        rows, known = reader.table(f"{self._full}.changes"), self._known()
+        columns, (kind, version) = list(map(column, known.names)), self.feed
+        if contains(known, OPAQUE):  # Spark does not group by variants.
+            feed = rows.select(*columns, column(KIND).alias(kind), F.col(_ORDINAL).alias(version))
+            return self._changes_in(feed, versions=True)
+        sign = F.when(column(KIND).isin(*self.comes), 1).otherwise(-1)
+        signs = rows.groupBy(*columns).agg(F.sum(sign).alias("__net"))
         net = F.col("__net")
         copies = F.explode(F.array_repeat(F.lit(0), F.abs(net).cast("int")))
-        kind, version = self.feed
         changes = signs.where(net != 0).select(
             "*", F.when(net > 0, self.comes[0]).otherwise("DELETE").alias(kind),
             copies.alias(version),
