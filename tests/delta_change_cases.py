@@ -375,7 +375,7 @@ def test_a_write_between_the_check_and_the_merge(spark, tmp_path, reads_files, m
         rows.sink("out", delta_merge(tmp_path / "t", key="id"))
         feed.insert([(1,), (2,)])
         flow.advance_to(1)
-        merge = MODULES[1]._Merge._go_on
+        merge = MODULES[1].MergedTable._go_on
 
         def late(*given):
             monkeypatch.undo()
@@ -383,7 +383,7 @@ def test_a_write_between_the_check_and_the_merge(spark, tmp_path, reads_files, m
             # The files are those of the newest version.
             merge(*given[:2], delta_table(spark, table))
 
-        monkeypatch.setattr(MODULES[1]._Merge, "_go_on", late)
+        monkeypatch.setattr(MODULES[1].MergedTable, "_go_on", late)
         feed.insert([(3,)])
         flow.advance_to(2)
         assert rows_of(spark, table) == {(1,): 1, (2,): 1, (3,): 1, (7,): 1}

@@ -13,7 +13,8 @@ HERE = Path(__file__).parent
 CASES = {
     str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
     for file in (
-        "delta_cases", "delta_names_cases", "delta_change_cases", "delta_unrecorded_cases"
+        "delta_cases", "delta_names_cases", "delta_change_cases", "delta_unrecorded_cases",
+        "delta_history_cases",
     )
     for one in names_of(HERE / f"{file}.py")
     # tests/test_delta_changes.py has the slow ones.

@@ -85,7 +85,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "sources": frozenset(
         "delta files iceberg inbox logs snapshots streams tables versioned".split()
     ),
-    "sinks": frozenset("delta folders foreach".split()),
+    "sinks": frozenset("delta delta_history folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "query": frozenset((
         "clock costs dataflow form joins pairs plan_expressions plan_reader recursion refusals "

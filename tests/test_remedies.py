@@ -395,6 +395,7 @@ ELSEWHERE = {
     "policy='strict' refuses to read whole sources again": "test_views",
     "can be read only as a whole": "test_views",
     "this view was closed; make it again": "test_views",
+    "pass 'scd2', or leave it out": "test_views",
     "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
     "a join condition is a column such as": "join refuses such a list before",

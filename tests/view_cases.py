@@ -22,9 +22,11 @@ from pyspark_diff import (
     ClosedError,
     FullScanError,
     ProgramChangedError,
+    SchemaError,
     SinkError,
     SourceError,
 )
+from pyspark_diff.views.folder import FolderOfViews
 
 FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
 
@@ -326,7 +328,6 @@ def test_a_folder_of_views_is_one_dataflow(
 
 
 def test_an_option_that_no_view_has(tmp_path):
-    from pyspark_diff import SchemaError
     from pyspark_diff.views.folder import views_of_folder
 
     (tmp_path / "a.sql").write_text("-- partition: day\nSELECT 1")
@@ -347,3 +348,39 @@ def test_kills_of_a_refresh_lose_and_double_nothing(spark, tmp_path):  # noqa: F
         capture_output=True, text=True, timeout=850,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
+    """The target keeps the rows of the past; a changed query goes on with them."""
+    target, query = f"{shop}.past", revenue(shop)
+    added = ("valid_from", "valid_to", "is_current")
+
+    def current():
+        frame = spark.read.table(target).where("is_current").drop(*added)
+        return Counter(map(tuple, frame.collect()))
+
+    def view(query, **given):
+        return pyspark_diff.materialized_view(
+            spark, target, query, store=str(tmp_path), history="scd2", comment="past", **given)
+
+    with view(query) as made:
+        made.refresh()
+        assert current() == answer(spark, query)
+        spark.sql(f"UPDATE {shop}.orders SET amount = 11 WHERE id = 1")
+        made.refresh()
+        assert current() == answer(spark, query)
+        assert spark.read.table(target).count() == 3
+    other = query + " HAVING sum(amount) < 21"
+    with view(other, approve=lambda plan: True) as made:
+        made.refresh()
+        assert current() == answer(spark, other)
+        assert spark.read.table(target).count() == 3
+        assert spark.read.table(target).where("valid_to IS NOT NULL").count() == 2
+    (tmp_path / "views").mkdir()
+    (tmp_path / "views" / f"{shop}.a.sql").write_text(f"-- history: scd2\n{query}")
+    (tmp_path / "views" / f"{shop}.b.sql").write_text(f"SELECT n FROM {shop}.a")
+    with pytest.raises(SchemaError, match="which is a history"):
+        FolderOfViews(spark, tmp_path / "views")
+    (tmp_path / "views" / f"{shop}.b.sql").write_text("-- history: yes\nSELECT 1")
+    with pytest.raises(SchemaError, match="history='yes'; pass 'scd2'"):
+        FolderOfViews(spark, tmp_path / "views")

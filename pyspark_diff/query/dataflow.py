@@ -69,8 +69,8 @@ class Dataflow(FrameDataflow):
         args : dict or list, optional
             Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
         clock : DiffFrame, optional
-            A collection of `clock`. ``current_date`` and ``now()`` are its time, and NULL before its
-            first one. Without a clock they are refused.
+            A collection of `clock`. ``current_date`` and ``now()`` are its time, or NULL before its
+            first row. Without a clock they are refused.
         **kwargs
             Collections, frames and values of ``{name}`` in the text, as of ``spark.sql``.
 

@@ -12,10 +12,11 @@ What writes something else is a subclass of `Sink`.
 
 from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.sinks.delta import delta_append, delta_merge, delta_snapshot
+from pyspark_diff.sinks.delta_history import delta_history
 from pyspark_diff.sinks.folders import change_log, snapshot
 from pyspark_diff.sinks.foreach import foreach
 
 __all__ = [
-    "Epoch", "Sink", "change_log", "delta_append", "delta_merge", "delta_snapshot", "foreach",
-    "snapshot",
+    "Epoch", "Sink", "change_log", "delta_append", "delta_history", "delta_merge", "delta_snapshot",
+    "foreach", "snapshot",
 ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import NamedTuple
@@ -132,7 +132,7 @@ def delta_merge(
     >>> delta_merge("shop.revenue", key="region")
     delta_merge('shop.revenue', key=['region'])
     """
-    return _Merge(table, as_keys(key), replace, properties)
+    return MergedTable(table, as_keys(key), replace, properties)
 
 
 def delta_snapshot(
@@ -156,7 +156,7 @@ def delta_snapshot(
     return _Snapshot(table, replace, properties)
 
 
-class _Signed(NamedTuple):
+class SignedEpoch(NamedTuple):
     """An epoch, the sink that writes it, and the version of the table that the sink checked."""
 
     owner: str
@@ -223,7 +223,7 @@ class _Target(Sink):
                 f"({', '.join(redirects)}). Nothing of this epoch was written. Name that table"
             )
         if epoch.is_first:
-            self._begin(_Signed(owner, epoch, None), table)
+            self._begin(SignedEpoch(owner, epoch, None), table)
             return
         if table is None or table.properties.get(OWNER) != owner:
             there = "is gone" if table is None else "was replaced by another one"
@@ -237,7 +237,7 @@ class _Target(Sink):
         after, written = self._checked(epoch, table, owner)
         # Delta forgets the number of an epoch after delta.setTransactionRetentionDuration.
         if written < epoch.number:
-            self._go_on(_Signed(owner, epoch, after), table)
+            self._go_on(SignedEpoch(owner, epoch, after), table)
 
     def _checked(
         self, epoch: Epoch, table: DeltaTable | DeltaFiles, owner: str
@@ -284,10 +284,10 @@ class _Target(Sink):
         """What the first epoch leaves."""
 
     @abstractmethod
-    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+    def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         """Write a later epoch."""
 
-    def _begin(self, signed: _Signed, table: DeltaTable | DeltaFiles | None) -> None:
+    def _begin(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles | None) -> None:
         epoch, owner = signed.epoch, signed.owner
         spark, rows = epoch.spark, self._whole(epoch)
         if table is None:
@@ -305,16 +305,7 @@ class _Target(Sink):
             if feed is not None:
                 self._set({_FEED: feed}, spark)
             return
-        if table.properties.get(OWNER) != owner:
-            if not self._replace and not spark.read.table(self._name).isEmpty():
-                raise SinkError(
-                    f"Delta table {self._name} has rows, and was not written by this sink. Name "
-                    f"another table, or let it be replaced: {self._function()}(..., replace=True)"
-                )
-            self._set({OWNER: owner}, spark)
-        elif _FEED in self._properties and _FEED not in table.properties:
-            # The process ended before it had set it.
-            self._set({_FEED: self._properties[_FEED]}, spark)
+        self._own(table, signed)
         try:
             self._overwrite(rows, signed)
         except AnalysisException as error:
@@ -325,7 +316,21 @@ class _Target(Sink):
                 "table, which this sink then creates; or name another table"
             ) from error
 
-    def _overwrite(self, rows: DataFrame, signed: _Signed) -> None:
+    def _own(self, table: DeltaTable | DeltaFiles, signed: SignedEpoch) -> None:
+        """Record this sink as the writer of a table, unless it has rows of another writer."""
+        spark, owner = signed.epoch.spark, signed.owner
+        if table.properties.get(OWNER) != owner:
+            if not self._replace and not spark.read.table(self._name).isEmpty():
+                raise SinkError(
+                    f"Delta table {self._name} has rows, and was not written by this sink. Name "
+                    f"another table, or let it be replaced: {self._function()}(..., replace=True)"
+                )
+            self._set({OWNER: owner}, spark)
+        elif _FEED in self._properties and _FEED not in table.properties:
+            # The process ended before it had set it.
+            self._set({_FEED: self._properties[_FEED]}, spark)
+
+    def _overwrite(self, rows: DataFrame, signed: SignedEpoch) -> None:
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.options(**signed.options()).saveAsTable(self._name)
 
@@ -333,6 +338,7 @@ class _Target(Sink):
         spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({_listed(properties)})")
 
     def _function(self) -> str:
+        """The function of the library that returns such a sink."""
         return type(self).__name__.lower().replace("_", "delta_")
 
     def _check_columns(self, there: Schema, wanted: Schema) -> None:
@@ -353,7 +359,7 @@ class _Append(_Target):
     def _whole(self, epoch: Epoch) -> DataFrame:
         return epoch.changes
 
-    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+    def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         writer = signed.epoch.changes.write.format("delta").mode("append")
         writer.options(**signed.options()).saveAsTable(self._name)
 
@@ -373,11 +379,13 @@ class _Snapshot(_Target):
         """Nothing, as each epoch replaces all rows."""
         return None, -1
 
-    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+    def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         self._overwrite(self._whole(signed.epoch), signed)
 
 
-class _Merge(_Target):
+class MergedTable(_Target):
+    """A table into which the net change of each epoch is merged by a key."""
+
     writes_snapshots = True
 
     def __init__(
@@ -417,13 +425,13 @@ class _Merge(_Target):
                 "delta_append"
             )
 
-    def _go_on(self, signed: _Signed, table: DeltaTable | DeltaFiles) -> None:
+    def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         epoch = signed.epoch
         key, values = self._columns_of(epoch.schema, epoch.spark)
         spark, changes, schema = epoch.spark, epoch.changes, Schema(epoch.schema)
         held = few(changes)
         if held is None:
-            net = _net(changes, epoch.diff, key, values)
+            net = net_changes(changes, epoch.diff, key, values)
             doubt = net.where("__doubt").select(*(column(f"_{i}") for i in range(len(key))))
             self._refuse(key, doubt.limit(4).collect())
         else:
@@ -436,11 +444,11 @@ class _Merge(_Target):
             fields.append(T.StructField("__kind", T.StringType()))
             rows = rows.rename_columns([field.name for field in fields])
             net = frame_of_table(spark, rows, T.StructType(fields))
-        with _own_session(signed) as session, _seen(net) as view:
-            session.sql(self._statement(view, key, values))
+        merged_in_own_session(signed, net, lambda view: self._statement(view, key, values))
 
     def _merged(
-        self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str], signed: _Signed
+        self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str],
+        signed: SignedEpoch,
     ) -> bool:
         """Merge rows without Spark; whether that could be done."""
         if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
@@ -461,7 +469,7 @@ class _Merge(_Target):
         names = [*key, *values]
         new = [f"s._{i}" for i in range(len(names))]
         same = " AND ".join(f"t.{quoted(k)} <=> {n}" for k, n in zip(key, new))
-        told = f"concat({_literal(_TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
+        told = f"concat({literal(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
         update = ", ".join(
             f"t.{quoted(name)} = {n}" for name, n in list(zip(names, new))[len(key):]
         )
@@ -476,14 +484,17 @@ class _Merge(_Target):
                 THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(new)})
         """
 
+    def _function(self) -> str:
+        return "delta_merge"
+
     def __repr__(self) -> str:
-        return f"delta_merge({self._name!r}, key={list(self._key)})"
+        return f"{self._function()}({self._name!r}, key={list(self._key)})"
 
 
-_TWICE = "more than one row has the key "
+TWICE = "more than one row has the key "
 
 
-def _net(
+def net_changes(
     changes: DataFrame, diff: str, key: Sequence[str], values: Sequence[str]
 ) -> DataFrame:
     """What becomes of each changed key: columns ``_0``, ``_1``, ..., and what to do.
@@ -537,8 +548,16 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns)))
 
 
+def merged_in_own_session(
+    signed: SignedEpoch, net: DataFrame, statement: Callable[[str], str]
+) -> None:
+    """Run a statement over a view of the net changes, in a commit of the epoch."""
+    with _own_session(signed) as session, _seen(net) as view:
+        session.sql(statement(view))
+
+
 @contextmanager
-def _own_session(signed: _Signed) -> Iterator[SparkSession]:
+def _own_session(signed: SignedEpoch) -> Iterator[SparkSession]:
     """A session with the settings of another one, whose statements are those of an epoch.
 
     A merge takes name and number from settings. In the user's session they would be those of all
@@ -571,9 +590,10 @@ def _seen(frame: DataFrame) -> Iterator[str]:
 
 def _listed(properties: Mapping[str, str]) -> str:
     """Properties of a table, in SQL."""
-    return ", ".join(f"{_literal(name)} = {_literal(text)}" for name, text in properties.items())
+    return ", ".join(f"{literal(name)} = {literal(text)}" for name, text in properties.items())
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text in SQL."""
     quote = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{quote}'"

@@ -5,6 +5,7 @@ start may set options::
 
     -- target: gold.revenue
     -- comment: Revenue by region
+    -- history: scd2
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark_diff.views.group import Approve, Policy, Refreshed, ViewGroup, chec
 from pyspark_diff.views.program import View
 
 _OPTION = re.compile(r"--\s*(\w+)\s*:\s*(.*?)\s*$")
-_OPTIONS = ("comment", "target")
+_OPTIONS = ("comment", "history", "target")
 
 
 def view_of_file(path: Path) -> View:
@@ -47,13 +48,14 @@ def view_of_file(path: Path) -> View:
         if name not in _OPTIONS:
             raise SchemaError(
                 f"{path.name} has the option {name!r}, which no view has. The options are "
-                f"{' and '.join(_OPTIONS)}. Correct it, or write the comment without a colon"
+                f"{', '.join(_OPTIONS)}. Correct it, or write the comment without a colon"
             )
         options[name] = match[2]
     query = "\n".join(
         line for line in text.splitlines() if not _OPTION.fullmatch(line.strip())
     ).strip()
-    return View(options.get("target", path.stem), query, options.get("comment"))
+    return View(options.get("target", path.stem), query, options.get("comment"),
+                options.get("history"))
 
 
 def views_of_folder(folder: str | os.PathLike[str]) -> list[View]:
@@ -82,6 +84,14 @@ def ordered(views: Sequence[View], spark: SparkSession) -> list[View]:
         for name, view in targets.items()
         for names in [tables_in(parsed_plan(view.query.rstrip().rstrip(";"), spark))]
     }
+    for name, others in needs.items():
+        for other in others:
+            if targets[other].history:
+                raise SchemaError(
+                    f"view {name} reads {other}, which is a history, and its rows change only "
+                    "after the step. Write the query of that view as a view without a history, "
+                    "which both read"
+                )
     done: dict[str, View] = {}
 
     def visit(name: str, path: tuple[str, ...]) -> None:

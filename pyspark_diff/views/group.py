@@ -18,9 +18,11 @@ from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 from pyspark_diff.errors import ClosedError, ProgramChangedError, SchemaError, SourceError
 from pyspark_diff.query.dataflow import Dataflow
+from pyspark_diff.sinks.delta_history import COLUMNS
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.jvm import analysed_of
 from pyspark_diff.spark.jvm_tables import described_table
@@ -224,7 +226,8 @@ class ViewGroup:
         ) as flow:
             flow.wiring = self._new_wiring()
             # A kept collection is checked before its target is created.
-            return flow.view(view)[0].keep().schema
+            schema = flow.view(view)[0].keep().schema
+            return T.StructType([*schema.fields, *COLUMNS.fields]) if view.history else schema
 
     def _sink_name(self, view: View) -> str:
         return view.target
@@ -411,6 +414,10 @@ def check_views(views: Sequence[View]) -> None:
         if not isinstance(view.query, str) or not view.query.strip():
             raise SchemaError(
                 f"the query of view {view.target!r} is {view.query!r}; pass a SELECT as text"
+            )
+        if view.history not in (None, "scd2"):
+            raise SchemaError(
+                f"view {view.target!r} has history={view.history!r}; pass 'scd2', or leave it out"
             )
     targets = [identifier(view.target) for view in views]
     for target in targets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def materialized_view(
     spark: SparkSession, target: str | os.PathLike[str], query: str, *,
     store: str | os.PathLike[str], policy: Policy = "strict", comment: str | None = None,
-    approve: Approve | None = None,
+    approve: Approve | None = None, history: Literal["scd2"] | None = None,
 ) -> MaterializedView:
     """A Delta table that is kept equal to a query by the changes of the query's tables.
 
@@ -44,6 +44,10 @@ def materialized_view(
         Of the target, if it is created.
     approve : callable, optional
         Takes the `Plan` of a rebuild and returns whether to go on.
+    history : {"scd2"}, optional
+        The target then keeps the rows that the query no longer returns: it has the columns
+        ``valid_from``, ``valid_to`` and ``is_current`` too, see `delta_history`. A rebuild
+        continues it. Without a unique key, the history is that of each numbered copy.
 
     Returns
     -------
@@ -62,7 +66,7 @@ def materialized_view(
     >>> materialized_view(spark, "gold.revenue", query, store=tempfile.mkdtemp())
     MaterializedView('gold.revenue', policy='strict')
     """
-    return MaterializedView(spark, target, query, store, policy, comment, approve)
+    return MaterializedView(spark, target, query, store, policy, comment, approve, history)
 
 
 class MaterializedView:
@@ -71,13 +75,13 @@ class MaterializedView:
     def __init__(
         self, spark: SparkSession, target: str | os.PathLike[str], query: str,
         store: str | os.PathLike[str], policy: Policy, comment: str | None,
-        approve: Approve | None,
+        approve: Approve | None, history: Literal["scd2"] | None = None,
     ):
         if not isinstance(query, str):
             raise SchemaError(
                 f"the query of a view is a text, not a {type(query).__name__}; pass a SELECT"
             )
-        view = View(os.fspath(target), query, comment)
+        view = View(os.fspath(target), query, comment, history)
         check_views([view])
         self._group = ViewGroup(spark, [view], store, policy, approve)
 

@@ -20,6 +20,7 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.query.plan_reader import Read
 from pyspark_diff.sinks.delta import delta_merge
+from pyspark_diff.sinks.delta_history import delta_history
 from pyspark_diff.sources import delta, iceberg, snapshots
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.delta_changed_files import compares_files
@@ -44,11 +45,14 @@ class View:
     query : str
     comment : str or None
         Of a target that is created.
+    history : {"scd2"} or None
+        Whether the target keeps closed rows, as of `delta_history`.
     """
 
     target: str
     query: str
     comment: str | None = None
+    history: str | None = None
 
 
 @dataclass
@@ -177,8 +181,9 @@ def program_of(views: Sequence[View], sink_name: Callable[[View], str],
             frame, _, key = flow.view(view)
             kept = frame.keep(wiring.names[view.target])
             name = sink_name(view)
+            make = delta_history if view.history else delta_merge
             sink = GuardedSink(
-                delta_merge(view.target, key=key, replace=wiring.replace), view.target, name,
+                make(view.target, key=key, replace=wiring.replace), view.target, name,
                 partial(wiring.marks, view.target), partial(wiring.wrote, view.target),
             )
             kept.sink(name, sink)
