@@ -267,7 +267,7 @@ class _TextReader(TextTables):
         """The columns of a star, or an expression with its name."""
         star = node.this if isinstance(node, exp.Column) else node
         if isinstance(star, exp.Star):
-            self.known(star)
+            self.known(star, "except_")
             entries: list[Entry] = scope.visible()
             if isinstance(node, exp.Column):
                 self.known(node, "this", "table")
@@ -281,6 +281,11 @@ class _TextReader(TextTables):
                 raise Stop
             if not entries:
                 self.refuse(refusals.NODE, "a star of no table", node)
+            left_out = [self.left_out(part, entries) for part in star.args.get("except_") or ()]
+            for entry in left_out:
+                if left_out.count(entry) > 1:
+                    self.refuse(refusals.NODE, f"EXCEPT of {entry.name} twice", node)
+            entries = [entry for entry in entries if entry not in left_out]
             for entry in entries:
                 yield entry.name, entry
             return
@@ -293,6 +298,29 @@ class _TextReader(TextTables):
             inner.parts[-1].name if isinstance(inner, exp.Column) else None
         )
         yield name, node
+
+    def left_out(self, node: exp.Expr, entries: Sequence[Entry]) -> Entry:
+        """The column of a star that a name in its EXCEPT leaves out."""
+        if isinstance(node, exp.Identifier):
+            node = exp.Column(this=node)
+        if not isinstance(node, exp.Column) or len(node.parts) > 2:
+            self.refuse(refusals.NODE, "EXCEPT of a field or expression", node)
+        name, table = self.folded(node.name), self.folded(node.table)
+        matches = [
+            entry for entry in entries if entry.name is not None
+            and self.folded(entry.name) == name and (not table or (
+                entry.qualifier is not None and self.folded(entry.qualifier) == table
+            ))
+        ]
+        fields = table and any(
+            entry.name is not None and self.folded(entry.name) == table for entry in entries
+        )
+        # EXCEPT of a field leaves the rest of its struct, which the form has no column for.
+        if fields or len(matches) != 1 or any(entry.hidden for entry in entries) or (
+            entries.count(matches[0]) > 1
+        ):
+            self.refuse(refusals.NODE, f"EXCEPT of {node.sql()}", node)
+        return matches[0]
 
     def selected(
         self, items: Sequence[Item], context: Context, generated: list[Generate]
