@@ -384,3 +384,145 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
     (tmp_path / "views" / f"{shop}.b.sql").write_text("-- history: yes\nSELECT 1")
     with pytest.raises(SchemaError, match="history='yes'; pass 'scd2'"):
         FolderOfViews(spark, tmp_path / "views")
+
+
+#: Statements about the source of a view with the feed, or without it; the refusal of the next
+#: refresh, if there is one; and whether the query is the same after it.
+EVENTS = {
+    "optimize": (["OPTIMIZE {t}"], None),
+    "z-order": (["OPTIMIZE {t} ZORDER BY (amount)"], None),
+    "vacuum past the version that was read": (
+        ["DELETE FROM {t} WHERE id = 1", "VACUUM {t} RETAIN 0 HOURS"],
+        {"feed": "cannot tell what has changed",
+         "no feed": "cannot tell what has changed"}),
+    "rewritten and vacuumed": (
+        ["UPDATE {t} SET amount = amount + 1", "OPTIMIZE {t}", "VACUUM {t} RETAIN 0 HOURS"],
+        {"feed": "cannot tell what has changed",
+         "no feed": "cannot tell what has changed"}),
+    "an added column": (["ALTER TABLE {t} ADD COLUMN extra STRING FIRST"], None),
+    "an added column with a default": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+         "ALTER TABLE {t} ADD COLUMN extra INT",
+         "ALTER TABLE {t} ALTER COLUMN extra SET DEFAULT 7"],
+        None),
+    "a renamed column that is not used": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+         "ALTER TABLE {t} RENAME COLUMN unused TO other"],
+        {"feed": "unused", "no feed": "unused"}),
+    "a renamed column": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+         "ALTER TABLE {t} RENAME COLUMN amount TO price"],
+        {"feed": "amount", "no feed": "amount"}),
+    "a dropped column that is not used": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+         "ALTER TABLE {t} DROP COLUMN unused"],
+        {"feed": "unused", "no feed": "unused"}),
+    "a dropped column": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+         "ALTER TABLE {t} DROP COLUMN amount"],
+        {"feed": "amount", "no feed": "amount"}),
+    "a widened column": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+         "ALTER TABLE {t} ALTER COLUMN amount TYPE BIGINT"],
+        {"feed": "amount", "no feed": "amount"}),
+    "a widened column that is not used": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+         "ALTER TABLE {t} ALTER COLUMN unused TYPE BIGINT"],
+        {"feed": "unused", "no feed": "unused"}),
+    "deletion vectors": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+         "DELETE FROM {t} WHERE id = 2", "REORG TABLE {t} APPLY (PURGE)"], None),
+    "a restore": (
+        ["DELETE FROM {t} WHERE id = 1", "UPDATE {t} SET amount = 0 WHERE id = 3",
+         "RESTORE TABLE {t} TO VERSION AS OF 1"], None),
+    "an overwrite": (["INSERT OVERWRITE {t} SELECT * FROM {t} WHERE id <> 2"], None),
+    "a truncate": (["TRUNCATE TABLE {t}"], None),
+    "a merge": (
+        ["MERGE INTO {t} t USING (SELECT explode(array(1, 50)) AS id) s ON t.id = s.id "
+         "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, customer, amount) "
+         "VALUES (s.id, 2, 9)"], None),
+    "a table replaced by a query": (
+        ["CREATE OR REPLACE TABLE {t} USING delta AS SELECT * FROM {t} WHERE id = 1"],
+        {"feed": "replaced", "no feed": "replaced"}),
+    "a table that was made anew": (
+        ["DROP TABLE {t}", "CREATE TABLE {t} (id INT, unused INT, customer INT, amount INT) USING "
+         "delta", "INSERT INTO {t} VALUES (1, 1, 1, 1)"],
+        {"feed": "replaced", "no feed": "replaced"}),
+    "a feed that is enabled later": (
+        ["UPDATE {t} SET amount = 1 WHERE id = 1",
+         "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+         "UPDATE {t} SET amount = 2 WHERE id = 2"], None),
+    "a feed that is disabled": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
+         "UPDATE {t} SET amount = 2 WHERE id = 2"], None),
+    "an upgrade of the protocol": (
+        ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.minReaderVersion' = '3', "
+         "'delta.minWriterVersion' = '7')", "DELETE FROM {t} WHERE id = 1"], None),
+    "a constraint and a comment": (
+        ["ALTER TABLE {t} ADD CONSTRAINT some CHECK (amount > -100)",
+         "COMMENT ON TABLE {t} IS 'text'", "ALTER TABLE {t} ALTER COLUMN amount COMMENT 'money'"],
+        None),
+}
+
+
+def follow(spark, shop, store, event, feed):  # noqa: F811
+    """Refresh a view after an event, or rebuild it after the refusal."""
+    statements, refusals = EVENTS[event]
+    source, target = f"{shop}.events", f"{shop}.of_events"
+    spark.sql(f"CREATE TABLE {source} (id INT, unused INT, customer INT, amount INT) USING delta "
+              + (FEED if feed == "feed" else ""))
+    spark.sql(f"INSERT INTO {source} VALUES (1, 0, 1, 10), (2, 0, 2, 20), (3, 0, 1, 5)")
+    query = f"SELECT customer, sum(amount) AS total, count(*) AS n FROM {source} GROUP BY customer"
+    refusal = (refusals or {}).get(feed)
+    with pyspark_diff.materialized_view(spark, target, query, store=store) as view:
+        view.refresh()
+        for statement in statements:
+            spark.sql(statement.format(t=source))
+        if refusal is None:
+            done = view.refresh()
+            assert done.recomputed == ()
+            assert rows(spark, target) == answer(spark, query)
+            spark.sql(f"INSERT INTO {source} (id, customer, amount) VALUES (9, 7, 70)")
+            view.refresh()
+            assert rows(spark, target) == answer(spark, query)
+            return
+        before = rows(spark, target)
+        with pytest.raises((SourceError, SchemaError, ProgramChangedError), match=refusal):
+            view.refresh()
+        assert rows(spark, target) == before
+        if "amount" not in spark.read.table(source).columns:
+            query = query.replace("amount", "price" if "renamed" in event else "unused")
+    with pyspark_diff.materialized_view(spark, target, query, store=store) as view:
+        view.rebuild()
+        assert rows(spark, target) == answer(spark, query)
+        spark.sql(f"DELETE FROM {source} WHERE id = 1")
+        view.refresh()
+        assert rows(spark, target) == answer(spark, query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["feed", "no feed"])
+@pytest.mark.parametrize("event", list(EVENTS)[0::4])
+def test_the_first_events_of_a_source(spark, shop, tmp_path, event, feed):  # noqa: F811
+    follow(spark, shop, tmp_path, event, feed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["feed", "no feed"])
+@pytest.mark.parametrize("event", list(EVENTS)[1::4])
+def test_the_second_events_of_a_source(spark, shop, tmp_path, event, feed):  # noqa: F811
+    follow(spark, shop, tmp_path, event, feed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["feed", "no feed"])
+@pytest.mark.parametrize("event", list(EVENTS)[2::4])
+def test_the_third_events_of_a_source(spark, shop, tmp_path, event, feed):  # noqa: F811
+    follow(spark, shop, tmp_path, event, feed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["feed", "no feed"])
+@pytest.mark.parametrize("event", list(EVENTS)[3::4])
+def test_the_fourth_events_of_a_source(spark, shop, tmp_path, event, feed):  # noqa: F811
+    follow(spark, shop, tmp_path, event, feed)
