@@ -401,7 +401,8 @@ def test_a_table_in_the_buckets_of_a_key_is_imported_without_an_exchange(
             flow.step()
             told.append([Counter(map(repr, f.collect())) for f in (kept.at(), kept.to_df())])
             assert kept.at().count() == len(data) * (2 if updates else 1)
-            assert jobs.taken() == [name == tables[1]]
+            # Zeros of a float lose their sign first, and Spark no longer plans by the buckets.
+            assert jobs.taken() == [name == tables[1] or "double" in schema]
     assert told[0] == told[1]
 
 
