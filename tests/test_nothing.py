@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
 from test_types import VALUES
 
 from pyspark_diff import Dataflow, DiffFrame
@@ -21,6 +22,7 @@ from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.spark.frames import frame_of_table
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 
 RUNNERS = ("local", "spark")
@@ -165,6 +167,14 @@ def test_dropping_every_column_leaves_the_rows(
         flow.step()
         assert [frame.at(0).count() for frame in frames] == [15, 30, 15, 15, 15]
         assert count.at(0).collect() == [Row(count=15)]
+
+
+@pytest.mark.parametrize("kind", ["array<int>", "struct<a: array<date>>", "map<int, string>"])
+def test_a_nested_column_without_chunks(spark, kind):
+    struct = T.StructType.fromDDL(f"x {kind}")
+    column = pa.chunked_array([], to_arrow_type(struct["x"].dataType))
+    frame = frame_of_table(spark, pa.table({"x": column}), struct)
+    assert frame.collect() == [] and frame.schema == struct
 
 
 def test_no_row_is_left_of_what_several_operators_read(spark):

@@ -93,6 +93,8 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
     3
     """
     if table.num_columns:
+        if not table.num_rows:  # PySpark fails at a nested column without chunks
+            table = table.schema.empty_table()
         # Arrow refuses nulls in the fields of a null struct if these are declared as never null.
         fields = [
             T.StructField(f.name, without_nullability(f.dataType), f.nullable)
