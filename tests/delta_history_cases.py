@@ -86,7 +86,7 @@ def test_a_changed_program_continues_a_history(spark, table, tmp_path):  # noqa:
         flow.advance_to(1)
         assert history(spark, table) == {(2, "b", 2.0): 1, (3, "c", 3.0): 1}
         assert spark.read.table(table).count() == 3
-        # An unchanged row is as it was.
+        # An unchanged row keeps its times.
         assert rows_of(spark, spark.read.table(table).where("k = 2")) == before
         flow.session("rows").insert([(3, "twice", 0.0)])
         with pytest.raises(SinkError, match="(?s)more than one row has the key"):

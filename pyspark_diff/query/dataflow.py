@@ -67,7 +67,7 @@ class Dataflow(FrameDataflow):
             ``WITH MUTUALLY RECURSIVE name (column type, ...) AS (query), ... SELECT`` computes the
             fixed point of all definitions.
         args : dict or list, optional
-            Values of the parameters ``:name`` or ``?``, as of ``spark.sql``.
+            Values of the parameters ``:name`` or ``?``. ``spark.sql`` takes the same.
         clock : DiffFrame, optional
             A collection of `clock`. ``current_date`` and ``now()`` are its time, or NULL before its
             first row. Without a clock they are refused.

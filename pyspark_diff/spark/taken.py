@@ -96,7 +96,7 @@ def with_taken_replaced(
     column: Column, replacement: Callable[[TakenColumn], Column],
     spread: Callable[[Column], list[Column]],
 ) -> Column:
-    """A column expression with other columns in place of those taken from Spark frames.
+    """A column expression in which other columns replace the columns of Spark frames.
 
     Parameters
     ----------
