@@ -11,6 +11,7 @@ from typing import Any
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.text_parser import words_of
+from pyspark_diff.spark.frames import sql_text
 
 
 class _Fields(Formatter):
@@ -80,8 +81,7 @@ def literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
+        return sql_text(value)
     if isinstance(value, int):
         return str(value) if value >= 0 else f"({value})"
     if isinstance(value, float):

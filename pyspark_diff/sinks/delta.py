@@ -51,7 +51,7 @@ from pyspark_diff.spark.delta_commits import (
     since_own,
 )
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
-from pyspark_diff.spark.frames import column, few, frame_of_table
+from pyspark_diff.spark.frames import column, few, frame_of_table, sql_text
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
@@ -469,7 +469,7 @@ class MergedTable(_Target):
         names = [*key, *values]
         new = [f"s._{i}" for i in range(len(names))]
         same = " AND ".join(f"t.{quoted(k)} <=> {n}" for k, n in zip(key, new))
-        told = f"concat({literal(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
+        told = f"concat({sql_text(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
         update = ", ".join(
             f"t.{quoted(name)} = {n}" for name, n in list(zip(names, new))[len(key):]
         )
@@ -590,10 +590,4 @@ def _seen(frame: DataFrame) -> Iterator[str]:
 
 def _listed(properties: Mapping[str, str]) -> str:
     """Properties of a table, in SQL."""
-    return ", ".join(f"{literal(name)} = {literal(text)}" for name, text in properties.items())
-
-
-def literal(text: str) -> str:
-    """A text in SQL."""
-    quote = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{quote}'"
+    return ", ".join(f"{sql_text(name)} = {sql_text(text)}" for name, text in properties.items())

@@ -23,13 +23,12 @@ from pyspark_diff.sinks.delta import (
     TWICE,
     MergedTable,
     SignedEpoch,
-    literal,
     merged_in_own_session,
     net_changes,
 )
 from pyspark_diff.spark.delta import DeltaTable
 from pyspark_diff.spark.delta_files import DeltaFiles
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The added columns of a history.
@@ -131,7 +130,7 @@ class _History(MergedTable):
         names = [*key, *values]
         new = [f"s._{i}" for i in range(len(names))]
         same = " AND ".join(f"t.{quoted(k)} <=> {n}" for k, n in zip(key, new))
-        twice = f"concat({literal(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
+        twice = f"concat({sql_text(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
         now = f"timestamp_micros({_now()})"
         # A clock may be set back.
         end = "greatest(t.valid_from, " + now + ")"

@@ -26,7 +26,7 @@ from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import differences
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta_files import KIND
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.iceberg import (
     IcebergTable,
     iceberg_table,
@@ -233,7 +233,7 @@ class _Iceberg(VersionedSource):
         return (
             "It has delete files, of which Iceberg does not tell what they have changed: ALTER "
             f"TABLE {self._full} SET TBLPROPERTIES ({modes}) makes no more of them, and CALL "
-            f"{_parts(self._full)[0]}.system.rewrite_data_files(table => {_literal(self._full)}, "
+            f"{_parts(self._full)[0]}.system.rewrite_data_files(table => {sql_text(self._full)}, "
             "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')) does "
             "away with those that are there"
         )
@@ -281,7 +281,3 @@ def _parts(name: str) -> list[str]:
 
 def _unquoted(part: str) -> str:
     return part[1:-1].replace("``", "`") if part.startswith("`") else part
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -36,6 +36,8 @@ _FIELDS = (
 )
 #: A column whose values Spark pads when it reads the whole table.
 _FIXED_WIDTH = re.compile(r"\bchar\(")
+#: The path of a file, and its deletion vector.
+FileKey = tuple[str, "tuple[Any, ...] | None"]
 #: The number of commits that one reading compares.
 _COMMITS_MAX = 10_000
 #: Statements by which Delta itself adds no file that a table has.
@@ -119,10 +121,6 @@ def check_complete(spark: SparkSession) -> None:
     for setting in _INCOMPLETE:
         if (spark.conf.get(setting) or "").lower() == "true":
             raise ValueError(f"{setting} is true, which hides missing changes: set it to false")
-
-
-#: The path of a file, and its deletion vector.
-FileKey = tuple[str, "tuple[Any, ...] | None"]
 
 
 def file_key(file: Mapping[str, Any]) -> FileKey:

@@ -38,6 +38,18 @@ def column(name: str) -> Column:
     return F.col(quoted(name))
 
 
+def sql_text(text: str) -> str:
+    """A text as a literal of SQL.
+
+    Examples
+    --------
+    >>> sql_text("it's")
+    "'it\\\\'s'"
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def literal_path(path: str) -> str:
     """A path for Spark's readers, which take a path as a pattern.
 

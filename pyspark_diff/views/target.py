@@ -24,7 +24,7 @@ from pyspark_diff.spark.delta_commits import (
     intruder,
     since,
 )
-from pyspark_diff.spark.frames import few
+from pyspark_diff.spark.frames import few, sql_text
 from pyspark_diff.spark.schema import quoted
 
 #: The properties of a table that is created: a view may read it as its own source.
@@ -47,14 +47,14 @@ def create_target(
     # A name of a type in DDL has the comments of its fields.
     columns = ", ".join(
         f"{quoted(field.name)} {field.dataType.simpleString()}"
-        + (f" COMMENT {_literal(told)}" if (told := field.metadata.get("comment")) else "")
+        + (f" COMMENT {sql_text(told)}" if (told := field.metadata.get("comment")) else "")
         for field in schema.fields
     )
     properties = dict(PROPERTIES)
     if any(set(" ,;{}()\n\t=") & set(field.name) for field in schema.fields):
         properties["delta.columnMapping.mode"] = "name"
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    told = f" COMMENT {_literal(comment)}" if comment else ""
+    told = f" COMMENT {sql_text(comment)}" if comment else ""
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{told} "
         f"TBLPROPERTIES ({listed})"
@@ -190,8 +190,3 @@ class GuardedSink(Sink):
 
     def __repr__(self) -> str:
         return repr(self._sink)
-
-
-def _literal(text: str) -> str:
-    quote = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{quote}'"
