@@ -376,6 +376,23 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
         assert current() == answer(spark, other)
         assert spark.read.table(target).count() == 3
         assert spark.read.table(target).where("valid_to IS NOT NULL").count() == 2
+        (reason,) = view(query).plan().reasons
+        assert "query" in reason
+    # Other columns are refused before the rebuild begins, and the view goes on without them.
+    wider = revenue(shop).replace("count(*) AS n", "count(*) AS n, max(amount) AS most")
+    with view(wider, approve=lambda plan: True) as made:
+        for call in made.refresh, made.rebuild:
+            with pytest.raises(SinkError, match="is a history with other columns"):
+                call()
+    with view(other) as made:
+        spark.sql(f"UPDATE {shop}.orders SET amount = 1 WHERE id = 1")
+        made.refresh()
+        assert current() == answer(spark, other)
+    with pyspark_diff.materialized_view(spark, target, other, store=str(tmp_path)) as made:
+        (reason,) = made.plan().reasons
+        assert reason == f"the history of {target} is no longer wanted, and is overwritten"
+        with pytest.raises(ProgramChangedError, match="no longer wanted"):
+            made.refresh()
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / f"{shop}.a.sql").write_text(f"-- history: scd2\n{query}")
     (tmp_path / "views" / f"{shop}.b.sql").write_text(f"SELECT n FROM {shop}.a")
@@ -384,6 +401,36 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
     (tmp_path / "views" / f"{shop}.b.sql").write_text("-- history: yes\nSELECT 1")
     with pytest.raises(SchemaError, match="history='yes'; pass 'scd2'"):
         FolderOfViews(spark, tmp_path / "views")
+
+
+def test_a_load_that_did_not_end_and_another_query(
+    spark, shop, tmp_path, monkeypatch,  # noqa: F811
+):
+    """The state of such a load is of no use to the other query, and begins anew."""
+    def fails(*_):
+        raise OSError("the disk is full")
+
+    def interrupted(**given):
+        with monkeypatch.context() as patch:
+            patch.setattr("pyspark_diff.views.target.GuardedSink.write", fails)
+            with view_of(spark, shop, tmp_path, **given) as view:
+                with pytest.raises(SinkError, match="the disk is full"):
+                    view.refresh()
+
+    query = f"SELECT customer, max(amount) AS best FROM {shop}.orders GROUP BY customer"
+    interrupted(query=query.replace("max", "min"))
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        assert view.plan().action == "load"
+        view.refresh()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+    # A rebuild that did not end, and the query of before.
+    interrupted(query=query.replace("max", "sum"), approve=lambda plan: True)
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        with pytest.raises(ProgramChangedError, match="a rebuild was interrupted"):
+            view.refresh()
+    with view_of(spark, shop, tmp_path, query=query, approve=lambda plan: True) as view:
+        view.refresh()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
 
 
 #: Statements about the source of a view with the feed, or without it; the refusal of the next

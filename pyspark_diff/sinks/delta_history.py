@@ -101,18 +101,11 @@ class _History(MergedTable):
 
     def _begin(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles | None) -> None:
         epoch = signed.epoch
-        rows = None if table is None else epoch.spark.read.table(self._name)
-        if rows is None or not set(COLUMNS.names) <= set(rows.columns) or rows.isEmpty():
+        if table is None or not continues(epoch.spark, self._name, self._struct(epoch)):
             super()._begin(signed, table)
             return
-        if not Schema(self._struct(epoch)).same_types(Schema(rows.schema)):
-            raise SinkError(
-                f"Delta table {self._name} is a history with other columns: they are "
-                f"{Schema(rows.schema).describe()}. Nothing of this epoch was written, as the "
-                "history would be lost. Name another table, or drop this one"
-            )
-        assert table is not None  # it has rows
         self._own(table, signed)
+        rows = epoch.spark.read.table(self._name)
         key, values = self._columns_of(epoch.schema, epoch.spark)
         names = [column(name) for name in epoch.schema.names]
         there = rows.where("is_current").select(*names, F.lit(-1).alias("__sign"))
@@ -146,6 +139,26 @@ class _History(MergedTable):
                 ({', '.join(map(quoted, [*names, *COLUMNS.names]))})
                 VALUES ({', '.join(new)}, {now}, NULL, true)
         """
+
+
+def continues(spark: SparkSession, name: str, struct: T.StructType) -> bool:
+    """Whether a table is a history with rows, which has these columns.
+
+    Raises
+    ------
+    SinkError
+        If it is a history with other columns.
+    """
+    rows = spark.read.table(name)
+    if not set(COLUMNS.names) <= set(rows.columns) or rows.isEmpty():
+        return False
+    if not Schema(struct).same_types(Schema(rows.schema)):
+        raise SinkError(
+            f"Delta table {name} is a history with other columns: they are "
+            f"{Schema(rows.schema).describe()}. Nothing was written, as the history would be lost. "
+            "Name another table, or drop this one"
+        )
+    return True
 
 
 def _now() -> int:

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import ClosedError, ProgramChangedError, SchemaError, SourceError
 from pyspark_diff.query.dataflow import Dataflow
-from pyspark_diff.sinks.delta_history import COLUMNS
+from pyspark_diff.sinks.delta_history import COLUMNS, continues
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.jvm import analysed_of
 from pyspark_diff.spark.jvm_tables import described_table
@@ -51,6 +51,9 @@ from pyspark_diff.views.target import (
 )
 
 _logger = logging.getLogger("pyspark_diff")
+
+#: The begin of the recorded query of a view with a history.
+_HISTORY = "-- history: scd2\n"
 
 Policy = Literal["strict", "incremental", "auto"]
 Approve = Callable[[Plan], bool]
@@ -140,6 +143,9 @@ class ViewGroup:
         if plan.action == "rebuild":
             self._agree(plan)
             self._begin_generation("; ".join(plan.reasons))
+        elif plan.action == "load" and self._changed_queries():
+            # The first load did not end, so that its state is of another program.
+            self._begin_generation("the query changed before the first load ended")
         try:
             return self._refresh(plan, began)
         except SourceError as error:
@@ -240,16 +246,16 @@ class ViewGroup:
 
     def _plan(self) -> Plan:
         record = self._record
+        changed = self._changed_queries()
         if record.rebuild:
-            plan = self._rebuild_plan([f"a rebuild was interrupted: {record.rebuild}"])
-            return replace(plan, action="load")
+            plan = self._rebuild_plan([f"a rebuild was interrupted: {record.rebuild}", *changed])
+            return plan if changed else replace(plan, action="load")
         if not record.offsets:
             sources = self._forecasts({})
             rows = sum(source.reads or 0 for source in sources)
             return Plan("load", sources, load_seconds(rows, record.costs))
-        changed = self._changed_queries()
         if changed:
-            return self._rebuild_plan([f"the query of {name} has changed" for name in changed])
+            return self._rebuild_plan(changed)
         sources = self._forecasts(record.offsets)
         rows = sum(source.reads or 0 for source in sources)
         if all(source.rows == 0 and source.first == source.last for source in sources):
@@ -269,10 +275,25 @@ class ViewGroup:
             ])
         return Plan("change", sources, seconds)
 
+    def _queries(self) -> dict[str, str]:
+        """The text of each view that its state depends on."""
+        return {
+            view.target: f"{_HISTORY if view.history else ''}{view.query}" for view in self.views
+        }
+
     def _changed_queries(self) -> list[str]:
-        now = {view.target: view.query for view in self.views}
-        before = self._record.queries
-        return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        """What differs from the program of the state; nothing if there is no state."""
+        now, before = self._queries(), self._record.queries
+        changed = []
+        for name in {**before, **now} if before else ():
+            old, new = before.get(name, ""), now.get(name, "")
+            if old.removeprefix(_HISTORY) != new.removeprefix(_HISTORY):
+                changed.append(f"the query of {name} has changed")
+            if old.startswith(_HISTORY) and not new.startswith(_HISTORY):
+                changed.append(f"the history of {name} is no longer wanted, and is overwritten")
+            elif new.startswith(_HISTORY) and old and not old.startswith(_HISTORY):
+                changed.append(f"a history of {name} begins")
+        return changed
 
     def _rebuild_plan(self, reasons: Sequence[str]) -> Plan:
         sources = self._forecasts({})
@@ -350,15 +371,21 @@ class ViewGroup:
 
     def _begin_generation(self, reason: str) -> None:
         self._leave()
+        for view in self.views:
+            if view.history and delta_table(self._spark, view.target) is not None:
+                continues(self._spark, view.target, self._schema(view))
         record = self._record
         self._write(replace(
             record, generation=record.generation + 1, targets={}, offsets={}, rebuild=reason,
+            queries=self._queries(),
         ))
 
     def _refresh(self, plan: Plan, began: float) -> Refreshed:
         if not self._names or len(self._names) < len(self.views):
             self._prepare()
         self._written = {}
+        if not self._record.queries:
+            self._write(replace(self._record, queries=self._queries()))
         record, rebuild = self._record, self._record.rebuild
         try:
             flow = self._opened()
@@ -383,8 +410,7 @@ class ViewGroup:
         if changed or first:
             cost = Cost(plan.rows, seconds, plan.seconds, first)
             self._write(replace(
-                self._record, offsets=offsets, rebuild="",
-                queries={view.target: view.query for view in self.views},
+                self._record, offsets=offsets, rebuild="", queries=self._queries(),
             ).with_cost(cost))
             if first:
                 self._file.remove_before(self._record.generation)

@@ -54,7 +54,7 @@ class Record:
     generation : int
         The number of the state; a rebuild starts the next one.
     queries : mapping of str to str
-        The query of each target at the last refresh.
+        The query of each target, when its state was begun.
     targets : mapping of str to object
         The id, version and time stamp of each target after its last write.
     offsets : mapping of str to object
