@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from unittest import mock
 
 import pytest
 from connect_server import in_sql_text
@@ -437,7 +438,7 @@ def test_catching_up_may_be_cut_short_anywhere(
         with Fault(error, at) as fault:
             try:
                 flow.catch_up()
-            except (error, SinkError, SourceError):
+            except (error, SinkError, SourceError, StepError):
                 pass
         flow.catch_up()
         assert shop.target.standing() == shop.expected(), at
@@ -446,6 +447,22 @@ def test_catching_up_may_be_cut_short_anywhere(
             break
     assert at > 60
     flow.close()
+
+
+def test_a_step_that_fails_before_it_begins(spark, monkeypatch):
+    """The error is raised as it is: no update can be to blame, as no operator ran."""
+    shop = Shop(spark)
+    shop.customers = {0: "north", 1: "south"}
+    with Dataflow(spark, buckets=2) as flow:
+        shop.program(flow)
+        flow.catch_up()
+        shop.add((1, 1, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(flow, "_check_zone", mock.Mock(side_effect=OSError("no reply")))
+            with pytest.raises(OSError, match="no reply"):
+                flow.catch_up()
+        flow.catch_up()
+        assert shop.target.standing() == shop.expected()
 
 
 def test_two_threads_catch_up(spark, tmp_path):

@@ -350,7 +350,7 @@ class SteppingMethods(Parts):
                 self._commit(growth, old, arrivals, upper, watch, stop)
             except Exception as error:
                 self._check_of_data(error, watch)
-                if not explain:
+                if not explain or self._begun is None:  # no operator ran
                     raise
                 refused, self._refused = self._refused, True
                 self._retry(error, growth, old, arrivals, upper, watch, stop, refused)
