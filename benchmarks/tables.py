@@ -1,7 +1,7 @@
 """The measured tables as a page: ``python benchmarks/tables.py`` writes docs/performance.md.
 
-What is in benchmarks/results is shown as it is, and nothing is measured. A program of benchmarks/
-that is run again writes its file there anew, and this the page.
+The program shows the files of benchmarks/results unchanged, and measures nothing. After a new run
+of a benchmark has written its file, run this program to write the page.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ PAGE = ROOT / "docs/performance.md"
 
 _HEAD = """# Performance
 
-What the programs of `benchmarks/` have measured, as they wrote it into `benchmarks/results`; this
-page is made of these files by `python benchmarks/tables.py`. *Plain Spark* computes the same answer
-anew on the same machine. The *original* is differential dataflow in Rust (`benchmarks/original`),
-given the same changes; both gave the same answers.
+The programs of `benchmarks/` wrote these measurements into `benchmarks/results`, and
+`python benchmarks/tables.py` makes this page from the files. *Plain Spark* computes the same answer
+again on the same machine. The *original* is differential dataflow in Rust (`benchmarks/original`)
+with the same changes; both returned the same answers.
 
 Cores were shared with other work, so figures of a few milliseconds may differ by half from one run
-to the next. They show what things cost beside each other, and not what your machine will do.
+to the next. They compare costs on one machine, and do not predict those of your machine.
 
 """
 
 _TAIL = """## Where this does not pay
 
-* What is asked once: plain Spark has no state to write.
-* A change of much of the data: the tables show how the time of a step grows with its changes; there
-  is a point from which the plain computation is faster.
+* A question that is asked once: plain Spark has no state to write.
+* A change of much of the data: the tables show how the time of a step grows with its changes. From
+  some number of changes on, the plain computation is faster.
 * An answer at each of very many times, if few are wanted: the queries of TPC-H that took several
-  times as long as plain Spark are of millions of times.
-* Single changes as fast as can be: with steps of one change the original with two workers was 13 to
-  40 times as fast. With steps of a hundred thousand changes and more it took 0.6 to 1.4 times as
-  long as this library. Small graphs are loaded far faster there.
+  times as long as plain Spark have millions of times.
+* The lowest latency for single changes: with steps of one change the original with two workers was
+  13 to 40 times as fast. With steps of a hundred thousand changes and more it took 0.6 to 1.4 times
+  as long as this library. The original loads small graphs far faster.
 * A step on a cluster's executors: at least a tenth of a second for each job, see
   [scaling](scaling.md).
 """
@@ -83,7 +83,7 @@ TABLES = (
         "changes a step": "rounds", "ms a step (median)": "median_ms",
         "µs a change": "us_per_round", "rows read": "rows_read", "plain Spark, s": "plain_seconds",
         "plain over a step": "plain_over_ours",
-    }, "How many nodes have how many edges: `examples/degrees.py`. A change replaces an edge."),
+    }, "The number of nodes of each degree: `examples/degrees.py`. A change replaces an edge."),
     Table("Degrees in the original", "degrees/runs/original/steps", {
         "program": "program", "edges": "edges", "workers": "workers", "load, s": "load_seconds",
         "changes a step": "rounds", "ms a step (median)": "median_ms",
@@ -95,13 +95,13 @@ TABLES = (
           "The nodes that can be reached from one, in an R-MAT graph whose hubs have most edges."),
     Table("Reachability in the original", "reachability/runs/original", _ORIGINAL),
     Table("The 5-core", "k_core/runs/rows", _GRAPH,
-          "What is left when nodes with fewer than five edges go, again and again."),
+          "The graph after all nodes with fewer than five edges are removed, again and again."),
     Table("The 5-core in the original", "k_core/runs/original", _ORIGINAL),
     Table("Graph algorithms, an edge a step", "graph_steps/algorithms", {
         "algorithm": "algorithm", "nodes": "nodes", "edges": "edges", "load, s": "load_seconds",
         "from scratch, s": "scratch_seconds", "ms a step (median)": "median_ms", "most": "max_ms",
         "scratch over a step": "scratch_over_step",
-    }, "From scratch: the same program of this library on the graph as it is then."),
+    }, "From scratch: the same program of this library on the graph at that time."),
     Table("The manager's manager", "skip_level/runs/changes", {
         "people": "people", "load, s": "load_seconds", "changes a step": "changes",
         "ms a step (median)": "median_ms", "µs a change": "us_per_change",
@@ -117,7 +117,7 @@ TABLES = (
         "all, s": "seconds", "over plain": "over_plain", "records a second": "tuples_per_second",
         "rows shown": "shown", "a changed order, ms": "changed_order_ms", "memory, GiB": "peak_gib",
     }, "The queries as views, `examples/tpch`. *One a step*: all records at one time. *Of each "
-       "round*: each record at a time of its own, so that the answer has all of these times."),
+       "round*: each record at a time of its own, so that the answer has the time of each record."),
     Table("TPC-H, all queries in one dataflow", "tpch/together/rows", {
         "records": "rounds", "times": "times", "all, s": "seconds",
         "over the sum of the single ones": "over_sum", "rows shown": "shown",

@@ -1,7 +1,7 @@
-"""What came of the tests on versions of Spark, as a page: ``versions_table.py REPORTS PAGE``.
+"""The results of the tests on versions of Spark, as a page: ``versions_table.py REPORTS PAGE``.
 
-The reports are of pytest, in its XML, each named VERSION-WAY.xml. What the page has of other
-versions stays.
+The reports are of pytest, in its XML, each named VERSION-WAY.xml. Rows of other versions stay on
+the page.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 _HEAD = """# The versions of Spark
 
-What `ci/versions` has found: on each version of Spark, in an environment of its own, a part of the
-tests: the law, joins, aggregates, loops, windows, stores, the session, the data
-source, the bridge, and Spark Connect. *Classic* is a session in the process that has the JVM,
-*connect* one of a client with the whole of these tests over it. `ci/test` runs all tests on the
-version that `ci/constraints.txt` names, and `ci/connect` all of them over Connect.
+The command `ci/versions` runs a part of the tests on each version of Spark, in an environment of its
+own. They cover the law, joins, aggregates, loops, windows, stores, the session, the data source, the
+bridge, and Spark Connect. A *classic* session is in the process that has the JVM. A *connect* session
+is one of a client, and these tests all run over it. `ci/test` runs all tests on the version that
+`ci/constraints.txt` names, and `ci/connect` all of them over Connect.
 
 | Spark | session | tests | passed | failed | skipped |
 |---|---|---|---|---|---|
