@@ -1,16 +1,16 @@
-"""How many nodes are how far away from a root, in a graph whose edges come and go?
+"""The number of nodes at each distance from a root, in a graph whose edges come and go.
 
-Without a graph this is a worked example: an edge from 0 to 3, later a way from 0 over 2 to 3, and
-then the edge is gone, so that 3 is farther away. At time 10 no distance changes, and no number.
+Without a graph this is a worked example. It has an edge from 0 to 3, and later a way from 0 over 2
+to 3. Then the edge goes, so that 3 is farther away. At time 10 no distance and no number changes.
 
     python examples/bfs.py                      # the worked example, all changes in one step
     python examples/bfs.py --batch 1            # and a step for each: the same updates
     python examples/bfs.py --nodes 100000 --edges-count 500000 --changes 1000 --batch 100
     spark-submit examples/bfs.py --edges edges.txt --root 3 --picture distances.png
 
-A file has lines "src dst"; those that begin with # are comments. In a graph of a file, or a random
-one, each change replaces one edge by a random one at a logical time of its own; ``--batch`` changes
-are processed in one physical step. The batch size changes the cost and never the answer.
+A file has lines "src dst"; a line that begins with # is a comment. In a graph of a file, or a
+random one, each change replaces one edge by a random one at a logical time of its own. One physical
+step processes ``--batch`` changes. The batch size changes the cost and never the answer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pyspark_diff import Dataflow
 from pyspark_diff.graphs import bfs
 from reachability import changing_graph, draw, graph_parser, make_changes, show_iterations, step
 
-#: Changes of the worked example, each of them a list of update rows: src, dst, time, diff.
+#: Changes of the worked example, each a list of update rows: src, dst, time, diff.
 WORKED = [[(0, 3, 0, 1)], [(0, 2, 5, 1)], [(2, 3, 10, 1)], [(0, 3, 11, -1)]]
 
 
 def show_updates(updates: Counter) -> None:
-    """How the number of nodes at each distance changes, and when."""
+    """Print the changes of the number of nodes at each distance, with their times."""
     there = sorted(key for key in updates if updates[key])
     for distance, keys in groupby(there, lambda key: key[0]):
         told = (f"{updates[key]:+d} at {key[1]}" for key in keys)
@@ -36,7 +36,7 @@ def show_updates(updates: Counter) -> None:
 
 
 def show_numbers(updates: Counter) -> None:
-    """How many nodes there are at each distance after all updates."""
+    """Print the number of nodes at each distance after all updates."""
     numbers: Counter = Counter()
     for (distance, _), diff in updates.items():
         numbers[distance] += diff
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     with Dataflow(spark) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        # A record for each node, of its distance only: how many are alike is the sum of diffs.
+        # A record for each node, with its distance only: the sum of diffs counts equal records.
         distances = bfs(edges, roots).select("distance").consolidate()
         distances.inspect(lambda distance, at, diff: updates.update({(*distance, at): diff}))
         roots_in.insert([(options.root,)])

@@ -1,14 +1,14 @@
-"""How many connected components has a graph whose edges come and go, and how large is the largest?
+"""The number of connected components, and the largest one, while edges come and go.
 
-Edges count in both directions. Deleting the only edge between two parts makes two components of
-one, and each node of the one that loses the smallest number then has a new label.
+Edges count in both directions. The deletion of the only edge between two parts makes two components
+of one. Each node of the part without the smallest number then has a new label.
 
     python examples/components.py --picture components.png      # a small random graph, coloured
     python examples/components.py --nodes 100000 --edges-count 80000 --changes 1000 --batch 100
     spark-submit examples/components.py --edges edges.txt
 
-A file has lines "src dst"; those that begin with # are comments. Each change replaces one edge by a
-random one at a logical time of its own; ``--batch`` changes are processed in one physical step. The
+A file has lines "src dst"; a line that begins with # is a comment. Each change replaces one edge by
+a random one at a logical time of its own. One physical step processes ``--batch`` changes. The
 batch size changes the cost and never the answer.
 """
 
@@ -22,12 +22,12 @@ from pyspark_diff import Dataflow, DiffFrame
 from pyspark_diff.graphs import connected_components
 from reachability import changing_graph, graph_parser, make_changes, show_iterations, step
 
-#: Graphs with more edges are not drawn: nobody could tell these apart.
+#: Graphs with more edges are not drawn, because a viewer could not distinguish the edges.
 DRAWN = 1_000
 
 
 def sizes(labels: DiffFrame) -> DiffFrame:
-    """One record: how many components there are, and how many nodes the largest has."""
+    """One record: the number of components, and the number of nodes of the largest."""
     each = labels.groupBy("component").agg(F.count("*").alias("size"))
     return each.agg(F.count("*").alias("components"), F.max("size").alias("largest"))
 
@@ -78,14 +78,14 @@ def main(arguments: list[str] | None = None) -> None:
     spark = pyspark_diff.session("components")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = changing_graph(spark, options)
-    now: dict[int, tuple[int, int]] = {}  # from each time at which it changes to what it is then
+    now: dict[int, tuple[int, int]] = {}  # from each time of a change to the record after it
     with Dataflow(spark) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         labels = connected_components(edges)
         counted = sizes(labels)
         counted.inspect(lambda size, at, diff: diff > 0 and now.update({at: size}))
         if options.picture:
-            # Keeps them, so that they can be read.
+            # Kept collections can be read.
             labels.keep(), edges.keep()
         edges_in.insert(loaded)
         print(f"loaded in {step(flow, edges_in, 1):.2f} s")

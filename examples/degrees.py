@@ -1,15 +1,15 @@
 """Degree distribution of a directed graph that changes.
 
-How many nodes have out-degree 1, 2, 3, ...? The program is two counts; it is written once, and its
-answer is kept exactly at every logical time while edges come and go.
+The answer is the number of nodes with out-degree 1, 2, 3, ... The program is two counts. It is
+written once, and its answer is exact at every logical time while edges come and go.
 
     python examples/degrees.py                                  # a small graph, every update shown
     python examples/degrees.py --nodes 100000 --edges 500000 --rounds 20000 --batch 1000
     spark-submit examples/degrees.py --input edges.parquet      # columns src and dst; or a CSV file
     python examples/degrees.py --flights                        # a year of real flights
 
-Each round replaces one edge by another at a logical time of its own; ``--batch`` rounds are
-processed in one physical step. The batch size changes the cost and never the answer.
+Each round replaces one edge by another at a logical time of its own. One physical step processes
+``--batch`` rounds. The batch size changes the cost and never the answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 import pyspark_diff
 from pyspark_diff import Dataflow, DiffFrame
 
-#: Graphs with at most this many edges have every update row shown.
+#: Graphs with at most this many edges print every update row.
 SMALL = 100
 #: Minutes of a day.
 DAY = 24 * 60
@@ -51,14 +51,14 @@ def in_the_air(routes: DiffFrame) -> DiffFrame:
 
 
 class History:
-    """How a distribution moves: number of nodes of each degree, sampled at times."""
+    """A distribution over time: the number of nodes of each degree, in samples."""
 
     def __init__(self) -> None:
         self.now: dict[int, int] = {}
         self.samples: list[tuple[int, dict[int, int]]] = []
 
     def take(self, updates: pa.Table) -> None:
-        """Follow the update rows of one step, given in order of time."""
+        """Apply the update rows of one step, in order of time."""
         degree, count, _, diff = (column.to_numpy() for column in updates.columns)
         change = pd.Series(count * diff).groupby(degree).sum()
         for key, value in change.items():
@@ -66,7 +66,7 @@ class History:
         self.now = {key: value for key, value in self.now.items() if value}
 
     def sample(self, at: int) -> None:
-        """Remember how things stand."""
+        """Store the current distribution."""
         self.samples.append((at, dict(self.now)))
 
 

@@ -1,14 +1,14 @@
-"""How large is the k-core of a graph whose edges come and go?
+"""The size of the k-core of a graph whose edges come and go.
 
-The k-core is what is left of a graph when nodes with fewer than k neighbours go, again and again.
-One edge more or less can bring back or take away much of it.
+The k-core is the rest of a graph after all nodes with fewer than k neighbours are removed, again
+and again. One edge more or less can bring back or take away much of it.
 
     python examples/k_core.py                       # a small random graph
     python examples/k_core.py --nodes 100000 --edges-count 300000 --k 4 --changes 1000 --batch 100
     spark-submit examples/k_core.py --edges edges.txt --k 5 --picture core.png
 
-A file has lines "src dst"; those that begin with # are comments. Each change replaces one edge by a
-random one at a logical time of its own; ``--batch`` changes are processed in one physical step. The
+A file has lines "src dst"; a line that begins with # is a comment. Each change replaces one edge by
+a random one at a logical time of its own. One physical step processes ``--batch`` changes. The
 batch size changes the cost and never the answer.
 """
 
@@ -33,7 +33,7 @@ def sizes(core: DiffFrame) -> DiffFrame:
 
 
 def show(updates: Counter, most: int = 20) -> None:
-    """The size at the times at which it changes, at the last of them if there are many."""
+    """Print the size at each time of a change, or at the last ones if there are many."""
     size: Counter = Counter()
     times = sorted({at for _, at in updates})
     print("    edges      nodes  from time")

@@ -3,11 +3,11 @@
     python examples/nightly_graph.py --folder /tmp/graph --night 0
     python examples/nightly_graph.py --folder /tmp/graph --night 1
 
-Each night has some other edges, and lets the components catch up: the loop that spreads labels goes
-on from where it came to rest the night before, in another process. ``--killed`` ends the process
-when the state is kept and the target has not been written yet, as a power cut would; the next night
-begins with that. The target, a folder of CSV files, one an epoch, is added up and compared with the
-components that a search finds in the edges as they are.
+Each night changes some edges and catches up. The loop that spreads labels continues from its fixed
+point of the night before, in another process. ``--killed`` ends the process like a power cut, after
+the commit and before the write to the target. The next night begins with that write. The target is
+a folder of CSV files, one for each epoch. Their sum is compared with the components that a search
+finds in the current edges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_diff.sources import snapshots
 
 
 def edges_at(night: int, nodes: int, count: int) -> list[tuple[int, int]]:
-    """The edges of a night: some of the one before are gone, and as many have come."""
+    """The edges of a night: some edges of the night before are replaced by others."""
     chance = random.Random(0)
     edges = [(chance.randrange(nodes), chance.randrange(nodes)) for _ in range(count)]
     for _ in range(night):
@@ -37,7 +37,7 @@ def edges_at(night: int, nodes: int, count: int) -> list[tuple[int, int]]:
 
 
 class Folder(Sink):
-    """A file for each epoch, which has the name of the epoch and is there whole or not at all."""
+    """A sink with a file for each epoch, named by the epoch and written atomically."""
 
     def __init__(self, folder: Path, killed: bool):
         self._folder, self._killed = folder, killed
@@ -55,7 +55,7 @@ class Folder(Sink):
         new.replace(self._folder / f"{epoch.number}.csv")
 
     def standing(self) -> dict[int, int]:
-        """The component of each node: all that was written, added up."""
+        """The component of each node: the sum of all files of the target."""
         total: Counter[tuple[int, int]] = Counter()
         for path in self._folder.glob("*.csv"):
             with path.open(newline="") as file:

@@ -1,15 +1,15 @@
-"""A view of Delta tables that a job keeps up to date, night after night, whatever happens to it.
+"""A view of Delta tables that a job keeps up to date, night after night, also if it is killed.
 
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \\
         --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension \\
         --conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog \\
         examples/nightly_view.py --folder /tmp/shop --night 0
 
-Night 0 makes the tables ``sales``, ``customers`` and ``products`` and loads the view; each later
-one changes some rows of them, and lets the view catch up. ``--killed merged`` ends the process, as
-a power cut would, when the view has been written and nobody has been told; ``--killed committed``
-when the state is kept and the view has not been written yet. The next night goes on from there.
-Each night that gets so far compares the view with what plain Spark makes of the tables.
+Night 0 makes the tables ``sales``, ``customers`` and ``products`` and loads the view. Each later
+night changes some rows, and the view catches up. ``--killed merged`` ends the process like a power
+cut, after the write to the view and before the sink reports it. ``--killed committed`` ends it
+after the commit and before the write to the view. The next night continues from there. Each night
+that ends compares the view with plain Spark's answer over the tables.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Killed(Sink):
 
 
 def make(spark, folder, count):
-    """The tables as they are at first."""
+    """Make the tables of the first night."""
     rows = {
         "sales": spark.range(count).selectExpr(
             "id", "id * 31 % 97 AS customer", "id * 17 % 23 AS product", "id % 1000 AS cents"),
@@ -71,7 +71,7 @@ def make(spark, folder, count):
 
 
 def change(spark, folder, night, count):
-    """What happens to the tables before a night."""
+    """Change the tables before a night."""
     def sql(statement):
         spark.sql(statement.format(*(f"delta.`{folder}/{name}`" for name in COLUMNS)))
 

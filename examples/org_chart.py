@@ -1,17 +1,17 @@
-"""What do all people below a manager earn, and how many are they, at every level of a company?
+"""The salaries and the number of all people below each manager, at every level of a company.
 
-The answer is kept for each manager, at every logical time, while people move and salaries change.
+The answer is exact for each manager, at every logical time, while people move and salaries change.
 It takes sums inside of a recursion that is as deep as the company has levels. The recursive SQL of
-Spark has no aggregates in there, and stops after 100 levels unless it is told otherwise.
+Spark allows no aggregates there, and stops after 100 levels by default.
 
     python examples/org_chart.py                                # a small company, all updates shown
     python examples/org_chart.py --nodes 100000 --levels 150 --changes 100 --batch 50
     spark-submit examples/org_chart.py --edges company.txt
 
-A file has lines "manager person salary"; those that begin with # are comments. Who has no manager
-is at the top; without salaries everyone earns 1. Each change is at a logical time of its own:
-someone gets another manager, and takes along everyone below, or a raise. ``--batch`` changes are
-processed in one physical step. The batch size changes the cost and never the answer.
+A file has lines "manager person salary"; a line that begins with # is a comment. A person without a
+manager is at the top; without salaries everyone earns 1. Each change is at a logical time of its
+own: a person gets a raise, or moves to another manager with everyone below. One physical step
+processes ``--batch`` changes. The batch size changes the cost and never the answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pyspark_diff
 from pyspark_diff import Dataflow, DiffFrame
 from reachability import make_changes, show_iterations, step
 
-#: Companies of at most so many people have every update shown, others some of the first change.
+#: Companies of at most so many people print every update, others some of the first change.
 SMALL = 100
 
 Company = dict[int, tuple[int | None, int]]  # from a person to its manager and its salary
@@ -45,7 +45,7 @@ def below(employees: DiffFrame) -> DiffFrame:
         parts = own.concat(reports).groupBy("id")
         return parts.agg(F.sum("total").alias("total"), F.sum("heads").alias("heads"))
 
-    # Whoever is above themselves adds up for ever.
+    # The sums of a person above themselves would grow for ever.
     sums = own.iterate(one_level_up, max_iterations=10_000, name="org chart")
     managers = sums.where("heads > 1").join(employees.select("id", "salary"), "id")
     total, heads = F.col("total") - F.col("salary"), F.col("heads") - 1
@@ -60,7 +60,7 @@ def read_company(path: str) -> Company:
 
 
 def random_company(people: int, levels: int, seed: int) -> Company:
-    """A company with one at the top, and about as many people at each of the other levels."""
+    """A company with one person at the top, and about as many at each of the other levels."""
     random = np.random.default_rng(seed)
     level = np.array([0, *(1 + np.arange(people - 1) * (levels - 1) // max(people - 1, 1))])
     first = np.searchsorted(level, level)  # of the people at the same level
@@ -90,7 +90,7 @@ def changed(company: Company, count: int, seed: int) -> Iterator[list[tuple]]:
 
 
 def show(updates: pa.Table) -> None:
-    """Update rows of managers, what those below them earn, and how many these are."""
+    """Print update rows: a manager, and the salaries and the number of the people below."""
     print("(manager, total, heads) time diff")
     order = [(name, "ascending") for name in ("time", "id", "diff")]
     for *record, at, diff in zip(*(c.to_pylist() for c in updates.sort_by(order).columns)):
@@ -98,7 +98,7 @@ def show(updates: pa.Table) -> None:
 
 
 def show_top(company: Company, updates: pa.Table) -> None:
-    """What the people at the top have below them after all updates."""
+    """Print the salaries and the number of people below each top manager after all updates."""
     for person in [person for person, (manager, _) in company.items() if manager is None][:10]:
         _, total, heads, _, diff = (
             column.to_numpy() for column in updates.filter(pc.field("id") == person).columns

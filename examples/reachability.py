@@ -1,14 +1,14 @@
-"""How many nodes can be reached from some roots, in a graph whose edges come and go?
+"""The number of nodes that can be reached from some roots, while edges come and go.
 
-The number is kept exactly at every logical time. A deleted edge takes with it what could only be
-reached over it, also where edges that are left run in a circle.
+The number is exact at every logical time. A deleted edge takes along all nodes that could only be
+reached over it, also if the remaining edges form a cycle.
 
     python examples/reachability.py                             # a small random graph
     python examples/reachability.py --nodes 100000 --edges-count 200000 --changes 1000 --batch 100
     spark-submit examples/reachability.py --edges edges.txt --roots 3 8 --picture reachable.png
 
-A file has lines "src dst"; those that begin with # are comments. Each change replaces one edge by a
-random one at a logical time of its own; ``--batch`` changes are processed in one physical step. The
+A file has lines "src dst"; a line that begins with # is a comment. Each change replaces one edge by
+a random one at a logical time of its own. One physical step processes ``--batch`` changes. The
 batch size changes the cost and never the answer. Other graph examples use functions of this one.
 """
 
@@ -31,7 +31,7 @@ from pyspark_diff.graphs import reachability
 
 
 def graph_parser(title: str) -> argparse.ArgumentParser:
-    """Options that say which graph it is, and how it changes."""
+    """Options for the graph and its changes."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--edges", help='edge list: a text file with lines "src dst"')
     parser.add_argument("--nodes", type=int, default=50, help="nodes of a random graph")
@@ -73,7 +73,7 @@ def changing_graph(spark: SparkSession, options: argparse.Namespace) -> tuple[Da
 
 
 def step(flow: Dataflow, session: InputSession, then: int) -> float:
-    """Process everything before a time, iterations shown meanwhile; returns seconds."""
+    """Process everything before a time and show iterations; return the seconds."""
     started = time.perf_counter()
     session.advance_to(then)
     session.flush()
@@ -88,7 +88,7 @@ def step(flow: Dataflow, session: InputSession, then: int) -> float:
 
 
 def make_changes(flow: Dataflow, session: InputSession, changes: list, batch: int | None) -> None:
-    """Make changes, a batch of them in each step, and tell what that took."""
+    """Make changes, a batch of them in each step, and print the time."""
     took = []
     batch = batch or max(len(changes), 1)
     with tqdm(total=len(changes), unit=" changes", disable=None) as bar:
@@ -104,7 +104,7 @@ def make_changes(flow: Dataflow, session: InputSession, changes: list, batch: in
 
 
 def show_iterations(flow: Dataflow) -> None:
-    """How the loop came to rest in the last step."""
+    """Print the iterations of the loop in the last step."""
     print(flow.iterations().toPandas().round(3).to_string(index=False, max_rows=12))
 
 
@@ -132,11 +132,11 @@ def main(arguments: list[str] | None = None) -> None:
     spark = pyspark_diff.session("reachability")
     spark.sparkContext.setLogLevel("ERROR")
     loaded, changes = changing_graph(spark, options)
-    updates: Counter = Counter()  # by how much the number changes at each time
+    updates: Counter = Counter()  # the change of the number at each time
     with Dataflow(spark) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        # Records that are all alike: how many there are is the sum of their diffs.
+        # All records are equal: the sum of their diffs is their number.
         alike = reachability(edges, roots).select(F.lit("reachable").alias("kind")).consolidate()
         alike.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
         roots_in.insert([(root,) for root in options.roots])

@@ -1,7 +1,7 @@
-"""Who is the manager of everyone's manager, in a company that is reorganised all the time?
+"""Everyone's manager's manager, in a company that is reorganised all the time.
 
 The program is one join: ``manages`` by its person, with itself by its manager. It is written once,
-and its answer is kept exactly at every logical time while people change their managers.
+and its answer is exact at every logical time while people change their managers.
 
     python examples/skip_level.py                              # a small company, every update shown
     python examples/skip_level.py --people 100000 --changes 20000 --batch 1000 --check
@@ -9,9 +9,8 @@ and its answer is kept exactly at every logical time while people change their m
     python examples/skip_level.py --people 1000000 --interactive    # make the changes yourself
 
 People are numbered from 0, and ``person // 2`` manages a person, so 0 manages itself. Each change
-moves one person from there to ``person // 3`` at a logical time of its own; ``--batch`` changes are
-processed in one physical step, or all of them. The batch size changes the cost and never the
-answer.
+moves one person from there to ``person // 3`` at a logical time of its own. One physical step
+processes ``--batch`` changes, or all of them. The batch size changes the cost and never the answer.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def moves(spark: SparkSession, first: int, count: int) -> DataFrame | pa.Table:
 
 
 class Total:
-    """How many pairs there are, followed without looking at them."""
+    """The number of pairs, from their diffs alone."""
 
     def __init__(self) -> None:
         self.pairs = 0
@@ -153,7 +152,7 @@ def run_changes(spark: SparkSession, options: argparse.Namespace) -> None:
 
 
 def check(found: DataFrame, manages: DataFrame, counted: int) -> None:
-    """Compare the pairs, and how many we counted, with plain Spark's own self-join."""
+    """Compare the pairs, and our count of them, with plain Spark's own self-join."""
     started = time.perf_counter()
     on = F.col("a.person") == F.col("b.manager")
     joined = manages.alias("a").join(manages.alias("b"), on).select("a.manager", "b.person")
@@ -172,7 +171,7 @@ def check(found: DataFrame, manages: DataFrame, counted: int) -> None:
 
 
 class Office:
-    """A company under changes that someone types. It holds state: who manages whom by now."""
+    """A company that a user changes at a prompt. Its state: the manager of each person."""
 
     def __init__(self, flow: Dataflow, people: int):
         self._flow = flow
@@ -203,12 +202,12 @@ class Office:
         return person // 2 if 0 <= person < self._people else None
 
     def obey(self, line: str) -> None:
-        """Carry out one line.
+        """Run one line of input.
 
         Raises
         ------
         ValueError
-            If it cannot be: nothing has changed then.
+            If the line is not valid. The company is unchanged then.
         """
         command, *words = line.split()
         arguments = {"move": 2, "add": 2, "remove": 1, "who": 1}.get(command)
@@ -241,7 +240,7 @@ class Office:
         self._rows.clear()
 
     def _who(self, person: int) -> None:
-        """A question is an input as well: what is asked is joined with the pairs."""
+        """Answer a question. Questions are an input, which is joined with the pairs."""
         self._asked_in.insert([(person,)])
         took = self._step()
         found = ", ".join(str(boss) for boss in sorted(self._answers)) or "nobody"
@@ -251,7 +250,7 @@ class Office:
         self._answers.clear()
 
     def _step(self) -> float:
-        """Process what was put in, at a time of its own."""
+        """Process the pending input, at a time of its own."""
         started = time.perf_counter()
         then = self._manages_in.time() + 1
         for session in (self._manages_in, self._asked_in):
@@ -281,7 +280,7 @@ def _number(word: str) -> int:
 
 
 def run_interactive(spark: SparkSession, people: int) -> None:
-    """A prompt: what is typed changes the company, and the updates of its answer are shown."""
+    """A prompt: each line changes the company, and shows the updates of its answer."""
     with Dataflow(spark) as flow:
         office = Office(flow, people)
         print(f"loaded {people:,} people in {office.load(spark):.2f} s")

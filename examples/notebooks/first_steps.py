@@ -1,7 +1,7 @@
 # Databricks notebook source
 # MAGIC %md
 # MAGIC # First steps
-# MAGIC A view that follows its inputs: a join, an aggregate, and a correction that comes late.
+# MAGIC A view follows its inputs: a join, an aggregate, and a late correction.
 
 # COMMAND ----------
 
@@ -16,8 +16,8 @@ display = globals().get("display", lambda frame: frame.show())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The view is written once. On a cluster of several machines give `Dataflow` a `root` that all
-# MAGIC of them share, such as a folder under `/Volumes`.
+# MAGIC Write the view once. On a cluster of several machines pass `Dataflow` a `root` that all
+# MAGIC machines share, such as a folder under `/Volumes`.
 
 # COMMAND ----------
 
@@ -39,7 +39,7 @@ display(revenue.at(0))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC An order turns out to have been larger. What it was before can still be read.
+# MAGIC An order turns out to be larger. Its earlier value can still be read.
 
 # COMMAND ----------
 

@@ -1,8 +1,8 @@
 # Databricks notebook source
 # MAGIC %md
 # MAGIC # Graphs and loops
-# MAGIC The parts of a network that hang together, and how far each station is from the depot: two
-# MAGIC answers that are kept while edges come and go.
+# MAGIC The connected parts of a network, and the distance of each station from the depot. Both
+# MAGIC answers stay up to date while edges come and go.
 
 # COMMAND ----------
 
@@ -17,8 +17,8 @@ display = globals().get("display", lambda frame: frame.show())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A loop is a function of what is known so far. It ends when nothing changes any more, however
-# MAGIC many rounds that takes.
+# MAGIC A loop applies a function to its last result. It ends when nothing changes any more, after
+# MAGIC any number of rounds.
 
 # COMMAND ----------
 
@@ -42,7 +42,7 @@ parts = graphs.connected_components(edges).keep("parts")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A line of six stations, and a triangle apart from it.
+# MAGIC A line of six stations, and a separate triangle.
 
 # COMMAND ----------
 
@@ -54,7 +54,7 @@ display(hops.at().orderBy("node"))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC One edge is gone. What it carried is found without a look at the rest.
+# MAGIC One edge is gone. The step finds the affected stations without reading the rest.
 
 # COMMAND ----------
 
@@ -66,7 +66,7 @@ display(parts.at().groupBy("component").count().orderBy("component"))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A bridge to the triangle, and the line is mended: how many stations can be reached, in time.
+# MAGIC A bridge to the triangle, and the repaired line: the number of reachable stations over time.
 
 # COMMAND ----------
 
@@ -79,8 +79,8 @@ axes = hops.plot_history()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The program as a graph. `flow.report("/Volumes/...")` writes a page of it, with what each
-# MAGIC step cost.
+# MAGIC The program as a graph. `flow.report("/Volumes/...")` writes a page of it, with the cost of
+# MAGIC each step.
 
 # COMMAND ----------
 

@@ -1,12 +1,12 @@
 # Databricks notebook source
 # MAGIC %md
 # MAGIC # A nightly view of Delta tables
-# MAGIC Each run of the last cells is a night: it reads what has changed in two tables since the
-# MAGIC night before, and merges what that changes into a third one.
+# MAGIC Each run of the last cells is a night. It reads the changes of two tables since the night
+# MAGIC before, and merges the changes of the view into a third one.
 # MAGIC
-# MAGIC Two environment variables of the cluster say where: `PYSPARK_DIFF_SCHEMA`, the schema of the
-# MAGIC tables, and `PYSPARK_DIFF_STORE`, where the state is kept: a folder in an object store. On
-# MAGIC serverless compute, which has none, write both into the cell below.
+# MAGIC Two environment variables of the cluster set the places. `PYSPARK_DIFF_SCHEMA` is the
+# MAGIC schema of the tables, and `PYSPARK_DIFF_STORE` the folder of the state in an object store.
+# MAGIC Serverless compute has no such variables: write both into the cell below.
 
 # COMMAND ----------
 
@@ -40,7 +40,7 @@ spark.sql(f"INSERT INTO {schema}.shops VALUES ('web', 'online'), ('mill', 'north
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The program is a function: every night writes the same one.
+# MAGIC The program is a function, and every night defines the same program.
 
 # COMMAND ----------
 
@@ -65,7 +65,7 @@ display(spark.table(f"{schema}.revenue").orderBy("region"))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A day later: a sale is taken back, and a shop has moved.
+# MAGIC A day later a sale is deleted, and a shop has moved.
 
 # COMMAND ----------
 
@@ -77,7 +77,7 @@ display(spark.table(f"{schema}.revenue").orderBy("region"))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The same night again does nothing more: a task that is run twice is no harm.
+# MAGIC The same night again does nothing more, so a task may run twice.
 
 # COMMAND ----------
 

@@ -1,4 +1,4 @@
-"""Keeps the view of which examples/pipelines/definitions is the sink and the source.
+"""Keeps the view that is the sink and the source of examples/pipelines/definitions.
 
     python examples/pipelines/night.py --store /data/clicks/store
     spark-pipelines run --spec examples/pipelines/spark-pipeline.yml
@@ -6,7 +6,7 @@
     spark-pipelines run --spec examples/pipelines/spark-pipeline.yml
 
 The first night makes the store. Each run of the pipeline puts new clicks into the inbox of the view
-and reads what the view was when the run began; each later night takes in what is there.
+and reads the view of the start of the run. Each later night takes in the clicks of the inbox.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def main() -> None:
         counts = F.count("*").alias("clicks"), F.sum("seconds").alias("seconds")
         clicks.groupBy("page").agg(*counts).keep("pages")
 
-    # Kept, so that whoever reads changes finds them however late.
+    # History, so that a reader of changes can come late.
     with Dataflow.open(
         store, program, spark=pyspark_diff.session("night"), keep_history=True
     ) as flow:
         if not flow.catch_up() and flow.session("clicks").time() == 0:
-            flow.advance_to(1)  # a view of nothing, so that the pipeline finds one
+            flow.advance_to(1)  # an empty view, so that the pipeline can read one
         for page, clicks, seconds in sorted(flow["pages"].at().collect()):
             print(page, clicks, seconds)
 

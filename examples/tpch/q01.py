@@ -1,4 +1,4 @@
-"""Q1. Pricing summary report: what was ordered, billed and returned.
+"""Q1. Pricing summary report: the ordered, billed and returned amounts.
 
     SELECT l_returnflag, l_linestatus,
            sum(l_quantity) AS sum_qty,

@@ -1,4 +1,4 @@
-"""Q4. Order priority checking: orders of which something came late.
+"""Q4. Order priority checking: orders with a late item.
 
     SELECT o_orderpriority, count(*) AS order_count
     FROM orders

@@ -1,4 +1,4 @@
-"""Q6. Forecasting revenue change: what some discounts cost.
+"""Q6. Forecasting revenue change: the cost of some discounts.
 
     SELECT sum(l_extendedprice * l_discount) AS revenue
     FROM lineitem

@@ -1,4 +1,4 @@
-"""Q7. Volume shipping: what two nations sell each other.
+"""Q7. Volume shipping: the sales between two nations.
 
     SELECT supp_nation, cust_nation, l_year, sum(volume) AS revenue
     FROM (

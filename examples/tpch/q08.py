@@ -1,4 +1,4 @@
-"""Q8. National market share: what a nation sells of a type of part in a region.
+"""Q8. National market share: a nation's share of the sales of a part type in a region.
 
     SELECT o_year,
            sum(CASE WHEN nation = 'BRAZIL' THEN volume ELSE 0 END) / sum(volume) AS mkt_share

@@ -1,4 +1,4 @@
-"""Q12. Shipping modes and order priority: what came late, and how urgent it was.
+"""Q12. Shipping modes and order priority: late items, and the urgency of their orders.
 
     SELECT l_shipmode,
            sum(CASE WHEN o_orderpriority IN ('1-URGENT', '2-HIGH') THEN 1 ELSE 0 END)

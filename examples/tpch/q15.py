@@ -1,4 +1,4 @@
-"""Q15. Top supplier: whoever brought in the most in a quarter.
+"""Q15. Top supplier: the supplier with the most revenue in a quarter.
 
     WITH revenue AS (
         SELECT l_suppkey AS supplier_no,

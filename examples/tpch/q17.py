@@ -1,4 +1,4 @@
-"""Q17. Small-quantity-order revenue: what would be lost without small orders of a part.
+"""Q17. Small-quantity-order revenue: the loss without small orders of a part.
 
     SELECT sum(l_extendedprice) / 7.0 AS avg_yearly
     FROM lineitem, part

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 def query(supplier, lineitem, orders, nation):
     lines = lineitem.select(
         "l_orderkey", "l_suppkey", F.expr("l_receiptdate > l_commitdate").alias("late"))
-    # Of each order that is late: how many of its suppliers are, and how many it has.
+    # For each late order: the number of its late suppliers, and of all its suppliers.
     waiting = (
         lines.groupBy("l_orderkey")
         .agg(F.countDistinct("l_suppkey").alias("suppliers"),

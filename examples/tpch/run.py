@@ -3,10 +3,10 @@
     spark-submit examples/tpch/run.py 3 15 --scale 0.01 --physical 10000 --check
     spark-submit examples/tpch/run.py --scale 0.01 --logical 1000 --deletes --check
 
-`--logical` says how many rounds of the stream (see `tpch_stream.py`) happen at one logical time,
-`--physical` how many are handed over in one step. The answers at a time do not depend on the
-latter. With `--store` the state is kept in a folder, and a later run of the same stream goes on
-from where this one ends, with `--until` at some round.
+`--logical` is the number of rounds of the stream (see `tpch_stream.py`) at one logical time, and
+`--physical` the number in one step. The answers at a time do not depend on the latter. With
+`--store` the state is kept in a folder, and a later run of the same stream continues from the end
+of this one. `--until` ends a run at some round.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def module(number: int) -> Any:
 
 
 def sql(number: int) -> str:
-    """The SQL of a query, as its docstring has it."""
+    """The SQL of a query, from its docstring."""
     return inspect.getdoc(module(number)).split("\n\n", 1)[1]
 
 
 def columns_of(numbers: list[int], folder: Path) -> dict[str, list[str]]:
-    """The columns that some queries read, of each table that they name."""
+    """The columns that some queries read, by table."""
     words = set(re.findall(r"\w+", " ".join(map(sql, numbers))))
     found = {}
     for table in TABLES:
@@ -78,27 +78,27 @@ def schema_of(stream: Stream, spark: Any) -> dict[str, str]:
 
 
 def steps(first: int, stop: int, size: int, also: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
-    """From where to where each step goes, with an end at each of some rounds more."""
+    """The first and the last round of each step, with more ends at some rounds."""
     ends = sorted({*range(first + size, stop, size), *also, stop} - set(range(first + 1)))
     return zip([first, *ends], ends)
 
 
 def feed(flow: Dataflow, stream: Stream, first: int, stop: int, logical: int) -> None:
-    """Hand some rounds over, and process them."""
+    """Feed some rounds, and process them."""
     for name, table in stream.changes.items():
         flow.session(name).update(table.between(first, stop, logical))
     flow.advance_to(complete(stream, stop, logical))
 
 
 def complete(stream: Stream, stop: int, logical: int) -> int:
-    """The first time that may have more, when all rounds before one have come."""
+    """The first incomplete time after all rounds before `stop`."""
     return stop // logical if stop < stream.rounds else -(-stop // logical)
 
 
 def expected(number: int, stream: Stream, stop: int) -> tuple[list[tuple[Any, ...]], set[int]]:
-    """The answer over what is there before a round, by DuckDB from scratch, and which columns of
-    it are floating point, as DuckDB divides so."""
-    import duckdb  # only for this
+    """The answer over the records before a round, by DuckDB from scratch, and the places of its
+    floating-point columns, because DuckDB divides so."""
+    import duckdb  # an optional package
 
     with duckdb.connect() as database:
         for name, table in stream.changes.items():
@@ -109,11 +109,11 @@ def expected(number: int, stream: Stream, stop: int) -> tuple[list[tuple[Any, ..
 
 
 def agrees(number: int, stream: Stream, stop: int, answer: list[Any]) -> bool:
-    """Whether an answer is that over what is there before a round, row by row."""
+    """Whether an answer equals DuckDB's over the records before a round, row by row."""
     wanted, inexact = expected(number, stream, stop)
 
     def parts(row: Any) -> tuple[list[str], list[float]]:
-        """What has to be the same, and what is rounded."""
+        """The exact values, and the rounded ones."""
         rounded = [place in inexact and value is not None for place, value in enumerate(row)]
         return [
             f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
@@ -128,7 +128,7 @@ def agrees(number: int, stream: Stream, stop: int, answer: list[Any]) -> bool:
 
 
 def check(flow: Dataflow, numbers: list[int], stream: Stream, stop: int, logical: int) -> None:
-    """Compare the answers before a round with DuckDB's; the program ends where one differs."""
+    """Compare the answers before a round with DuckDB's; end the program if one differs."""
     for number in numbers:
         answer = flow[f"q{number:02}"].at().collect()
         if not agrees(number, stream, complete(stream, stop, logical) * logical, answer):
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not set(numbers) <= set(QUERIES):
         parser.error(f"TPC-H has queries 1 to 22, not {sorted(set(numbers) - set(QUERIES))}")
     if options.check is not None and importlib.util.find_spec("duckdb") is None:
-        parser.error("--check needs duckdb: pip install duckdb")  # not after hours
+        parser.error("--check needs duckdb: pip install duckdb")  # before hours of work
     if options.scale <= 0:
         parser.error("--scale is a positive number, as 0.01")
     if min(options.logical, options.physical) < 1:
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     write = program(numbers, schema_of(stream, spark))
     with contextlib.ExitStack() as stack:
         if options.store:
-            # Of another stream the rounds would be others.
+            # Another stream has other rounds.
             of = f"sf{options.scale:g}-{options.logical}" + "-deletes" * options.deletes
             path = str(Path(options.store, of))
             flow = stack.enter_context(Dataflow.open(path, write, spark=spark))
@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
             if stop in looks and stop < end:
                 check(flow, numbers, stream, stop, options.logical)
         if options.check is not None:
-            # Also where a store has come so far before.
+            # Also if an earlier run has brought a store up to the end.
             check(flow, numbers, stream, end, options.logical)
         for number in numbers:
             answer = flow[f"q{number:02}"]

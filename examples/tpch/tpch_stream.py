@@ -1,9 +1,9 @@
-"""The tables of TPC-H as a stream of changes, and what they hold at any time of it.
+"""The tables of TPC-H as a stream of changes, and their contents at any time.
 
 `tpchgen-cli` makes the tables once, into a cache folder. Their records come round-robin: round
-``r`` brings record ``r`` of each relation that has so many. With deletes one order in ten goes,
-with its lineitems, some rounds after all of it has come, and comes back as many rounds later. A
-number of rounds is one logical time:
+``r`` brings record ``r`` of each relation that has so many. With deletes, one order in ten goes
+with its lineitems. It goes some rounds after its last record, and comes back as many rounds later.
+A number of rounds is one logical time:
 
     the tables at time t  =  the sums of all changes of rounds before (t + 1) * logical
 """
@@ -31,7 +31,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pyspar
 
 
 def generated(scale: float, cache: Path = CACHE) -> Path:
-    """The folder with the tables at a scale factor as Parquet files, made if it is not there.
+    """The folder with the tables at a scale factor as Parquet files; creates it if needed.
 
     Raises
     ------
@@ -55,20 +55,20 @@ def generated(scale: float, cache: Path = CACHE) -> Path:
         try:
             whole.rename(folder)  # all tables, or none
         except OSError:
-            if not folder.is_dir():  # nobody else was faster
+            if not folder.is_dir():  # no other process was faster
                 raise
     return folder
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What happens to one table.
+    """The changes of one table.
 
     Parameters
     ----------
     records : pyarrow.Table
     rounds, rows, diffs : ndarray
-        In order of rounds: when, to which record, and whether it comes or goes.
+        The round, the record and the diff of each change, in order of rounds.
     """
 
     records: pa.Table
@@ -84,7 +84,7 @@ class Changes:
         return updates.append_column("diff", pa.array(self.diffs[begin:end]))
 
     def before(self, stop: int) -> pa.Table:
-        """The records that are there before a round."""
+        """The records before a round."""
         end = np.searchsorted(self.rounds, stop)
         there = np.zeros(self.records.num_rows, np.int64)
         np.add.at(there, self.rows[:end], self.diffs[:end])
@@ -99,11 +99,11 @@ class Stream:
     scale : float
         Scale factor: with 1 there are six million lineitems.
     columns : dict of str to list of str
-        Which columns are wanted, of which tables.
+        The columns to read, by table.
     deletes : bool
-        Whether orders are deleted, and come back.
+        Whether orders go and come back.
     cache : Path
-        Where the tables are kept.
+        The folder of the tables.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Stream:
         }
         if deletes:
             self._delete(folder)
-        #: How many rounds there are.
+        #: The number of rounds.
         self.rounds = _rounds(self.changes)
 
     def of(self, columns: dict[str, list[str]]) -> "Stream":
-        """The same of some tables, and some of their columns."""
+        """The same stream with only some tables and columns."""
         found = copy(self)
         found.changes = {
             name: replace(self.changes[name], records=self.changes[name].records.select(names))
@@ -155,7 +155,7 @@ def _rounds(changes: dict[str, Changes]) -> int:
 
 def _read(folder: Path, name: str, columns: list[str]) -> pa.Table:
     table = pq.read_table(folder / f"{name}.parquet", columns=columns)
-    # Of a kind that numpy, pandas and Spark know, without what the file says of its fields.
+    # Types that numpy, pandas and Spark know, without the file's metadata of its fields.
     plain = [pa.field(f.name, pa.string() if pa.types.is_string_view(f.type) else f.type)
              for f in table.schema]
     return table.cast(pa.schema(plain))

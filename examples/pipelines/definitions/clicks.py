@@ -1,7 +1,7 @@
 """A declarative pipeline that has a maintained view as its sink and as its source.
 
-What lands as JSON goes to the view, as into any sink; what the view is, and how it has changed, are
-a materialized view and a table of the pipeline, as of any source. The format is `diff` for both.
+New JSON files go to the view, as into any sink. The contents of the view are a materialized view of
+the pipeline, and its changes are a table, as from any source. The format is `diff` for both.
 """
 
 from pyspark import pipelines
