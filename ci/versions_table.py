@@ -14,11 +14,11 @@ from pathlib import Path
 
 _HEAD = """# The versions of Spark
 
-The command `ci/versions` runs a part of the tests on each version of Spark, in an environment of its
-own. They cover the law, joins, aggregates, loops, windows, stores, the session, the data source, the
-bridge, and Spark Connect. A *classic* session is in the process that has the JVM. A *connect* session
-is one of a client, and these tests all run over it. `ci/test` runs all tests on the version that
-`ci/constraints.txt` names, and `ci/connect` all of them over Connect.
+The command `ci/versions` runs a part of the tests on each version of Spark, in an environment of
+its own. They cover the law, joins, aggregates, loops, windows, stores, the session, the data
+source, the bridge, and Spark Connect. A *classic* session is in the process that has the JVM. A
+*connect* session is one of a client, and these tests all run over it. `ci/test` runs all tests on
+the version that `ci/constraints.txt` names, and `ci/connect` all of them over Connect.
 
 | Spark | session | tests | passed | failed | skipped |
 |---|---|---|---|---|---|
