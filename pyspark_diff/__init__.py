@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from pyspark_diff.spark.doctor import doctor
     from pyspark_diff.spark.session import configure, session
     from pyspark_diff.times import Antichain
+    from pyspark_diff.trace.credentials import set_credentials
+    from pyspark_diff.trace.unity import UnityCredentials
     from pyspark_diff.views.forecast import Plan
     from pyspark_diff.views.group import Refreshed
     from pyspark_diff.views.materialized import MaterializedView, materialized_view
@@ -124,6 +126,7 @@ _HOMES = {
     "StorageError": "errors",
     "TimeRegressionError": "errors",
     "TooManyRowsError": "errors",
+    "UnityCredentials": "trace.unity",
     "UnknownOutcomeError": "errors",
     "UnsupportedQueryError": "errors",
     "UnsupportedTypeError": "errors",
@@ -132,6 +135,7 @@ _HOMES = {
     "graphs": "graphs",
     "materialized_view": "views.materialized",
     "session": "spark.session",
+    "set_credentials": "trace.credentials",
 }
 
 __all__ = [
@@ -186,6 +190,7 @@ __all__ = [
     "StorageError",
     "TimeRegressionError",
     "TooManyRowsError",
+    "UnityCredentials",
     "UnknownOutcomeError",
     "UnsupportedQueryError",
     "UnsupportedTypeError",
@@ -194,6 +199,7 @@ __all__ = [
     "graphs",
     "materialized_view",
     "session",
+    "set_credentials",
 ]
 
 

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    cache._objects.cache_clear()
+    cache._client.cache_clear()
     return place / f"pyspark_diff_cache-{os.getuid()}"
 
 

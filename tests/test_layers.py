@@ -47,8 +47,9 @@ ROOMS: dict[str, frozenset[str]] = {
         "conditions handles moment_functions names record_functions tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits inbox kept local_objects manifest objects read_holds "
-        "remote_objects roots skew held_batches spine storage stored_traces vacuum".split()
+        "arrangement batch cache commits credentials held_batches inbox kept local_objects "
+        "manifest objects read_holds remote_objects roots skew spine storage stored_traces unity "
+        "vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "

@@ -28,6 +28,7 @@ from pyspark_diff import (
     Refreshed,
     RunningStep,
     StateReader,
+    UnityCredentials,
 )
 from pyspark_diff.engine.state import IterationReport, Report
 from pyspark_diff.frame.as_pyspark import NaMethods
@@ -77,7 +78,7 @@ def test_every_public_class_has_one(objects):
     # Their own tests have them.
     classes |= {
         Explanation, MaterializedView, Plan, Plot, Progress, ProductSession, Reason, Refreshed,
-        RunningStep, StateReader,
+        RunningStep, StateReader, UnityCredentials,
     }
     public = {
         value for name in pyspark_diff.__all__

@@ -45,6 +45,7 @@ from pyspark_diff.runners.work import (
 )
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
+from pyspark_diff.trace.credentials import sent
 
 BLOBS = "bucket int, part long, blob binary, error string"
 RESULTS = "bucket int, result string, output binary, error string"
@@ -73,6 +74,7 @@ Task = Callable[[int], Iterator[Row]]
 Part = str | Rest | ParquetScan
 
 
+@sent
 def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from update rows to blobs, portable stages applied on the way."""
 
@@ -82,6 +84,7 @@ def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], B
     return run
 
 
+@sent
 def split_parts(how: Split, parts: Sequence[Part], chain: Sequence[Stage]) -> Task:
     """As `split_rows` for rows that are read or made here: a task for each part, its blobs."""
 
@@ -91,6 +94,7 @@ def split_parts(how: Split, parts: Sequence[Part], chain: Sequence[Stage]) -> Ta
     return run
 
 
+@sent
 def read_parts(parts: Sequence[Part]) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from a range over parts to the update rows that they are."""
 
@@ -102,6 +106,7 @@ def read_parts(parts: Sequence[Part]) -> Callable[[Batches], Batches]:
     return run
 
 
+@sent
 def write_rows(directory: str) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function that writes rows to files: yields path and number of rows."""
 
@@ -111,6 +116,7 @@ def write_rows(directory: str) -> Callable[[Batches], Batches]:
     return run
 
 
+@sent
 def write_parts(
     parts: Sequence[Part], chain: Sequence[Stage], names: Sequence[str], directory: str
 ) -> Callable[[Batches], Batches]:
@@ -124,6 +130,7 @@ def write_parts(
     return run
 
 
+@sent
 def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], Batches]:
     """A ``mapInArrow`` function from one bucket's blobs to its result, and to those of what else
     is done there. Partition i has bucket i."""
@@ -143,6 +150,7 @@ def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], 
     return run
 
 
+@sent
 def run_moved(
     work: Work, fused: Sequence[Fused] = ()
 ) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
@@ -193,6 +201,7 @@ def over_range(task: Task, ddl: str) -> Callable[[Batches], Batches]:
     return lambda batches: _as_data(ddl, rows(batches))
 
 
+@sent
 def work_in_place(
     how: Split, work: Work, fused: Sequence[Fused] = ()
 ) -> Callable[[Batches], Batches]:
@@ -222,6 +231,7 @@ def work_in_place(
     return run
 
 
+@sent
 def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     """A task for each bucket: the reading of it, and its result."""
 
@@ -233,6 +243,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
     return lambda number: _counted(results(number))
 
 
+@sent
 def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
     """A task for each bucket of some arrangements: it merges the files."""
 
@@ -322,7 +333,7 @@ def _in_files(given: Given, path: str) -> Given:
     """Rows of which none are in memory."""
     if given.table is None or not given.table.num_rows:
         return Given(None, given.paths, given.rows)
-    storage.write_batch(path, given.table.combine_chunks(), make=False)
+    path, _ = storage.write_batch(path, given.table.combine_chunks(), make=False)
     return Given(None, (*given.paths, path), given.rows)
 
 
@@ -360,7 +371,7 @@ def _written(tables: Iterable[pa.Table], directory: str) -> Batches:
             name = f"rows-{_partition():05d}-{number:03d}.arrow"
             path = os.path.join(directory, name)
             with errors_to_text():
-                storage.write_batch(path, table.combine_chunks(), make=False)
+                path, _ = storage.write_batch(path, table.combine_chunks(), make=False)
             yield pa.RecordBatch.from_pydict({"path": [path], "rows": [table.num_rows]})
 
 

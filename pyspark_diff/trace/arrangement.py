@@ -33,6 +33,7 @@ from pyspark_diff.spark.frames import frame_of_table, map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.trace import storage
+from pyspark_diff.trace.credentials import with_credentials
 from pyspark_diff.trace.spine import Trace
 
 Tables = Iterator[pa.Table]
@@ -329,7 +330,8 @@ class Arrangement:
                             for table in make(updates):
                                 yield from table.to_batches(max_chunksize=CHUNK_ROWS)
 
-        return spark.range(0, len(files), 1, len(files)).mapInArrow(run, struct)
+        do = with_credentials(run)
+        return spark.range(0, len(files), 1, len(files)).mapInArrow(do, struct)
 
 
 def pieces(trace: Trace) -> Iterator[Updates]:

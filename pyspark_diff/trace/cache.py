@@ -8,6 +8,10 @@
 A batch file never changes under its name, which has its checksum and its length: so a copy never
 grows old, and processes share it. It is checked while it is fetched, and has its name only when it
 is whole. Those used longest ago go first. A process that has mapped a copy keeps it when it goes.
+
+Machines that share no folder exchange files through the object store: `put_batch` writes a file
+here, uploads it, and keeps it as the copy. A file that no commit names also has a checksum in its
+name, except for those that the driver held in memory before a task needed them.
 """
 
 from __future__ import annotations
@@ -15,18 +19,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
+from typing import BinaryIO
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.fallbacks import CACHE, count
+from pyspark_diff.trace.credentials import access_of
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import DATA_FILE
 from pyspark_diff.trace.objects import SCRATCH, Objects, redacted
@@ -36,6 +43,12 @@ from pyspark_diff.trace.roots import objects_at
 LIMIT = "PYSPARK_DIFF_CACHE_BYTES"
 _DEFAULT_LIMIT = 10 << 30
 _SUFFIX = ".arrow"
+#: How the name of a file ends that no commit names.
+PASSING = ".passing.arrow"
+_PASSING = re.compile(
+    r"data/[A-Za-z0-9_][A-Za-z0-9_.=-]{0,250}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}?"
+    r"(?:-crc([0-9a-f]{8})-(\d{1,15})\.passing)?\.arrow"
+)
 #: How many bytes are fetched together.
 _PIECE = 1 << 25
 #: After so many seconds nobody writes a file any more that has not got its name.
@@ -58,25 +71,31 @@ def local_copy(url: str) -> str:
     >>> open(local_copy(url), "rb").read()
     b'some rows'
     """
-    objects, name, checksum, length = _certified(url)
+    objects, name, checksum, length = _named(url)
     if isinstance(objects, LocalObjects):
         return objects.locate(name)
     with _explained(url):
         folder = _folder()
-        path = os.path.join(folder, blake2b(url.encode(), digest_size=16).hexdigest() + _SUFFIX)
+        path = _path(folder, url)
         try:
             os.utime(path)  # it is used: others go before
-            if os.stat(path).st_size == length:
+            if length in (None, os.stat(path).st_size):
                 return path
         except FileNotFoundError:
             pass
         count("store", CACHE, "a batch file was fetched from the object store")
+        if length is None:
+            whole = _whole(objects, name)
+            checksum, length = zlib.crc32(whole), len(whole)
+            pieces = iter([whole])
+        else:
+            pieces = _pieces(objects, name, length)
         _make_room(folder, length)
         scratch = f"{path}.{secrets.token_hex(8)}{SCRATCH}"
         try:
             with open(scratch, "xb") as file:
                 found = 0
-                for piece in _pieces(objects, name, length):
+                for piece in pieces:
                     file.write(piece)
                     found = zlib.crc32(piece, found)
                 file.flush()
@@ -95,6 +114,59 @@ def local_copy(url: str) -> str:
     return path
 
 
+def put_batch(url: str, write: Callable[[str], None], ending: str | None) -> tuple[str, int]:
+    """Write a batch file on this machine, upload it, and keep it as the copy.
+
+    Parameters
+    ----------
+    url : str
+        Of the file, without a checksum.
+    write : callable
+        Writes the file to a path.
+    ending : str or None
+        How the name ends after the checksum and the length; None to add neither.
+
+    Returns
+    -------
+    tuple of str and int
+        The URL with the checksum and the length, and the length.
+    """
+    with _explained(url):
+        folder = _folder()
+        scratch = os.path.join(folder, f"{secrets.token_hex(16)}{SCRATCH}")
+        try:
+            write(scratch)
+            size = os.path.getsize(scratch)
+            if ending is not None:
+                checksum = _checksum(scratch)
+                url = f"{url.removesuffix(_SUFFIX)}-crc{checksum:08x}-{size}{ending}"
+            objects, name, _, _ = _named(url)
+            objects.upload(name, scratch)
+            _make_room(folder, size)
+            os.replace(scratch, _path(folder, url))
+        finally:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+    return url, size
+
+
+def remove(urls: Iterable[str]) -> None:
+    """Delete files that no commit names, with their copies here."""
+    waiting: dict[str, list[str]] = {}
+    for url in urls:
+        root, name = _parted(url)
+        waiting.setdefault(root, []).append(name)
+        _drop(url)
+    for root, names in waiting.items():
+        _objects(root).delete(names)
+
+
+def listed(directory: str) -> list[str]:
+    """The URLs of all files in a directory of batch files."""
+    root, name = _parted(directory)
+    return [f"{root}/{item.name}" for item in _objects(root).names(name)]
+
+
 def upload(path: str, url: str) -> None:
     """Put a batch file where its name says, if its bytes are those that the name certifies.
 
@@ -102,9 +174,7 @@ def upload(path: str, url: str) -> None:
     """
     objects, name, checksum, length = _certified(url)
     with _explained(path), open(path, "rb") as file:
-        found = 0
-        while piece := file.read(_PIECE):
-            found = zlib.crc32(piece, found)
+        found = _checksum_of(file)
         if file.tell() != length or found != checksum:
             raise DamagedStateError(
                 f"{path!r} is not what {redacted(url)!r} says, and is not put there: its "
@@ -113,18 +183,71 @@ def upload(path: str, url: str) -> None:
     objects.upload(name, path)
 
 
+def _parted(url: str) -> tuple[str, str]:
+    """The root of a file of batches, and its name among the objects there."""
+    root, _, rest = url.rpartition("/data/")
+    return root, f"data/{rest}"
+
+
 def _certified(url: str) -> tuple[Objects, str, int, int]:
     """The objects of a batch file's root, its name among them, its checksum and its bytes."""
-    root, _, rest = url.rpartition("/data/")
-    name = f"data/{rest}"
+    root, name = _parted(url)
     found = DATA_FILE.fullmatch(name)
     if not root or found is None:
         raise StorageError(f"{redacted(url)[:500]!r} is not the URL of a batch file in a store")
     return _objects(root), name, int(found[3], 16), int(found[4])
 
 
-@lru_cache(maxsize=16)
+def _named(url: str) -> tuple[Objects, str, int | None, int | None]:
+    """The same of any file; without a checksum and a length if its name has none."""
+    root, name = _parted(url)
+    if DATA_FILE.fullmatch(name) is not None:
+        return _certified(url)
+    passing = _PASSING.fullmatch(name)
+    if not root or passing is None:
+        raise StorageError(f"{redacted(url)[:500]!r} is not the URL of a batch file in a store")
+    if passing[1] is None:
+        return _objects(root), name, None, None
+    return _objects(root), name, int(passing[1], 16), int(passing[2])
+
+
+def _checksum_of(file: BinaryIO) -> int:
+    checksum = 0
+    while piece := file.read(_PIECE):
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def _checksum(path: str) -> int:
+    with open(path, "rb") as file:
+        return _checksum_of(file)
+
+
+def _path(folder: str, url: str) -> str:
+    return os.path.join(folder, blake2b(url.encode(), digest_size=16).hexdigest() + _SUFFIX)
+
+
+def _drop(url: str) -> None:
+    """Delete the copy of a file, if there is one."""
+    try:
+        os.unlink(_path(_folder(), url))
+    except FileNotFoundError:
+        pass
+
+
+def _whole(objects: Objects, name: str) -> bytes:
+    try:
+        return objects.read(name)
+    except FileNotFoundError:
+        raise _missing(objects, name) from None
+
+
 def _objects(root: str) -> Objects:
+    return _client(root, access_of(root).number)
+
+
+@lru_cache(maxsize=16)
+def _client(root: str, access: int) -> Objects:
     # One client for all files of a root: it keeps its connections.
     return objects_at(root)
 
@@ -134,10 +257,14 @@ def _pieces(objects: Objects, name: str, length: int) -> Iterator[bytes]:
         for offset in range(0, length, _PIECE):
             yield objects.read_range(name, offset, min(_PIECE, length - offset))
     except FileNotFoundError:
-        raise DamagedStateError(
-            f"{objects.locate(name)!r} is missing, and a commit lists it. Put it back from a copy "
-            "of the store, or start a new one"
-        ) from None
+        raise _missing(objects, name) from None
+
+
+def _missing(objects: Objects, name: str) -> DamagedStateError:
+    return DamagedStateError(
+        f"{objects.locate(name)!r} is missing, and a commit, or a step that runs, lists it. Put "
+        "it back from a copy of the store, or start a new one"
+    )
 
 
 def _folder() -> str:

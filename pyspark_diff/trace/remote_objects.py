@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
+from pyspark_diff.trace.credentials import access_of
 from pyspark_diff.trace.objects import (
     MOST_BYTES,
     PROBE,
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 #: How often a request is made again whose answer is lost.
 RETRIES = 5
+#: Options of the client that sends requests; the others are of a provider.
+CLIENT = frozenset({
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout",
+    "user_agent",
+})
 #: Stores in memory, by their names in this process.
 _memories: dict[str, ObjectStore] = {}
 
@@ -42,8 +48,8 @@ _memories: dict[str, ObjectStore] = {}
 class RemoteObjects(Objects):
     """Objects in a bucket of an object store, or for tests in memory.
 
-    Credentials are taken from the environment, as the tools of each provider do, and from nowhere
-    else.
+    Credentials come from `set_credentials`, else from the environment, as those of each provider's
+    own tools do.
 
     Parameters
     ----------
@@ -57,7 +63,7 @@ class RemoteObjects(Objects):
         if there.password is not None or there.query or there.fragment:
             raise StorageError(
                 f"the root {redacted(url)!r} came with a password or a query; give the URL "
-                "without, and credentials in the environment"
+                "without, and credentials in the environment or with set_credentials"
             )
         self.root = url.rstrip("/")
         try:
@@ -71,12 +77,18 @@ class RemoteObjects(Objects):
             self._prefix = there.path.strip("/") + "/" if there.path.strip("/") else ""
             self._store = _memories.setdefault(there.netloc, obstore.store.MemoryStore())
             return
-        self._prefix = ""
+        self._prefix, access = "", access_of(self.root)
+        client = {name: value for name, value in access.options.items() if name in CLIENT}
+        config = {name: value for name, value in access.options.items() if name not in CLIENT}
+        if config.get("endpoint", "").startswith("http:"):
+            client["allow_http"] = "true"
+        open_store: Any = obstore.store.from_url  # its overloads name each provider's own options
         with self._explained(""):
-            self._store = obstore.store.from_url(
-                self.root,
-                # Timeouts are the client's own, 30 s: options given here would put those of the
-                # environment out of force. A request that is made again may meet its own object:
+            self._store = open_store(
+                self.root, config=config or None, client_options=client or None,
+                credential_provider=access.provider,
+                # Timeouts are the client's own, 30 s: options here would disable those of the
+                # environment. A request that is made again may meet its own object:
                 # whoever creates reads back.
                 retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)},
             )
@@ -209,6 +221,6 @@ class RemoteObjects(Objects):
         # The first line; what follows is the client's own account, with headers and addresses.
         reason = redacted(str(error).partition("\n")[0])[:500]
         return (
-            f"{self.root}/{name}: {reason}. Credentials, region and endpoint are taken from the "
-            "environment; see that they are those of this root"
+            f"{self.root}/{name}: {reason}. Credentials, region and endpoint come from "
+            "set_credentials, or from the environment; see that they are those of this root"
         )

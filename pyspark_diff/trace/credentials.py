@@ -1,0 +1,141 @@
+"""Credentials of object stores, by the URLs below which they are used.
+
+The registry belongs to a process. `sent` takes it to the processes of Spark's tasks, with each task
+that may read or write there. Nothing of it is written to a store.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pyspark_diff.errors import StorageError
+from pyspark_diff.trace.objects import redacted
+
+_Factory = TypeVar("_Factory", bound=Callable[..., Callable[..., Any]])
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a client opens the URLs below a prefix.
+
+    Attributes
+    ----------
+    provider : callable or None
+        Returns the credentials; None for those of the environment.
+    options : mapping of str to str
+        Settings of the client, such as the region and the endpoint.
+    number : int
+        Of the call that set them, from 1; tasks have those of the driver.
+    """
+
+    provider: Callable[[], Mapping[str, Any]] | None
+    options: Mapping[str, str]
+    number: int = 0
+
+
+_numbers = count(1)
+_registered: dict[str, Access] = {}
+
+
+def set_credentials(
+    url: str, provider: Callable[[], Mapping[str, Any]] | None = None, **options: str
+) -> None:
+    """Set the credentials of all stores and inboxes below a URL, for this process and its tasks.
+
+    Without a call, each client takes its credentials from the environment. Call it before the
+    store is opened. A later call for the same URL replaces the credentials for stores that are
+    opened afterwards; without a provider and options it removes them.
+
+    Parameters
+    ----------
+    url : str
+        Of a bucket or a folder in it, such as ``s3://bucket/folder``. The longest URL that a
+        store lies below counts.
+    provider : callable, optional
+        Takes no argument, and returns the credentials as a dict. It is called when they are first
+        needed, and again when their ``expires_at`` has come. Any `credential provider of obstore
+        <https://developmentseed.org/obstore/latest/authentication/>`_ will do, for example
+        ``obstore.auth.boto3.Boto3CredentialProvider()``. Spark's tasks get a copy.
+    **options : str
+        Settings of obstore's client, such as ``region`` and ``endpoint``, before those of the
+        environment.
+
+    Raises
+    ------
+    StorageError
+        If the URL is none of an object store.
+
+    Examples
+    --------
+    >>> import pyspark_diff
+    >>> def secret():
+    ...     return {"access_key_id": "id", "secret_access_key": "key", "expires_at": None}
+    >>> pyspark_diff.set_credentials("s3://bucket/states", secret, region="eu-central-1")
+    >>> pyspark_diff.set_credentials("s3://bucket/states")
+    """
+    there = urlsplit(url) if isinstance(url, str) else None
+    if there is None or not there.scheme or not there.netloc or there.query or "@" in there.netloc:
+        raise StorageError(
+            f"credentials were set for {redacted(str(url))!r}, which is no URL of an object store. "
+            "Give one such as s3://bucket/folder, without a password and a query"
+        )
+    if provider is not None and not callable(provider):
+        raise StorageError(
+            f"the credentials for {url!r} are of type {type(provider).__name__}. Give a function "
+            "that returns them, so that they can be renewed"
+        )
+    prefix = url.rstrip("/")
+    if provider is None and not options:
+        _registered.pop(prefix, None)
+    else:
+        _registered[prefix] = Access(provider, dict(options), next(_numbers))
+
+
+def access_of(url: str) -> Access:
+    """How to open a URL.
+
+    Examples
+    --------
+    >>> access_of("s3://other/states").provider is None
+    True
+    """
+    path = url.rstrip("/")
+    while "://" in path:
+        if path in _registered:
+            return _registered[path]
+        path = path.rpartition("/")[0]
+    return Access(None, {})
+
+
+def sent(factory: _Factory) -> _Factory:
+    """A function that makes functions for tasks: these know the credentials of this process."""
+
+    @functools.wraps(factory)
+    def make(*given: Any, **more: Any) -> Callable[..., Any]:
+        return with_credentials(factory(*given, **more))
+
+    return make  # type: ignore[return-value]
+
+
+def with_credentials(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for tasks that know the credentials of this process."""
+    if not _registered:
+        return function
+    accesses = dict(_registered)
+
+    def run(*given: Any) -> Any:
+        adopt(accesses)
+        return function(*given)
+
+    return run
+
+
+def adopt(accesses: Mapping[str, Access]) -> None:
+    """Take the credentials of the driver."""
+    # A function of this module: a task gets copies of all else that its own function mentions.
+    _registered.update(accesses)
