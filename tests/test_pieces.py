@@ -772,7 +772,7 @@ def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least
     tasks = sessions.parallelism(spark)
     assert sessions.piece_rows(spark) == max(1 << 23, min(least, 1 << 30) // tasks)
     assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
-    monkeypatch.setattr(sessions, "_is_alone", lambda spark: False)
+    monkeypatch.setattr(sessions, "is_alone", lambda spark: False)
     assert sessions.piece_rows(spark) == 1 << 23
     assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
 

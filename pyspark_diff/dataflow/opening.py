@@ -43,6 +43,7 @@ from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.session import is_alone
 from pyspark_diff.spark.settings import ZONE, Settings, recorded
 from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace import storage
@@ -85,7 +86,7 @@ def opened(
     objects.probe()
     commits = Commits(objects)
     last = commits.latest() if commits.exists() else None
-    working = Storage(root) if storage.is_remote(objects.root) else None
+    working = Storage(root) if _needs_folder(objects, root, spark) else None
     epoch = 1 if last is None else last.epoch + 1
     files = storage.StoreFiles(objects.root, epoch, working)
     decoder = None
@@ -148,6 +149,17 @@ def opened(
         files.close()
         raise
     return flow
+
+
+def _needs_folder(objects: Objects, root: str | None, spark: SparkSession) -> bool:
+    """Whether the files of a store are written in a folder, and uploaded by a commit.
+
+    Machines without a common folder exchange them through the store instead. An object store in
+    memory belongs to one process.
+    """
+    if not storage.is_remote(objects.root):
+        return False
+    return root is not None or is_alone(spark) or objects.root.startswith("memory:")
 
 
 def _columns(decoder: Decoder) -> dict[str, T.StructType]:

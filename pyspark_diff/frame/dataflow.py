@@ -168,8 +168,9 @@ class Dataflow(BaseDataflow):
         time_type, time, diff, buckets, runner, local_rows, keep_history, strict
             As of `Dataflow`. The first four are the store's for ever.
         root : str, optional
-            For a store that is in no file system: a directory in which batches are made, and from
-            where they are put into the store. On a cluster all machines share it.
+            For a store in a bucket: a folder that all machines share, for batches before a commit
+            uploads them. Without it, the machines of a cluster exchange files through the bucket,
+            with the credentials of `set_credentials` or of the environment of each machine.
 
         Returns
         -------

@@ -122,7 +122,7 @@ class Spool:
         if self._waiting.add(table.num_rows, size):
             path = f"{self._path}-{len(self._paths)}.arrow"
             held = pa.concat_tables(self._held)
-            storage.write_batch(path, held, make=self._make)
+            path, _ = storage.write_batch(path, held, make=self._make)
             self._paths.append(path)
             self._held = []
             self._waiting.add(-held.num_rows, -self._bytes)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
-from pyspark_diff.errors import errors_from_text
+from pyspark_diff.errors import StorageError, errors_from_text
 from pyspark_diff.fallbacks import count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
@@ -121,7 +121,7 @@ class SparkRunner:
                 feed.source.check()
             paths = {path for result in results for path in result.paths()}
             for directory in directories:
-                with suppress(OSError):  # what is not removed now goes with the dataflow
+                with suppress(OSError, StorageError):  # the rest goes with the dataflow
                     storage.remove_others(directory, paths)
             return results
 
@@ -352,7 +352,7 @@ class SparkRunner:
         paths = []
         for start in range(0, table.num_rows, size):
             path = f"{work.directory}/in-{len(lent):05d}.arrow"
-            storage.write_batch(path, table.slice(start, size).combine_chunks())
+            path, _ = storage.write_batch(path, table.slice(start, size).combine_chunks())
             lent.append(path)
             paths.append(path)
         return replace(feed, source=replace(feed.source, table=None, paths=tuple(paths)))

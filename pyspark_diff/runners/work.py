@@ -464,7 +464,7 @@ def write_file(
     if lasting:
         path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)
         return [BatchFile(path, len(updates), size, sum_of(updates))]
-    size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
+    path, size = storage.write_batch(path, ipc.to_batch(updates), make=in_memory)
     return [BatchFile(path, len(updates), size)]
 
 

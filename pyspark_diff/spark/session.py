@@ -315,7 +315,7 @@ _ROW_BYTES = 200
 
 def driver_rows(spark: SparkSession) -> int:
     """Up to how many update rows an operator is better run on the driver."""
-    if _is_alone(spark):
+    if is_alone(spark):
         return max(ALONE_ROWS, _room())
     return ALONE_ROWS if _is_small(spark) else DRIVER_ROWS
 
@@ -341,7 +341,7 @@ def _is_small(spark: SparkSession) -> bool:
     return not grows and most <= (os.cpu_count() or 1)
 
 
-def _is_alone(spark: SparkSession) -> bool:
+def is_alone(spark: SparkSession) -> bool:
     """Whether Spark runs in the driver's own process."""
     try:
         master = spark.conf.get("spark.master") or ""
@@ -373,7 +373,7 @@ def piece_rows(spark: SparkSession) -> int:
     """
     told = spark.conf.get(PIECE_ROWS, None)
     if told is None:
-        return max(1 << 23, _room() // parallelism(spark) if _is_alone(spark) else 0)
+        return max(1 << 23, _room() // parallelism(spark) if is_alone(spark) else 0)
     told = str(told)
     if not told.isdecimal() or not int(told):
         raise ValueError(

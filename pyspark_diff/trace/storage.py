@@ -41,7 +41,7 @@ import pyarrow as pa
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import held_batches
+from pyspark_diff.trace import cache, held_batches
 from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import NO_RENAME, UNSUPPORTED
 
@@ -116,8 +116,9 @@ class StoreFiles:
     epoch : int
         The writer's.
     working : Storage, optional
-        Where they are made, if the store is in no file system: they are put there when a commit
-        names them. On a cluster all machines share it.
+        A folder that all machines share, for the files of a store in no file system: a commit
+        uploads the files that it names. Without a folder the machines exchange all files through
+        the store.
     """
 
     def __init__(self, root: str, epoch: int, working: Storage | None = None):
@@ -132,7 +133,7 @@ class StoreFiles:
         """A path that nobody has used, for a directory that is made with its first file."""
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
         found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
-        if not self._made:
+        if not self._made and not is_remote(found):
             data = os.path.dirname(found)
             with _explained(found):
                 os.makedirs(data, exist_ok=True)
@@ -157,6 +158,8 @@ class StoreFiles:
             for name in names:
                 upload(os.path.join(self.root, name), f"{self._store}/{name}")
             return
+        if is_remote(self.root):
+            return  # each file was uploaded when it was written
         for directory in sorted({os.path.dirname(name) for name in names}):
             sync(os.path.join(self.root, directory))
         if names:
@@ -173,16 +176,14 @@ class StoreFiles:
             stay = [path for path in paths if certified(path) is not None]
             _forget(stay)
             paths = sorted(set(paths) - set(stay))
-        remove_files([path for path in paths if not is_remote(path)])
+        remove_files([path for path in paths if self._working is None or not is_remote(path)])
 
     def close(self) -> None:
         """Remove what only this process could have read. A second call does nothing."""
         for directory in self._made:
             _forget_directories(directory.__eq__)
-            if self._working is None and os.path.isdir(directory):
-                names = os.listdir(directory)
-                left = [name for name in names if _CERTIFIED.search(name) is None]
-                remove_files([os.path.join(directory, name) for name in left])
+            if self._working is None:
+                remove_files([path for path in _files_in(directory) if certified(path) is None])
         self._made = []
         if self._working is not None:
             self._working.close()
@@ -205,20 +206,50 @@ def certified(path: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1], 16), int(found[2]))
 
 
-def write_batch(path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True) -> int:
-    """Write an Arrow IPC file under its final name only when it is whole; returns its bytes.
+def write_batch(
+    path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True, fixed: bool = False
+) -> tuple[str, int]:
+    """Write an Arrow IPC file under its final name only when it is whole.
 
-    A task of a Spark job does not `make` the directory: when the job has failed and its files are
-    removed, other tasks of it may still be running, and shall leave nothing behind.
+    Parameters
+    ----------
+    path : str
+        A path, or the URL of a file in a store.
+    batch : RecordBatch or Table
+    make : bool
+        Whether to make the directory. A task of a Spark job does not: when the job has failed and
+        its files are removed, other tasks of it may still run, and must leave nothing.
+    fixed : bool
+        Whether the name is known to others. Else a URL gains the checksum and the length.
+
+    Returns
+    -------
+    tuple of str and int
+        The final name, and the bytes of the file.
     """
-    return _written(path, batch, make, lasting=False)[1]
+    if is_remote(path):
+        return _uploaded(path, batch, None if fixed else cache.PASSING)
+    return _written(path, batch, make, lasting=False)
 
 
 def write_lasting(
     path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True
 ) -> tuple[str, int]:
     """The same with a file that outlives a crash of the machine; returns its certified path too."""
+    if is_remote(path):
+        return _uploaded(path, batch, ".arrow")
     return _written(path, batch, make, lasting=True)
+
+
+def _uploaded(
+    url: str, batch: pa.RecordBatch | pa.Table, ending: str | None
+) -> tuple[str, int]:
+    return cache.put_batch(url, lambda scratch: _write(scratch, batch), ending)
+
+
+def _write(path: str, batch: pa.RecordBatch | pa.Table) -> None:
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write(batch)
 
 
 def _written(
@@ -229,8 +260,7 @@ def _written(
         if make:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            with pa.OSFile(scratch, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-                writer.write(batch)
+            _write(scratch, batch)
             size = os.path.getsize(scratch)
             if lasting:
                 sync(scratch)
@@ -276,6 +306,9 @@ def made(directory: str) -> Iterator[None]:
 
     What a task was writing when it was killed goes with the job.
     """
+    if is_remote(directory):
+        yield
+        return
     with _explained(directory):
         os.makedirs(directory, exist_ok=True)
     try:
@@ -324,12 +357,14 @@ def settle(paths: Iterable[str]) -> None:
     """Write the files of held batches, so that other processes can read them."""
     for path in paths:
         if held_batches.is_file(path):
-            write_batch(path, ipc.to_batch(open_updates(path)))
+            write_batch(path, ipc.to_batch(open_updates(path)), fixed=True)
             held_batches.written(path)
 
 
 def spilled(folder: str, updates: Updates) -> Updates:
     """The same updates in a file, mapped: they take no memory, and go when nobody has them."""
+    if is_remote(folder):
+        folder = tempfile.gettempdir()
     path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}{_SCRATCH}")
     write_batch(path, ipc.to_batch(updates), make=False)
     with _explained(path):
@@ -427,17 +462,33 @@ def opened_for_task() -> Iterator[None]:
 
 def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
+    remote = []
     for path in paths:
         if held_batches.removed(path):
             continue
         _opened.pop(path, None)
         _checked.discard(path)
+        if is_remote(path):
+            remote.append(path)
+            continue
         # The directory goes with the last file of the batch, also of one that is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
             try:
                 remove(what)
             except OSError:
                 pass
+    cache.remove(remote)
+
+
+def _files_in(directory: str) -> list[str]:
+    """The paths of all files in a directory of batch files."""
+    if is_remote(directory):
+        return cache.listed(directory)
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.path for entry in entries]
+    except FileNotFoundError:
+        return []
 
 
 def _forget(paths: Iterable[str]) -> None:
@@ -457,14 +508,15 @@ def _forget_directories(chosen: Callable[[str], bool]) -> None:
 def remove_others(directory: str, paths: Iterable[str]) -> None:
     """Delete what is in a job's directory but for some files: attempts of tasks that were lost."""
     kept = set(paths)
-    with os.scandir(directory) as found:
-        remove_files([entry.path for entry in found if entry.path not in kept])
+    remove_files([path for path in _files_in(directory) if path not in kept])
 
 
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
     folders = set(paths)
     _forget_directories(folders.__contains__)
+    for folder in filter(is_remote, paths):
+        cache.remove(cache.listed(folder))
     for folder in filter(os.path.exists, paths):
         for _ in range(5):  # a task that still runs may add a file while others are removed
             shutil.rmtree(folder, ignore_errors=True)
