@@ -150,7 +150,7 @@ def _of_session(spark: SparkSession) -> Iterator[Finding]:
     yield Finding("Spark", spark.version)
     yield Finding(
         "session", "Spark Connect" if remote else "classic",
-        "there is no JVM here: flow.sql, the bridge and tasks without a plan are missing"
+        "there is no JVM here: flow.query, the bridge and tasks without a plan are missing"
         if remote else "",
     )
     missing = missing_in(spark)
