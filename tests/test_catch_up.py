@@ -411,14 +411,14 @@ class Fault:
         return self.line
 
 
-@pytest.mark.parametrize("error, keyed, lasting, stride", [
-    (KeyboardInterrupt, False, True, 17),
-    *(pytest.param(error, keyed, lasting, 3, marks=pytest.mark.slow)
+@pytest.mark.parametrize("error, keyed, lasting, first, stride", [
+    (KeyboardInterrupt, False, True, 0, 17),
+    *(pytest.param(error, keyed, lasting, first, 12, marks=pytest.mark.slow)
       for error in (KeyboardInterrupt, OSError) for keyed in (False, True)
-      for lasting in (False, True)),
+      for lasting in (False, True) for first in (0, 3, 6, 9)),
 ])
 def test_catching_up_may_be_cut_short_anywhere(
-    spark, tmp_path, error, keyed, lasting, stride
+    spark, tmp_path, error, keyed, lasting, first, stride
 ):
     """Nothing is read twice or left out, and a sink is given the same under the same number."""
     shop = Shop(spark, keyed)
@@ -429,7 +429,7 @@ def test_catching_up_may_be_cut_short_anywhere(
         flow = Dataflow(spark, buckets=2)
         shop.program(flow)
     flow.catch_up()
-    for at in count(0, stride):
+    for at in count(first, stride):
         shop.add((at, at % 2, at), (-at - 1, 1, 1))
         if at % 3:
             shop.remove(shop.orders[0])
