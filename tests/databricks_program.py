@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import pyspark_diff
-from pyspark_diff import Dataflow, GraphDiff, graphs
+from pyspark_diff import Dataflow, graphs
+from pyspark_diff.graphs import GraphDiff
 
 ORDERS = [(i, i % 3, float(i)) for i in range(20)]
 CUSTOMERS = [(0, "a"), (1, "b"), (2, "a")]
@@ -40,7 +41,8 @@ def operators(spark, runner):
         orders.where(F.col("amount") > 2).select(
             "id", (F.col("amount") * 2).alias("double")).keep("doubled")
         graphs.connected_components(edges).keep("parts")
-        GraphDiff(customers.withColumnRenamed("customer", "id"), edges).inDegrees.keep("degrees")
+        vertices = customers.withColumnRenamed("customer", "id")
+        GraphDiff(vertices, edges).inDegrees.keep("degrees")
         orders.groupBy("customer").reduce(lambda key, rows: [(len(rows),)], "n int").keep("sizes")
         orders_in.upsert(ORDERS)
         customers_in.upsert(CUSTOMERS)
@@ -48,6 +50,7 @@ def operators(spark, runner):
         flow.advance_to(1)
         assert rows(flow["regions"]) == {("a", 127.0, 13), ("b", 63.0, 7)}, rows(flow["regions"])
         assert rows(flow["parts"]) == {(1, 0), (2, 0), (0, 0), (5, 5), (6, 5)}
+        assert {(1, 0), (0, 1), (2, 1)} & rows(flow["degrees"]) == {(0, 1), (2, 1)}
         edges_in.remove([(2, 0)])
         orders_in.delete([(1,)])
         flow.advance_to(2)
