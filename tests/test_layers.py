@@ -89,9 +89,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "sinks": frozenset("delta delta_history folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "query": frozenset((
-        "clock costs dataflow form joins pairs plan_expressions plan_reader recursion refusals "
-        "subqueries text_calls text_columns text_expressions text_groups text_names text_parser "
-        "text_pivots text_reader text_tables text_values translation"
+        "clock costs dataflow form joins pairs plan_expressions plan_reader pruning recursion "
+        "refusals subqueries text_calls text_columns text_expressions text_groups text_names "
+        "text_parser text_pivots text_reader text_tables text_values translation"
     ).split()),
     "views": frozenset(
         "forecast folder group keys materialized program record target".split()

@@ -433,6 +433,54 @@ def test_a_load_that_did_not_end_and_another_query(
         assert rows(spark, f"{shop}.target") == answer(spark, query)
 
 
+@pytest.mark.slow
+def test_columns_that_no_view_uses(spark, shop, tmp_path):  # noqa: F811
+    """They may be altered between two processes, also under a star that the query narrows again."""
+    query = (
+        f"WITH x AS (SELECT * FROM {shop}.orders) "
+        "SELECT customer, count(*) AS n FROM x GROUP BY customer"
+    )
+    spark.sql(f"ALTER TABLE {shop}.orders SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        view.refresh()
+        (source,) = view._group._flow._sources.columns().values()
+        assert source.names == ["customer"]
+    for statement in (
+        "ALTER TABLE {} ADD COLUMN extra INT FIRST", "ALTER TABLE {} DROP COLUMN amount",
+        "ALTER TABLE {} RENAME COLUMN id TO number", "INSERT INTO {} VALUES (1, 2, 2)",
+    ):
+        spark.sql(statement.format(f"{shop}.orders"))
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        assert view.refresh().recomputed == ()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+    # A used column that is lost is named.
+    spark.sql(f"ALTER TABLE {shop}.orders RENAME COLUMN customer TO person")
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        with pytest.raises(SchemaError, match="customer"):
+            view.refresh()
+
+
+@pytest.mark.slow
+def test_a_store_with_all_columns(spark, shop, tmp_path, monkeypatch):  # noqa: F811
+    """A store of an earlier version goes on with them, and names one that is lost."""
+    query = f"SELECT customer, count(*) AS n FROM {shop}.orders GROUP BY customer"
+    spark.sql(f"ALTER TABLE {shop}.orders SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    with monkeypatch.context() as patch:
+        patch.setattr("pyspark_diff.views.program.used_columns", lambda *_: {})
+        with view_of(spark, shop, tmp_path, query=query) as view:
+            view.refresh()
+    spark.sql(f"INSERT INTO {shop}.orders VALUES (1, 2, 2)")
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        assert view.refresh().recomputed == ()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+    spark.sql(f"ALTER TABLE {shop}.orders DROP COLUMN amount")
+    with view_of(spark, shop, tmp_path, query=query) as view:
+        with pytest.raises(SourceError, match="amount was dropped"):
+            view.refresh()
+        view.rebuild()
+        assert rows(spark, f"{shop}.target") == answer(spark, query)
+
+
 #: Statements about the source of a view with the feed, or without it; the refusal of the next
 #: refresh, if there is one; and whether the query is the same after it.
 EVENTS = {
@@ -454,16 +502,17 @@ EVENTS = {
         None),
     "a renamed column that is not used": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
-         "ALTER TABLE {t} RENAME COLUMN unused TO other"],
-        {"feed": "unused", "no feed": "unused"}),
+         "UPDATE {t} SET amount = 7 WHERE id = 2",
+         "ALTER TABLE {t} RENAME COLUMN unused TO other",
+         "UPDATE {t} SET amount = 8 WHERE id = 1"], None),
     "a renamed column": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
          "ALTER TABLE {t} RENAME COLUMN amount TO price"],
         {"feed": "amount", "no feed": "amount"}),
     "a dropped column that is not used": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
-         "ALTER TABLE {t} DROP COLUMN unused"],
-        {"feed": "unused", "no feed": "unused"}),
+         "DELETE FROM {t} WHERE id = 3", "ALTER TABLE {t} DROP COLUMN unused",
+         "UPDATE {t} SET amount = 8 WHERE id = 1"], None),
     "a dropped column": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
          "ALTER TABLE {t} DROP COLUMN amount"],
@@ -474,8 +523,9 @@ EVENTS = {
         {"feed": "amount", "no feed": "amount"}),
     "a widened column that is not used": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
-         "ALTER TABLE {t} ALTER COLUMN unused TYPE BIGINT"],
-        {"feed": "unused", "no feed": "unused"}),
+         "UPDATE {t} SET amount = 7 WHERE id = 2",
+         "ALTER TABLE {t} ALTER COLUMN unused TYPE BIGINT",
+         "UPDATE {t} SET amount = 8, unused = 5000000000 WHERE id = 1"], None),
     "deletion vectors": (
         ["ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
          "DELETE FROM {t} WHERE id = 2", "REORG TABLE {t} APPLY (PURGE)"], None),

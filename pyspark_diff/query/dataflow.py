@@ -20,6 +20,7 @@ from pyspark_diff.query.clock import Clock, clock_of
 from pyspark_diff.query.costs import costs
 from pyspark_diff.query.form import Relation
 from pyspark_diff.query.plan_reader import TABLE, Read, numbered, read_plan
+from pyspark_diff.query.pruning import pruned
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
     MutualRecursion,
@@ -389,7 +390,12 @@ class Dataflow(FrameDataflow):
             if name not in known:
                 self.source(name, self._source_of(name, provider))
         tables = {**self._tables(), **named}
-        frame = translated(read.relation, tables, self.spark, self.constant, frames)
+        # A source may read fewer columns than its table has.
+        relation = pruned(
+            read.relation, [old for old, _ in read.columns],
+            {name: table.columns for name, table in tables.items()},
+        )
+        frame = translated(relation, tables, self.spark, self.constant, frames)
         names = [name.lower() for _, name in read.columns]
         time, diff = _free(self.time_name, names), _free(self.diff_name, names)
         wrapped = DiffFrame._wrap(

@@ -1,14 +1,15 @@
 """Reads the expressions of a plan that Spark has analysed: as SQL text over the names of the form.
 
 An attribute has an id that is unique in the plan. The form calls it ``name_number``, by the order
-in which the reader meets the attributes. Catalyst writes the text of an expression, after the
-reader has renamed its attributes. Subqueries become columns.
+in which the reader meets the used attributes of the name. Catalyst writes the text of an
+expression, after the reader has renamed its attributes. Subqueries become columns.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from pyspark_diff.query.form import (
     Relation,
     Subquery,
     column_of,
+    prefix_of,
 )
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.spark.jvm import (
@@ -50,7 +52,8 @@ _RULES = (
     "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
 )
 _ROUNDS = 3
-_WORD = re.compile("[a-z][a-z0-9_]*")
+#: The begin of the names of attributes that a query does not use; no column has it.
+_UNUSED = "unused_"
 _NUMBERS = re.compile(r"#\d+L?")
 #: Expressions of Catalyst that have no SQL text.
 _NO_SQL = frozenset({"StaticInvoke", "Invoke"})
@@ -115,7 +118,10 @@ class PlanExpressions:
         self.notes: list[str] = []
         self.tables: set[str] = set()
         self.sources: dict[str, str] = {}
+        #: The ids of attributes that the query does not use; they take no number from others.
+        self.unused: frozenset[int] = frozenset()
         self._names: dict[int, str] = {}
+        self._prefixes: Counter[str] = Counter()
         self._numbers = 0
         self._common: dict[str, Any] = {}
         self._traits: dict[str, frozenset[str]] = {}
@@ -138,10 +144,24 @@ class PlanExpressions:
         if number not in self._names:
             # Ids differ in each session, and the name of an expression has aliases of tables in
             # it: neither may change the identity of a program.
-            word = str(attribute.name()).lower()
-            word = word[:20] if _WORD.fullmatch(word) else "c"
-            self._names[number] = f"{word}_{len(self._names) + 1}"
+            prefix = _UNUSED if number in self.unused else prefix_of(str(attribute.name()))
+            self._prefixes[prefix] += 1
+            self._names[number] = f"{prefix}_{self._prefixes[prefix]}"
         return self._names[number]
+
+    def disturbing(self, used: Collection[str]) -> frozenset[int]:
+        """The unused attributes, if the numbers of used ones of the same prefix depend on them.
+
+        Parameters
+        ----------
+        used : collection of str
+            The names of the used attributes.
+        """
+        unused = {number: name for number, name in self._names.items() if name not in used}
+        shared = {name.rpartition("_")[0] for name in unused.values()} & {
+            name.rpartition("_")[0] for name in used
+        }
+        return frozenset(unused) if shared else frozenset()
 
     def fresh(self, prefix: str) -> str:
         self._numbers += 1

@@ -41,6 +41,7 @@ from pyspark_diff.query.form import (
     outers_of,
 )
 from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
+from pyspark_diff.query.pruning import used_names
 from pyspark_diff.spark.jvm import (
     frame_of_plan,
     items_of,
@@ -116,15 +117,16 @@ def read_plan(
     UnsupportedQueryError
         If the query has parts that cannot be kept up to date; it lists all of them.
     """
-    reader = _PlanReader(spark, providers, clock)
-    relation: Relation | None = None
-    try:
-        relation = reader.walk(reader.prepared(plan))
-    except Stop:
-        pass
-    if reader.refusals or relation is None:
-        raise refusals.refused(reader.refusals)
     attributes = items_of(plan.output())
+    reader = _PlanReader(spark, providers, clock)
+    relation = reader.relation(plan)
+    used = used_names(relation, map(reader.name, attributes))
+    disturbing = reader.disturbing(used)
+    if disturbing:
+        # A table may gain or lose an unused column with the name of a used one of another table.
+        reader = _PlanReader(spark, providers, clock)
+        reader.unused = disturbing
+        relation = reader.relation(plan)
     names = numbered([str(attribute.name()) for attribute in attributes])
     columns = [(reader.name(attribute), name) for attribute, name in zip(attributes, names)]
     if plan.output().size() and any(
@@ -180,6 +182,17 @@ class _PlanReader(PlanExpressions):
         self._loops: dict[int, tuple[str, ...]] = {}
 
     # Nodes
+
+    def relation(self, plan: Any) -> Relation:
+        """The relational form of a whole plan, or the list of its refused parts as an error."""
+        relation: Relation | None = None
+        try:
+            relation = self.walk(self.prepared(plan))
+        except Stop:
+            pass
+        if self.refusals or relation is None:
+            raise refusals.refused(self.refusals)
+        return relation
 
     def walk(self, plan: Any) -> Relation:
         kind = kind_of(plan)

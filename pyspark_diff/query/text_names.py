@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -22,6 +22,7 @@ from pyspark_diff.query.form import (
     Relation,
     Subquery,
     WindowFunction,
+    prefix_of,
 )
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_parser import place_of, words_of
@@ -29,7 +30,6 @@ from pyspark_diff.spark.jvm import frame_of_no_rows
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_WORD = re.compile("[a-z][a-z0-9_]*")
 #: Settings that change the meaning of names and numbers, and the values that the reader knows.
 _SETTINGS = {
     "spark.sql.groupByOrdinal": "true", "spark.sql.orderByOrdinal": "true",
@@ -212,7 +212,7 @@ class TextNames:
         self._taken = {word.lower() for word, *_ in self.words}
         #: The tables in the text, each with its place and whether it has an alias.
         self.read: dict[tuple[int, int], tuple[str, bool]] = {}
-        self._numbers = 0
+        self._prefixes: Counter[str] = Counter()
         self._functions: frozenset[str] | None = None
 
     def check_session(self) -> None:
@@ -233,11 +233,10 @@ class TextNames:
 
     def fresh(self, name: str | None) -> str:
         """A name of the form that no word of the query has."""
-        word = (name or "c").lower()
-        word = word[:20] if _WORD.fullmatch(word) else "c"
+        prefix = prefix_of(name or "c")
         while True:
-            self._numbers += 1
-            column = f"{word}_{self._numbers}"
+            self._prefixes[prefix] += 1
+            column = f"{prefix}_{self._prefixes[prefix]}"
             if column not in self._taken and column + OUTER not in self._taken:
                 return column
 

@@ -9,6 +9,7 @@ is read and nothing else, so it costs what has changed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -44,6 +45,7 @@ from pyspark_diff.spark.delta_files import (
     physical_names,
 )
 from pyspark_diff.spark.frames import FEW_ROWS, column
+from pyspark_diff.spark.jvm_tables import delta_schemas
 from pyspark_diff.spark.schema import as_keys
 
 #: Whether Spark's own reader of changes is to be used.
@@ -178,7 +180,7 @@ class _Delta(VersionedSource):
         if version == begin:
             return None
         self._check_columns(columns)
-        replaced = self._replaced(spark, offset, table, files)
+        replaced = self._replaced(spark, offset, table, files, version)
         if replaced:
             return self._gap(spark, now, f"{replaced}: its change feed does not record this")
         if files is not None and _is_on(table.properties.get(_RECORDED)):
@@ -190,10 +192,13 @@ class _Delta(VersionedSource):
             try:
                 return Reading(now, self._changes(spark, table, begin + 1, version))
             except Exception as error:  # also of a task that reads rows, which Spark does not name
-                cause, recorded = error, condition(error) not in _NOT_RECORDED
+                cause, recorded = error, condition(error) not in _NOT_RECORDED | _OTHER_COLUMNS
         if not recorded:
             try:
-                changes = self._changes_by_files(spark, table, begin + 1, version)
+                reason = "does not record its changes"
+                if cause is not None and condition(cause) in _OTHER_COLUMNS:
+                    reason = "has a feed that Delta does not read across a change of its columns"
+                changes = self._changes_by_files(spark, table, begin + 1, version, reason)
             except FallbackError:
                 raise
             except Exception as error:  # files that are gone
@@ -206,14 +211,14 @@ class _Delta(VersionedSource):
         )
 
     def _changes_by_files(
-        self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int
+        self, spark: SparkSession, table: DeltaTable | DeltaFiles, first: int, last: int,
+        reason: str,
     ) -> list[Change] | None:
         """The changes of versions without a feed; None if their files do not have them."""
         files = changed_files(spark, self._name, first, last, table.id)
         if files is None:
             return None
-        fall_back("delta", FEED, f"{self._name} does not record its changes; its changed files are "
-                  "compared")
+        fall_back("delta", FEED, f"{self._name} {reason}; its changed files are compared")
         names = [column(name) for name in self._known().names]
         # A table without a feed may have columns with the names of the feed.
         kinds, versions = "__kind", "__version"
@@ -237,11 +242,12 @@ class _Delta(VersionedSource):
 
     def _replaced(
         self, spark: SparkSession, offset: Offset, table: DeltaTable | DeltaFiles,
-        files: DeltaFiles | None,
+        files: DeltaFiles | None, version: int,
     ) -> str:
         """The columns that other columns of their names have replaced; empty if there are none.
 
-        The schema is the same, so that only the names in the files, or the history, show it. Other
+        The schema is the same, so that only the names in the files, or the history, show it. They
+        are in the log, which Spark reads too, unless this is Connect. Other
         partition columns also replace columns: files have no values of them, and the feed of Delta
         reads all files by the partition columns of the last version.
         """
@@ -251,11 +257,14 @@ class _Delta(VersionedSource):
         ):
             return "has other partition columns"
         if files is not None and "columns" in offset:
-            was, now = offset["columns"], self._physical(files)
-            names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-            return f"has other columns of the names {', '.join(sorted(names))}" if names else ""
+            return _renamed(offset["columns"], self._physical(files.struct))
         if table.properties.get(_MAPPING, "none") == "none":
             return ""
+        schemas = delta_schemas(spark, self._name, (int(offset["version"]), version))
+        if schemas is not None:
+            return _renamed(*(
+                self._physical(T.StructType.fromJson(json.loads(text))) for text in schemas
+            ))
         history = spark.sql(f"DESCRIBE HISTORY {self._name}").select("version", "operation")
         rows = history.where(column("version") > int(offset["version"])).collect()
         steps = [f"{row.operation} in version {row.version}" for row in rows
@@ -268,10 +277,10 @@ class _Delta(VersionedSource):
         self._check_columns(rows.schema)
         return rows.select(*map(column, self._known().names))
 
-    def _physical(self, files: DeltaFiles) -> dict[str, str]:
+    def _physical(self, struct: T.StructType) -> dict[str, str]:
         known = self._known()
         return physical_names(T.StructType(
-            [field for field in files.struct.fields if field.name in known.names]
+            [field for field in struct.fields if field.name in known.names]
         ))
 
     def _offset(
@@ -282,7 +291,7 @@ class _Delta(VersionedSource):
         if mark is not None:
             offset["commit"] = mark
         if files is not None and (files.id, files.version) == (table.id, version):
-            offset["columns"] = self._physical(files)
+            offset["columns"] = self._physical(files.struct)
         return offset
 
     def _table(self, spark: SparkSession) -> DeltaTable:
@@ -321,10 +330,21 @@ class _Delta(VersionedSource):
         )
 
 
+def _renamed(was: dict[str, str], now: dict[str, str]) -> str:
+    """The columns with other names in the files; empty if there are none."""
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return f"has other columns of the names {', '.join(sorted(names))}" if names else ""
+
+
 def _is_on(value: str | None) -> bool:
     return (value or "").lower() == "true"
 
 
 #: Operations that can put another column, or an older one, in the place of a column.
 _REPLACES = frozenset({"DROP COLUMNS", "RENAME COLUMN", "REPLACE COLUMNS", "RESTORE"})
+#: Delta reads a feed with one set of columns, and none that another commit renamed or widened.
+_OTHER_COLUMNS = frozenset({
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA",
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE",
+})
 _NOT_RECORDED = frozenset({"DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGELOG_REQUIRES_ROW_TRACKING"})

@@ -12,7 +12,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -21,6 +21,9 @@ from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import SchemaError, SourceError
 from pyspark_diff.spark.frames import column, few, frame_of_table
 from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -70,16 +73,34 @@ class TableSource(Source):
     undo = "Bring them back"
     _columns: T.StructType | None = None
     _left_out: tuple[str, ...] = ()
+    #: The columns that are read; None for all.
+    _used: frozenset[str] | None = None
+    #: The other columns of the table, which nobody needs to know about.
+    _unused: frozenset[str] = frozenset()
+
+    def reading(self, names: Iterable[str]) -> Self:
+        """The source with some columns of its table, which are its key or used by a program.
+
+        A table may lose its other columns, or change their types. If it has none of the names, its
+        first column is read.
+        """
+        source = copy(self)
+        source._used = frozenset(names)
+        return source
 
     def columns(self, spark: SparkSession) -> T.StructType:
         struct = without_nullability(self._columns_now(spark))
+        if self._used is not None:
+            used = [field for field in struct.fields if field.name in self._used]
+            self._unused = frozenset(struct.names) - {field.name for field in used}
+            struct = T.StructType(used or struct.fields[:1])
         if self.key:
             self.key = Schema(struct).resolved(self.key, f"the key of {self!r}", spark)
         self._columns, self._left_out = struct, ()
         return struct
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> TableSource:
-        source, now = copy(self), self._known()
+        source, now = copy(self), without_nullability(self._columns_now(spark))
         source._columns = without_nullability(columns)
         source._check_columns(_respelled(now, columns.names, spark))
         return source
@@ -120,7 +141,7 @@ class TableSource(Source):
                 "has a store, and all is read again with the new columns"
             )
         names = frozenset(known.names)
-        left_out = tuple(name for name in now.names if name not in names)
+        left_out = tuple(name for name in now.names if name not in names | self._unused)
         if left_out and left_out != self._left_out:
             _logger.warning(
                 "%s has new columns, %s, which are not read. A dataflow that is opened anew, with "

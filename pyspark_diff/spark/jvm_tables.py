@@ -134,6 +134,20 @@ def delta_schema(table: DeltaLog, version: int) -> str:
     return str(_delta_snapshot(table, version).schema().json())
 
 
+def delta_schemas(
+    spark: SparkSession, name: str, versions: Iterable[int]
+) -> list[str] | None:
+    """The columns of versions of a Delta table; None over Connect, or if its log lacks a version.
+    """
+    log = delta_log(spark, name)
+    if log is None:
+        return None
+    try:
+        return [delta_schema(log, version) for version in versions]
+    except (Py4JError, PySparkException):
+        return None
+
+
 def _delta_snapshot(table: DeltaLog, version: int) -> Any:
     return table.log.getSnapshotAt(version, *_defaults(table.log, "getSnapshotAt", 2))
 

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import ClosedError, ProgramChangedError, SchemaError, SourceError
-from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.sinks.delta_history import COLUMNS, continues
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.jvm import analysed_of
@@ -34,6 +33,7 @@ from pyspark_diff.views.forecast import (
     source_forecast,
 )
 from pyspark_diff.views.program import (
+    ReadingDataflow,
     View,
     ViewDataflow,
     Wiring,
@@ -124,6 +124,7 @@ class ViewGroup:
         self._wiring: Wiring | None = None
         self._names: dict[str, str] = {}
         self._sources: dict[str, str] | None = None
+        self._used: dict[str, set[str]] = {}
         self._written: dict[str, Written] = {}
         self._open = True
 
@@ -202,6 +203,8 @@ class ViewGroup:
 
     def _leave(self) -> None:
         flow, self._flow = self._flow, None
+        # Others may have altered the tables, when the next dataflow reads the queries.
+        self._sources = None
         if flow is not None:
             flow.close()
 
@@ -322,11 +325,12 @@ class ViewGroup:
     def _source_tables(self) -> dict[str, str]:
         """The tables of the catalog that the views read, with their providers."""
         if self._sources is None:
-            found: dict[str, str] = {}
             targets = set()
+            with ReadingDataflow(self._spark, time="_time", diff="_diff") as flow:
+                for view in self.views:
+                    flow.read(view.query)
+                found, self._used = flow.providers, flow.used
             for view in self.views:
-                for name, provider in self.tables_of(view):
-                    found[name] = provider
                 try:
                     targets.add(_leaf_name(analysed_of(self._spark.read.table(view.target))))
                 except AnalysisException:
@@ -335,11 +339,6 @@ class ViewGroup:
                 name: provider for name, provider in found.items() if name not in targets
             }
         return self._sources
-
-    def tables_of(self, view: View) -> tuple[tuple[str, str], ...]:
-        """The tables of the catalog that a view reads, with their providers."""
-        with Dataflow(self._spark, time="_time", diff="_diff") as flow:
-            return flow._of_text(view.query, None, {})[1].sources
 
     def _agree(self, plan: Plan) -> None:
         """Refuse a rebuild that the policy or the caller does not allow."""
@@ -362,7 +361,7 @@ class ViewGroup:
     def _new_wiring(self) -> Wiring:
         return Wiring(
             self.policy, self._names, bool(self._record.rebuild) or self._record.generation > 1,
-            lambda target: self._record.targets.get(target), self._note,
+            lambda target: self._record.targets.get(target), self._note, self._used,
         )
 
     def _note(self, target: str, mark: Mapping[str, Any], done: Written) -> None:
@@ -425,6 +424,7 @@ class ViewGroup:
 
     def _opened(self) -> ViewDataflow:
         if self._flow is None:
+            self._source_tables()
             self._wiring = self._new_wiring()
             self._flow = ViewDataflow.open(
                 self._file.state(self._record.generation),

@@ -6,7 +6,7 @@ views in one step, and arrangements of common parts are shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,10 +18,14 @@ from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import SourceError, UnsupportedQueryError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.dataflow import Dataflow
+from pyspark_diff.query.form import Relation
 from pyspark_diff.query.plan_reader import Read
+from pyspark_diff.query.pruning import used_columns
+from pyspark_diff.query.recursion import mutual_recursion
 from pyspark_diff.sinks.delta import delta_merge
 from pyspark_diff.sinks.delta_history import delta_history
 from pyspark_diff.sources import delta, iceberg, snapshots
+from pyspark_diff.sources.tables import TableSource
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.delta_changed_files import compares_files
 from pyspark_diff.spark.frames import column
@@ -70,6 +74,9 @@ class Wiring:
         Returns the recorded mark of a target.
     wrote : callable
         Takes a target, its new mark, and the rows and seconds of an epoch.
+    used : mapping of str to set of str
+        The columns of each source that the queries use. A source that is not in it is read with all
+        columns.
     whole : dict of str to str
         Filled by the program: the sources that every refresh reads whole, with the reason.
     """
@@ -79,6 +86,7 @@ class Wiring:
     replace: bool
     marks: Callable[[str], Mapping[str, Any] | None]
     wrote: Callable[[str, Mapping[str, Any], Written], None]
+    used: Mapping[str, Collection[str]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
 
 
@@ -98,8 +106,12 @@ class ViewDataflow(Dataflow):
         if reason:
             self.wiring.whole[name] = reason
         if provider == "delta":
-            return delta(table_of(name), on_gap="snapshot" if reason else "refuse")
-        return iceberg(name) if provider == "iceberg" else snapshots(name)
+            source = delta(table_of(name), on_gap="snapshot" if reason else "refuse")
+        else:
+            source = iceberg(name) if provider == "iceberg" else snapshots(name)
+        assert isinstance(source, TableSource)  # each of these functions returns one
+        used = self.wiring.used.get(name)
+        return source if used is None else source.reading(used)
 
     def view(self, view: View) -> tuple[DiffFrame, Read, tuple[str, ...]]:
         """The collection of a view, its query in relational form, and its key."""
@@ -125,6 +137,37 @@ class ViewDataflow(Dataflow):
             counted.select(*map(column, columns), numbers.alias(ROW_COPY)), read,
             (*columns, ROW_COPY),
         )
+
+
+class ReadingDataflow(Dataflow):
+    """A dataflow that lists the sources of the queries in it, and the columns they use.
+
+    It holds state.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.providers: dict[str, str] = {}
+        self.used: dict[str, set[str]] = {}
+
+    def read(self, query: str) -> None:
+        """Add the sources of a query."""
+        if mutual_recursion(query) is None:
+            self._add(self._read_query(query, None, {})[0])
+        else:
+            self._of_text(query, None, {})  # it reads each definition
+
+    def _add(self, read: Read) -> None:
+        self.providers.update(read.sources)
+        for name, columns in used_columns(read.relation, [old for old, _ in read.columns]).items():
+            self.used.setdefault(name, set()).update(columns)
+
+    def _built(
+        self, read: Read, named: dict[str, DiffFrame],
+        frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
+    ) -> DiffFrame:
+        self._add(read)
+        return super()._built(read, named, frames)
 
 
 def _compares(frame: DiffFrame, names: Mapping[str, str], key: frozenset[str]) -> bool:
