@@ -79,6 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
     refresh.add_argument(
         "--rebuild", action="store_true", help="read all sources, and overwrite all targets"
     )
+    refresh.add_argument(
+        "--log", help="a Delta table to which a row for each view is appended"
+    )
     given = parser.parse_args(arguments)
     if given.command in ("refresh", "explain"):
         return _views(given)
@@ -134,7 +137,8 @@ def _views(given: argparse.Namespace) -> int:
 
     try:
         views = FolderOfViews(
-            session(), given.folder, store=given.store, policy=given.policy
+            session(), given.folder, store=given.store, policy=given.policy,
+            log=getattr(given, "log", None),
         )
         try:
             if given.command == "explain":

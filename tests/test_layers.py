@@ -94,7 +94,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "text_parser text_pivots text_reader text_tables text_values translation"
     ).split()),
     "views": frozenset(
-        "forecast folder group keys materialized program record target".split()
+        "forecast folder group keys materialized program record reports target".split()
     ),
     "__init__": frozenset(),
     "__main__": frozenset(),
@@ -120,8 +120,8 @@ LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
     2: frozenset({
-        "deltalake", "matplotlib", "numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark",
-        "sqlglot", "tqdm", "typing_extensions",
+        "deltalake", "matplotlib", "numba", "numpy", "obstore", "opentelemetry", "pandas",
+        "pyarrow", "pyspark", "sqlglot", "tqdm", "typing_extensions",
     }),
 }
 

@@ -481,6 +481,36 @@ def test_a_store_with_all_columns(spark, shop, tmp_path, monkeypatch):  # noqa: 
         assert rows(spark, f"{shop}.target") == answer(spark, query)
 
 
+@pytest.mark.slow
+def test_a_log_of_refreshes(spark, shop, tmp_path):  # noqa: F811
+    """A row for each view and each refresh that changed something."""
+    folder, log = tmp_path / "views", f"{shop}.log"
+    folder.mkdir()
+    (folder / f"{shop}.revenue.sql").write_text(revenue(shop))
+    (folder / f"{shop}.top.sql").write_text(f"SELECT region FROM {shop}.revenue WHERE n > 2")
+    (folder / f"{shop}.regions.sql").write_text(f"SELECT DISTINCT region FROM {shop}.customers")
+    views = FolderOfViews(spark, folder, log=log)
+    views.refresh()
+    spark.sql(f"INSERT INTO {shop}.orders VALUES (7, 2, 70), (8, 2, 1), (9, 2, 1)")
+    done = views.refresh()
+    assert not views.refresh().changed
+    views.close()
+    columns = "view", "rows_in", "rows_out", "recomputed"
+    logged = [tuple(row) for row in spark.read.table(log).orderBy("refreshed_at", "view").select(
+        *columns).collect()]
+    names = [f"{shop}.{name}" for name in ("regions", "revenue", "top")]
+    assert logged == [
+        *((name, rows_in, rows_out, [f"{name}: first load"])
+          for name, rows_in, rows_out in zip(names, (2, 6, 6), (2, 2, 1))),
+        (names[0], 0, 0, []), (names[1], 3, 2, []), (names[2], 3, 1, []),
+    ]
+    assert [report.view for report in done.views] == [view.target for view in views.views]
+    spark.sql(f"CREATE TABLE {shop}.other (a INT) USING delta")
+    views = FolderOfViews(spark, folder, log=f"{shop}.other")
+    with pytest.raises(SchemaError, match="lacks refreshed_at.*Name a table that is not there"):
+        views.refresh()
+
+
 #: Statements about the source of a view with the feed, or without it; the refusal of the next
 #: refresh, if there is one; and whether the query is the same after it.
 EVENTS = {

@@ -140,18 +140,18 @@ class FolderOfViews:
     folder : str or path
     store : str or path, optional
         Of the state; the folder ``_state`` within the folder if it is left out.
-    policy, approve
+    policy, approve, log
         As of `materialized_view`.
     """
 
     def __init__(
         self, spark: SparkSession, folder: str | os.PathLike[str], *,
         store: str | os.PathLike[str] | None = None, policy: Policy = "strict",
-        approve: Approve | None = None,
+        approve: Approve | None = None, log: str | None = None,
     ):
         views = ordered(views_of_folder(folder), spark)
         place = Path(folder) / "_state" if store is None else store
-        self._group = ViewGroup(spark, views, place, policy, approve)
+        self._group = ViewGroup(spark, views, place, policy, approve, log)
 
     @property
     def views(self) -> tuple[View, ...]:

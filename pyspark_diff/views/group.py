@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
@@ -43,6 +44,7 @@ from pyspark_diff.views.program import (
     whole_reason,
 )
 from pyspark_diff.views.record import Cost, Record, RecordFile
+from pyspark_diff.views.reports import ViewReport, append_log, check_log, emit_metrics
 from pyspark_diff.views.target import (
     Written,
     begin_target,
@@ -77,6 +79,8 @@ class Refreshed:
         The parts that were read or computed as a whole, each with its reason.
     versions : mapping of str to object
         The version up to which each source was read.
+    views : tuple of ViewReport
+        The report of each view; empty if nothing changed.
     """
 
     changed: bool
@@ -85,12 +89,15 @@ class Refreshed:
     seconds: float
     recomputed: tuple[str, ...]
     versions: Mapping[str, Any]
+    views: tuple[ViewReport, ...] = ()
 
     def __str__(self) -> str:
         if not self.changed:
             return f"no source has changed ({self.seconds:.1f} s)"
         outs = ", ".join(f"{name}: {rows}" for name, rows in self.rows_out.items()) or "none"
         lines = [f"{self.rows_in} rows in, rows out {outs}, {self.seconds:.1f} s"]
+        if len(self.views) > 1:
+            lines += [f"  {report}" for report in self.views]
         return "\n".join([*lines, *(f"  recomputed {part}" for part in self.recomputed)])
 
 
@@ -105,11 +112,13 @@ class ViewGroup:
     policy : {"strict", "incremental", "auto"}
     approve : callable, optional
         Takes the `Plan` of a rebuild; the rebuild stops if it returns False.
+    log : str, optional
+        A Delta table to which each refresh appends a row for each view.
     """
 
     def __init__(
         self, spark: SparkSession, views: Sequence[View], store: str | os.PathLike[str],
-        policy: Policy, approve: Approve | None,
+        policy: Policy, approve: Approve | None, log: str | None = None,
     ):
         if policy not in ("strict", "incremental", "auto"):
             raise ValueError(f"policy is 'strict', 'incremental' or 'auto', not {policy!r}")
@@ -125,7 +134,10 @@ class ViewGroup:
         self._names: dict[str, str] = {}
         self._sources: dict[str, str] | None = None
         self._used: dict[str, set[str]] = {}
+        #: The sources of each view, also through other views.
+        self._reads: dict[str, set[str]] = {}
         self._written: dict[str, Written] = {}
+        self._log = None if log is None else identifier(log)
         self._open = True
 
     def plan(self) -> Plan:
@@ -213,6 +225,8 @@ class ViewGroup:
     def _prepare(self) -> None:
         """Create the targets that are not there, and check the others."""
         record = self._record
+        if self._log is not None:
+            check_log(self._spark, self._log)
         for view in self.views:
             mark = record.targets.get(view.target)
             if mark is None and delta_table(self._spark, view.target) is None:
@@ -325,18 +339,22 @@ class ViewGroup:
     def _source_tables(self) -> dict[str, str]:
         """The tables of the catalog that the views read, with their providers."""
         if self._sources is None:
-            targets = set()
+            names: dict[str, str] = {}  # of the tables that are targets
+            self._reads = {}
             with ReadingDataflow(self._spark, time="_time", diff="_diff") as flow:
                 for view in self.views:
-                    flow.read(view.query)
-                found, self._used = flow.providers, flow.used
-            for view in self.views:
-                try:
-                    targets.add(_leaf_name(analysed_of(self._spark.read.table(view.target))))
-                except AnalysisException:
-                    pass  # it will be created
+                    try:
+                        target = analysed_of(self._spark.read.table(view.target))
+                        names[_leaf_name(target)] = view.target
+                    except AnalysisException:
+                        pass  # it will be created
+                    read = flow.read(view.query)
+                    self._reads[view.target] = {name for name in read if name not in names}.union(
+                        *(self._reads.get(names[name], ()) for name in read if name in names)
+                    )
+                self._used = flow.used
             self._sources = {
-                name: provider for name, provider in found.items() if name not in targets
+                name: provider for name, provider in flow.providers.items() if name not in names
             }
         return self._sources
 
@@ -414,13 +432,38 @@ class ViewGroup:
             if first:
                 self._file.remove_before(self._record.generation)
             _logger.info("refresh: forecast %.1f s, actual %.1f s", plan.seconds, seconds)
+        changed_rows = plan.rows if changed else 0
+        reports = self._reports(plan, seconds, recomputed) if changed else ()
+        if reports:
+            if self._log is not None:
+                append_log(self._spark, self._log, datetime.now(timezone.utc), reports)
+            emit_metrics(reports)
         return Refreshed(
-            changed, plan.rows if changed else 0,
+            changed, changed_rows,
             {name: done.rows for name, done in self._written.items()}, seconds,
             tuple(recomputed),
             {name: offset.get("version", offset) if isinstance(offset, dict) else offset
              for name, offset in offsets.items()},
+            reports,
         )
+
+    def _reports(
+        self, plan: Plan, seconds: float, recomputed: Sequence[str]
+    ) -> tuple[ViewReport, ...]:
+        """The report of each view, in the order of the views."""
+        self._source_tables()  # it also lists the sources of each view
+        reports = []
+        for view in self.views:
+            reads = self._reads[view.target]
+            done = self._written.get(view.target, Written(0, 0.0))
+            parts = tuple(
+                part for part in recomputed if part.partition(": ")[0] in {view.target, *reads}
+            )
+            rows = sum(source.reads or 0 for source in plan.sources if source.name in reads)
+            reports.append(
+                ViewReport(view.target, rows, done.rows, seconds, done.seconds, parts)
+            )
+        return tuple(reports)
 
     def _opened(self) -> ViewDataflow:
         if self._flow is None:

@@ -20,6 +20,7 @@ def materialized_view(
     spark: SparkSession, target: str | os.PathLike[str], query: str, *,
     store: str | os.PathLike[str], policy: Policy = "strict", comment: str | None = None,
     approve: Approve | None = None, history: Literal["scd2"] | None = None,
+    log: str | None = None,
 ) -> MaterializedView:
     """A Delta table that is kept equal to a query by the changes of the query's tables.
 
@@ -48,6 +49,9 @@ def materialized_view(
         The target then keeps the rows that the query no longer returns: it has the columns
         ``valid_from``, ``valid_to`` and ``is_current`` too, see `delta_history`. A rebuild
         continues it. Without a unique key, the history is that of each numbered copy.
+    log : str, optional
+        A Delta table to which each refresh that changed something appends a row: the view, rows in
+        and out, seconds, and recomputed parts with their reasons. It is created if it is missing.
 
     Returns
     -------
@@ -66,7 +70,7 @@ def materialized_view(
     >>> materialized_view(spark, "gold.revenue", query, store=tempfile.mkdtemp())
     MaterializedView('gold.revenue', policy='strict')
     """
-    return MaterializedView(spark, target, query, store, policy, comment, approve, history)
+    return MaterializedView(spark, target, query, store, policy, comment, approve, history, log)
 
 
 class MaterializedView:
@@ -76,6 +80,7 @@ class MaterializedView:
         self, spark: SparkSession, target: str | os.PathLike[str], query: str,
         store: str | os.PathLike[str], policy: Policy, comment: str | None,
         approve: Approve | None, history: Literal["scd2"] | None = None,
+        log: str | None = None,
     ):
         if not isinstance(query, str):
             raise SchemaError(
@@ -83,7 +88,7 @@ class MaterializedView:
             )
         view = View(os.fspath(target), query, comment, history)
         check_views([view])
-        self._group = ViewGroup(spark, [view], store, policy, approve)
+        self._group = ViewGroup(spark, [view], store, policy, approve, log)
 
     def plan(self) -> Plan:
         """The forecast of the next refresh, with its rows and seconds.

@@ -149,16 +149,20 @@ class ReadingDataflow(Dataflow):
         super().__init__(*arguments, **options)
         self.providers: dict[str, str] = {}
         self.used: dict[str, set[str]] = {}
+        self._tables_read: set[str] = set()
 
-    def read(self, query: str) -> None:
-        """Add the sources of a query."""
+    def read(self, query: str) -> set[str]:
+        """Add the sources of a query, and return the names of its tables."""
+        self._tables_read = set()
         if mutual_recursion(query) is None:
             self._add(self._read_query(query, None, {})[0])
         else:
             self._of_text(query, None, {})  # it reads each definition
+        return self._tables_read
 
     def _add(self, read: Read) -> None:
         self.providers.update(read.sources)
+        self._tables_read |= read.tables
         for name, columns in used_columns(read.relation, [old for old, _ in read.columns]).items():
             self.used.setdefault(name, set()).update(columns)
 
