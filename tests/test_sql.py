@@ -84,6 +84,8 @@ QUERIES = {
     "lateral left": "SELECT c.region, o.id FROM customers c LEFT JOIN LATERAL (SELECT id FROM "
                     "orders o WHERE o.customer = c.customer ORDER BY id LIMIT 1) o",
     "union": "SELECT src FROM edges UNION SELECT customer FROM customers",
+    "pipe": "FROM edges |> AGGREGATE sum(dst) AS n, count(*) GROUP BY src |> EXTEND n + 1 AS m |> "
+            "WHERE m > 2 |> AS q |> JOIN customers c ON c.customer = q.src |> DROP n",
     "union all": "SELECT src, dst FROM edges UNION ALL SELECT dst, src FROM edges",
     "except": "SELECT src FROM edges EXCEPT SELECT customer FROM customers",
     "except all": "SELECT src FROM edges EXCEPT ALL SELECT dst FROM edges",

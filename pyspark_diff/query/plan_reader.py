@@ -65,7 +65,7 @@ _LISTS = frozenset({"CollectList", "CollectSet"})
 _TRANSPARENT = frozenset({
     "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "Subquery", "Repartition",
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
-    "WithWindowDefinition", "LocalLimit",
+    "WithWindowDefinition", "LocalLimit", "PipeOperator",
 })
 #: Leaves whose rows Spark has at hand.
 _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"})
