@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import types as T
 from sqlglot import exp
 
+from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
 from pyspark_diff.query.clock import NOTE, Clock
 from pyspark_diff.query.form import (
@@ -363,7 +364,8 @@ class TextExpressions(TextNames):
         """The column of a window function."""
         if context.windows is None:
             self.refuse(refusals.WINDOW_EXPRESSION, "OVER in this clause", node)
-        self.known(node, "this", "partition_by", "order", "spec", "over")
+        self.known(node, "this", "partition_by", "order", "spec", "over", "alias")
+        definition = self.definition(node, context)
         start, end = self.place(node)
         over, depth = None, 0
         for word, begin, _, _ in self.words:
@@ -384,12 +386,12 @@ class TextExpressions(TextNames):
         ).strip()
         expression = inner.expression(function)
         partition = tuple(attempts(lambda: through(
-            node.args.get("partition_by") or (), lambda item: self.expression(item, inside)
+            definition.args.get("partition_by") or (), lambda item: self.expression(item, inside)
         ), []))
-        order = attempts(lambda: self.order(node.args.get("order"), inside), ())
+        order = attempts(lambda: self.order(definition.args.get("order"), inside), ())
         attempts.end()
         item = WindowFunction(
-            self.fresh("w"), expression, partition, order, self.frame(node.args.get("spec"))
+            self.fresh("w"), expression, partition, order, self.frame(definition.args.get("spec"))
         )
         by = f"PARTITION BY {', '.join(map(str, partition))} " if partition else ""
         by += f"ORDER BY {', '.join(str(part.expression) for part in order)} " if order else ""
@@ -406,6 +408,26 @@ class TextExpressions(TextNames):
         context.windows.append(item)
         parts.columns.add(item.name)
         return item.name
+
+    def definition(self, node: exp.Window, context: Context) -> exp.Window:
+        """The node with the partition, order and frame of a window, which may have a name."""
+        names: list[str] = []
+        while node.args.get("alias") is not None:
+            name = node.args["alias"].name
+            if name in names or name not in context.definitions:
+                raise SchemaError(
+                    f"Spark refuses the query: OVER refers to the window {name}, and the clause "
+                    f"WINDOW defines {', '.join(context.definitions) or 'none'}. Define it there; "
+                    "capital letters count"
+                )
+            if any(node.args.get(part) for part in ("partition_by", "order", "spec")):
+                raise SchemaError(
+                    f"Spark refuses the query: a window that names {name} has clauses of its own. "
+                    f"Write all clauses in one window"
+                )
+            names.append(name)
+            node = context.definitions[name]
+        return node
 
     def frame(self, spec: exp.Expr | None) -> str:
         """The frame of a window; empty if the query has none."""
@@ -494,7 +516,7 @@ class TextExpressions(TextNames):
             above = node.parent
             while isinstance(above, (exp.And, exp.Or, exp.Paren, exp.Case, exp.If)):
                 above = above.parent
-            if not isinstance(above, (exp.Where, exp.Having, exp.Join, exp.Alias)):
+            if not isinstance(above, (exp.Where, exp.Having, exp.Qualify, exp.Join, exp.Alias)):
                 self.refuse(refusals.NODE, f"{kind.upper()} with a subquery in an operator", node)
         elif isinstance(target, exp.Exists):
             self.known(target, "this")

@@ -37,6 +37,13 @@ _SETTINGS = {
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
 }
 
+#: The conditions of Spark for a name that means no column or field, or several, and for a syntax
+#: that sqlglot accepts.
+_NAME_ERRORS = frozenset({
+    "AMBIGUOUS_REFERENCE", "EXCEPT_OVERLAPPING_COLUMNS", "FIELD_NOT_FOUND", "PARSE_SYNTAX_ERROR",
+    "UNRESOLVED_COLUMN",
+})
+
 
 class Stop(Exception):
     """The reader leaves a refused part; the refusal is noted already."""
@@ -136,6 +143,8 @@ class Context:
         The aggregates gathered so far.
     windows : list, optional
         The window functions gathered so far.
+    definitions : mapping
+        The windows that the clause WINDOW names.
     aliases : mapping
         The nodes of the select list that HAVING may name.
     child : Scope or None
@@ -154,6 +163,7 @@ class Context:
     keys: dict[tuple[str, ...], str] | None = None
     calls: list[tuple[tuple[str, ...], Named, bool]] = field(default_factory=list)
     windows: list[WindowFunction] | None = None
+    definitions: Mapping[str, exp.Window] = field(default_factory=dict)
     aliases: Mapping[str, exp.Expr] = field(default_factory=dict)
     child: Scope | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -275,6 +285,22 @@ class TextNames:
         for name, value in node.args.items():
             if name not in names and value not in (None, False, [], ""):
                 self.refuse(refusals.NODE, f"{node.key.upper()} with {name.rstrip('_')}", node)
+
+    def check_names(self) -> None:
+        """Raises the error of Spark for a name that means no column, or several.
+
+        Spark is only asked if the reader refuses names and clauses alone: other refusals are about
+        queries that Spark accepts.
+        """
+        if not self.refusals or any(
+            item.code not in (refusals.EXPRESSION, refusals.NODE) for item in self.refusals
+        ):
+            return
+        try:
+            self.whole_schema()
+        except PySparkException as error:
+            if str(error.getCondition()).partition(".")[0] in _NAME_ERRORS:
+                raise SchemaError(f"Spark refuses the query: {error}") from error
 
     def whole_schema(self) -> T.StructType:
         """The schema that Spark finds for the whole text over tables without rows."""

@@ -33,6 +33,7 @@ from pyspark_diff.query.form import (
     UnionAll,
     Window,
     column_of,
+    outers_of,
 )
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal
@@ -116,6 +117,7 @@ def read_text(
             raise Stop
         schema = reader.whole_schema()
     except Stop:
+        reader.check_names()
         raise refusals.refused(sorted(
             reader.refusals, key=lambda item: (item.line or 0, item.column or 0)
         )) from None
@@ -177,7 +179,7 @@ class _TextReader(TextTables):
         attempts = Attempts()
         attempts(lambda: self.known(
             node, "expressions", "distinct", "from_", "joins", "laterals", "where", "group",
-            "having", "order", "limit", "offset", "with_", "hint",
+            "having", "order", "limit", "offset", "with_", "hint", "windows", "qualify",
         ), None)
         if node.args.get("distinct"):
             attempts(lambda: self.known(node.args["distinct"]), None)
@@ -197,6 +199,7 @@ class _TextReader(TextTables):
         }
         context = Context(
             scope, windows=[], ctes=ctes,
+            definitions={item.name: item for item in node.args.get("windows") or ()},
             later=frozenset(aliases) | {
                 self.folded(name) for name, item in items
                 if name is not None and isinstance(item, exp.Expr)
@@ -235,6 +238,9 @@ class _TextReader(TextTables):
             },
         )
         order = attempts(lambda: self.ordered(node, outputs, ordering), []) if limited else []
+        qualify = node.args.get("qualify")
+        qualifying = replace(ordering, windows=[])
+        passed = attempts(lambda: self.qualified(qualify, qualifying), []) if qualify else []
         limits = attempts(lambda: self.limits(node), (None, 0))
         attempts.end()
         if grouped:
@@ -246,10 +252,20 @@ class _TextReader(TextTables):
         relation = filtered(relation, after)
         for item in generated:
             relation = replace(item, child=relation)
+        if generated and (context.windows or qualify):
+            self.refuse(refusals.NODE, "a window next to a generator in SELECT", node)
         if context.windows:
-            if generated:
-                self.refuse(refusals.NODE, "a window next to a generator in SELECT", node)
             relation = Window(relation, tuple(context.windows))
+        if qualify:
+            below = {item.name for item in named}
+            relation = Project(relation, (
+                *named, *(Named(column, column_of(column)) for column in relation.columns
+                          if column not in below)
+            ))
+            if qualifying.windows:
+                relation = Window(relation, tuple(qualifying.windows))
+            relation = filtered(relation, passed)
+            named = [Named(item.name, column_of(item.name)) for item in named]
         present = {item.name for item in named}
         extra = sorted({column for item in order for column in item[0].columns} - present)
         if node.args.get("distinct") and extra:
@@ -282,9 +298,6 @@ class _TextReader(TextTables):
             if not entries:
                 self.refuse(refusals.NODE, "a star of no table", node)
             left_out = [self.left_out(part, entries) for part in star.args.get("except_") or ()]
-            for entry in left_out:
-                if left_out.count(entry) > 1:
-                    self.refuse(refusals.NODE, f"EXCEPT of {entry.name} twice", node)
             entries = [entry for entry in entries if entry not in left_out]
             for entry in entries:
                 yield entry.name, entry
@@ -374,6 +387,31 @@ class _TextReader(TextTables):
         if len(names) != len(pairs):
             self.refuse(refusals.NODE, "an alias with another number of columns", node)
         return [(name, column, column_of(column)) for name, (_, column) in zip(names, pairs)]
+
+    def qualified(self, node: exp.Expr, context: Context) -> list[Expression]:
+        """The conditions of QUALIFY, which sees the select list before the columns of FROM."""
+        for item in aggregates_in(node.this):
+            self.refuse(refusals.NODE, "an aggregate in QUALIFY", item, (
+                "Spark reads it after GROUP BY. Remedy: name it in the select list, and use its "
+                "name"
+            ))
+        for column in node.find_all(exp.Column):
+            output = context.outputs.get(self.folded(column.parts[0].name))
+            below = self.matches([part.name for part in column.parts], context.child or (
+                context.scope
+            ))
+            own = {entry.column for entry, _ in below}
+            if context.keys is not None:
+                own = {context.keys.get(canonical(name)) or name for name in own}
+            if output is not None and own and own != {output}:
+                self.refuse(refusals.EXPRESSION, f"{column.name} in QUALIFY", column, (
+                    "the name is that of an alias and of a column of FROM, and Spark takes one in "
+                    "a window and the other outside of it. Remedy: give the alias another name"
+                ))
+        conditions = self.conditions(node.this, context)
+        if any(outers_of(query.relation) for part in conditions for query in part.subqueries):
+            self.refuse(refusals.NODE, "a correlated subquery in QUALIFY", node)
+        return conditions
 
     # ORDER BY, LIMIT, OFFSET
 
