@@ -6,6 +6,7 @@ import datetime
 import math
 import random
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from connect_server import in_sql_text
@@ -164,13 +165,14 @@ def test_functions_over_windows(spark):
         follow(spark, flow, rows, rows_in, query, kept, 2)
 
 
-def answers(spark, calls, steps, schema="k int, x double, y double"):
+def answers(spark, calls, steps, schema="k int, x double, y double", exact=False):
     """The row of group 1 after each of some steps of insertions, or of removals as tuples."""
     found = []
     with Dataflow(spark, runner="local", buckets=1) as flow:
         frame, rows_in = flow.input("t", schema)
-        kept = frame.groupBy("k").agg(*[F.expr(c).alias(f"z{i}") for i, c in enumerate(calls)])
-        kept = kept.keep("answer")
+        kept = frame.groupBy("k").agg(
+            *[F.expr(c).alias(f"z{i}") for i, c in enumerate(calls)], exact=exact
+        ).keep("answer")
         for time, (new, gone) in enumerate(steps, 1):
             rows_in.insert([(1, *row) for row in new])
             if gone:
@@ -241,6 +243,61 @@ def test_moments_of_a_mean_that_is_large(spark):
                     [([(v, None) for v in values], []), (noise, []), ([], noise)])
     assert found[0] == expected and found[2] == expected
     assert math.isclose(expected[0], 0.9929662701927244, rel_tol=1e-9)
+
+
+STATISTICS = [
+    "var_pop(x)", "var_samp(x)", "stddev_pop(x)", "stddev(y)", "covar_pop(x, y)",
+    "covar_samp(x, y)", "corr(x, y)", "regr_sxx(x, y)", "regr_sxy(x, y)", "regr_syy(x, y)",
+    "regr_slope(x, y)", "regr_intercept(x, y)", "regr_r2(x, y)",
+]
+
+
+def statistics_of(pairs):
+    """The statistics by fractions, each rounded once and roots once more."""
+    n = len(pairs)
+    x, y = ([Fraction(pair[side]) for pair in pairs] for side in (0, 1))
+    a, b = sum(x) / n, sum(y) / n
+    v, w = sum((i - a) ** 2 for i in x), sum((i - b) ** 2 for i in y)
+    c = sum((i - a) * (j - b) for i, j in zip(x, y))
+    return (
+        float(v / n), float(v / (n - 1)), math.sqrt(v / n), math.sqrt(w / (n - 1)), float(c / n),
+        float(c / (n - 1)), math.copysign(math.sqrt(c * c / (v * w)), c), float(w), float(c),
+        float(v), float(c / w), float(a - c / w * b), float(c * c / (v * w)),
+    )
+
+
+def test_nothing_is_left_of_statistics_with_exact(spark):
+    """The nearest doubles, with a mean of 1e15 deviations and after values of all sizes."""
+    pairs = [(1e15 + v, 0.1 * v * v - 3e14) for v in (0.0, 0.125, 0.5, 1.0, 7.25)]
+    noise = [(1e150, -3e140), (1e-160, 7.0), (-3.7e120, 1e-300), (5.0, 1e80)]
+    steps = [(pairs, []), (noise, []), ([], noise), ([(INF, 1.0)], []), ([], [(INF, 1.0)])]
+    found = answers(spark, STATISTICS, steps, exact=True)
+    assert found[0] == found[2] == found[4] == statistics_of(pairs)
+    assert found[1] == statistics_of([*pairs, *noise])
+    assert all(math.isnan(value) for name, value in zip(STATISTICS, found[3]) if "y)" not in name)
+    # Sums of pairs of doubles lose the digits here.
+    assert answers(spark, STATISTICS[:2], steps[:3])[2] != found[2][:2]
+
+
+@pytest.mark.parametrize("rows", [
+    [(1.0, 2.0)], [(1.0, 2.0), (2.0, 2.0)], [(1.0, 2.0), (1.0, 3.0)], [(None, 1.0)],
+    [(1.0, 2.0), (NAN, 3.0)], [(1.0, 2.0), (3.0, -INF)],
+    [(1.0, 2.0), (2.0, 5.0), (None, 7.0), (3.0, None)],
+])
+def test_exact_statistics_at_the_edges(spark, rows):
+    """With one pair, equal values, nulls, NaN and infinities they are those of Spark."""
+    calls = [call for call in STATISTICS if "corr" not in call]
+    frame = spark.createDataFrame([(1, *row) for row in rows], "k int, x double, y double")
+    exprs = [F.expr(call).alias(f"z{n}") for n, call in enumerate(calls)]
+    wanted = shown([tuple(frame.groupBy("k").agg(*exprs).collect()[0])[1:]])
+    near(shown(answers(spark, calls, [(rows, [])], exact=True)), wanted)
+
+
+def test_an_exact_correlation_with_equal_values(spark):
+    steps = [([(0.1, 2.0)], []), ([(0.1, 3.0)], [])]
+    assert answers(spark, ["corr(x, y)"], steps[:1], exact=True) == [(None,)]
+    with pytest.raises(DiffError, match="divides by zero"):
+        answers(spark, ["corr(x, y)"], steps, exact=True)
 
 
 @in_sql_text

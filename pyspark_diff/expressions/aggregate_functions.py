@@ -21,7 +21,7 @@ from pyspark_diff.expressions.aggregate_forms import (
 )
 from pyspark_diff.expressions.moment_functions import COMOMENTS, Comoment, Moment
 from pyspark_diff.expressions.record_functions import AnyRecord, ListAgg
-from pyspark_diff.kernels import results
+from pyspark_diff.kernels import moments, results
 from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
 from pyspark_diff.kernels.quantiles import Quantiles, has_codes
 from pyspark_diff.spark.calls import Ordering
@@ -245,9 +245,10 @@ class Variance(LinearFunction):
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
         (argument,) = arguments
-        floats = isinstance(argument.type, _FLOATS)
-        made = results.FloatVariance if floats else results.IntegerVariance
-        return made(kind, argument.column, self.ddof, self.root)
+        variance = results.IntegerVariance
+        if isinstance(argument.type, _FLOATS):
+            variance = moments.ExactVariance if exact else results.FloatVariance
+        return variance(kind, argument.column, self.ddof, self.root)
 
 
 @dataclass(frozen=True)

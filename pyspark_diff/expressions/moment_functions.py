@@ -51,7 +51,8 @@ class Comoment(LinearFunction):
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
         first, second = arguments
-        return moments.Comoment(kind, first.column, second.column, self.name, self.ansi)
+        result = moments.ExactComoment if exact else moments.Comoment
+        return result(kind, first.column, second.column, self.name, self.ansi)
 
 
 @dataclass(frozen=True)

@@ -118,23 +118,26 @@ class GroupedDiff(Generic[FrameT]):
         empty : bool
             For all records as one group: whether there is a row for an empty collection.
         exact : bool
-            Sum and average doubles exactly: 67 whole numbers a group and column instead of two
-            doubles.
+            Sum doubles exactly, for sums, averages, variances and functions of pairs: 67 whole
+            numbers a group and column instead of two doubles. The sum of squares, and that of
+            products, has 128 of them.
 
         Notes
         -----
-        Counts, sums, averages and variances are *linear*: a group's state is one row of sums,
-        however many records it has, and a change adds to it. Sums of whole numbers and decimals are
-        exact, and one that does not fit its type is an error. Sums of doubles are kept in pairs of
-        doubles, with a relative error of about 1e-31 an update: taking a value back leaves at most
-        that of it behind. With ``exact=True`` nothing is left behind, and sums and averages are the
-        nearest double. A sum that leaves the range of doubles is infinite, as in Spark, and finite
-        again once enough is taken back, whatever came first; an average is that of what was summed,
-        so it may be finite where Spark divides infinity. Variances of doubles are computed from
-        such sums: where the mean is more than about 1e13 standard deviations, digits are lost. The
-        same holds for functions of pairs. Skewness and kurtosis are always exact, with 399 and 663
-        whole numbers a group. A correlation with a column of equal values divides by zero: an error
-        in ANSI mode, as in Spark, else null.
+        Counts, sums, averages and variances are *linear*: a group's state is one row of
+        sums, however many records it has, and a change adds to it. Sums of whole numbers
+        and decimals are exact, and one that does not fit its type is an error. Sums of
+        doubles are kept in pairs of doubles, with a relative error of about 1e-31 an
+        update: a retraction leaves at most that error. With ``exact=True`` a retraction
+        leaves no error, and sums, averages and variances are the nearest double. A sum that
+        leaves the range of doubles is infinite, as in Spark. It is finite again after
+        enough retractions, in any order of the updates; an average divides the sum, so it
+        may be finite where Spark divides infinity. Variances of doubles are computed from
+        such sums: where the mean is more than about 1e13 standard deviations, digits are
+        lost. The same holds for functions of pairs. With ``exact=True`` neither loses
+        digits. Skewness and kurtosis are always exact, with 399 and 663 whole numbers a
+        group. A correlation with a column of equal values divides by zero: an error in ANSI
+        mode, as in Spark, else null.
 
         Minima and maxima keep the values of a group in order, so a change of the largest of ten
         million values costs as much as a change in a small group. Percentiles and medians are

@@ -224,6 +224,19 @@ class ExactPowers(Accumulator):
         return np.ascontiguousarray(np.broadcast_to(values[:, None], (count, self.power)))
 
 
+@dataclass(frozen=True)
+class ExactProducts(Accumulator):
+    """Products of finite values of two columns, null together, as those of `ExactPowers` by 2."""
+
+    other: int = -1
+    width = 2 * tallies.DIGITS
+    kernel = staticmethod(tallies.tally_exact_product)
+
+    def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
+        sides = (columns[place].slice(start, count) for place in (self.column, self.other))
+        return np.stack([_bits(side) for side in sides], axis=1)
+
+
 def layout_of(
     accumulators: Sequence[Accumulator],
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:

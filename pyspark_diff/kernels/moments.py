@@ -6,7 +6,10 @@ For values ``x`` and ``y`` of a group, with means ``X`` and ``Y`` and ``n`` pair
 
 Sums of squares and products of doubles are double-words, as those of a variance. Third and fourth
 powers would lose their digits there: a mean of 1e7 deviations takes all of them. So these sums are
-exact, and one rounding makes a double of the quotient of whole numbers.
+exact, and one rounding makes a double of the quotient of whole numbers. With ``exact=True`` sums
+of squares and products are exact too::
+
+    V = n * sum of x**2 - (sum of x)**2          W = n * sum of x * y - sum of x * sum of y
 """
 
 from __future__ import annotations
@@ -24,16 +27,25 @@ from pyspark_diff.kernels.accumulators import (
     Accumulator,
     ExactFloats,
     ExactPowers,
+    ExactProducts,
     FloatProducts,
     Floats,
     FloatSquares,
     Valid,
 )
-from pyspark_diff.kernels.results import ColumnResult, FloatVariance, Sums, with_infinities
+from pyspark_diff.kernels.results import (
+    ColumnResult,
+    FloatVariance,
+    IntegerVariance,
+    Sums,
+    with_infinities,
+)
 from pyspark_diff.kernels.tallies import DIGITS, LOW
 from pyspark_diff.kernels.updates import Int64
 
 Array = np.ndarray
+#: The power of two that is the unit of exact sums: that of the smallest double.
+_UNIT = -1074
 
 
 @dataclass(frozen=True)
@@ -163,14 +175,133 @@ class Comoment(ColumnResult):
         if self.name == "corr":
             # No correlation is infinite: this one would be divided by zero.
             zero = np.isinf(made) & ~nothing
-            if self.ansi and zero.any():
-                raise DiffOverflowError(
-                    "corr divides by zero, which is an error in ANSI mode. All values of a column "
-                    "are equal in a group of two records or more. Use regr_r2, which is defined "
-                    "there, or set spark.sql.ansi.enabled to false for a null"
-                )
+            self._check(zero)
             nothing = nothing | zero
         return pa.array(made, mask=nothing).cast(self.kind)
+
+    def _check(self, zero: Array) -> None:
+        """Raises an error for correlations that divide by zero, in ANSI mode."""
+        if self.ansi and zero.any():
+            raise DiffOverflowError(
+                "corr divides by zero, which is an error in ANSI mode. All values of a column "
+                "are equal in a group of two records or more. Use regr_r2, which is defined "
+                "there, or set spark.sql.ansi.enabled to false for a null"
+            )
+
+
+@dataclass(frozen=True)
+class ExactVariance(IntegerVariance):
+    """The variance of doubles: the nearest double, or the root of that.
+
+    NaN if a value is not finite, infinite beyond the range of doubles.
+    """
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        return (Valid(self.column), ExactFloats(self.column), ExactPowers(self.column, 2))
+
+    def variances(self, sums: Sums, n: Int64) -> Array:
+        made = np.full(len(sums), np.nan)
+        totals, finite = _totals(sums, self.column)
+        rows = np.flatnonzero((n != 0) & (n != self.ddof) & finite)
+        squares = _integers(sums.of(ExactPowers(self.column, 2))[rows])
+        for row, count, first, second in zip(
+            rows.tolist(), n[rows].tolist(), _integers(totals[rows]), squares
+        ):
+            made[row] = _nearest(
+                count * second - first * first, count * (count - self.ddof), 2 * _UNIT
+            )
+        return made
+
+
+@dataclass(frozen=True)
+class ExactComoment(Comoment):
+    """The same from exact sums: the nearest double or so."""
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        columns = (self.column, self.other)
+        squares = _SQUARES.get(self.name, (False, False))
+        held: list[Accumulator] = [Valid(self.column), *map(ExactFloats, columns)]
+        held += [ExactPowers(column, 2) for column, used in zip(columns, squares) if used]
+        if self.name not in _NO_PRODUCTS:
+            held.append(ExactProducts(*columns))
+        return tuple(dict.fromkeys(held))
+
+    def of(self, sums: Sums) -> pa.Array:
+        n = sums.of(Valid(self.column))
+        nothing = n == 0
+        if self.name in _OF_TWO:
+            nothing = nothing | (n == 1)
+        made, zero = np.full(len(sums), np.nan), np.zeros(len(sums), np.bool_)
+        sides = [_totals(sums, column) for column in (self.column, self.other)]
+        rows = np.flatnonzero(~nothing & sides[0][1] & sides[1][1])
+        totals = [_integers(side[rows]) for side, _ in sides]
+        unused = [0] * rows.size
+        squares = [
+            _integers(sums.of(ExactPowers(column, 2))[rows]) if used else unused
+            for column, used in zip(
+                (self.column, self.other), _SQUARES.get(self.name, (False, False))
+            )
+        ]
+        products = unused if self.name in _NO_PRODUCTS else _integers(
+            sums.of(ExactProducts(self.column, self.other))[rows]
+        )
+        for row, *values in zip(rows.tolist(), n[rows].tolist(), *totals, *squares, products):
+            value = _of_pairs(self.name, *values)
+            if value is None:
+                zero[row] = True
+            else:
+                made[row] = value
+        if self.name == "corr":
+            self._check(zero)
+        return pa.array(made, mask=nothing | zero).cast(self.kind)
+
+
+def _totals(sums: Sums, column: int) -> tuple[Int64, Array]:
+    """The digits of the sums of a column, and whether all values of the group are finite."""
+    values = sums.of(ExactFloats(column))
+    return values[:, :DIGITS], ~(values[:, DIGITS:] != 0).any(axis=1)
+
+
+def _nearest(numerator: int, denominator: int, unit: int) -> float:
+    """The quotient of whole numbers times a power of two, rounded once."""
+    try:
+        return numerator / (denominator << -unit)
+    except OverflowError:
+        return math.inf if (numerator < 0) == (denominator < 0) else -math.inf
+
+
+def _of_pairs(
+    name: str, n: int, first: int, second: int, first_square: int, second_square: int, product: int
+) -> float | None:
+    """A function of pairs from the sums of a group; None where it divides by zero."""
+    v, w = n * first_square - first * first, n * second_square - second * second
+    c = n * product - first * second
+    if name == "covar_pop":
+        return _nearest(c, n * n, 2 * _UNIT)
+    if name == "covar_samp":
+        return _nearest(c, n * (n - 1), 2 * _UNIT)
+    if name == "regr_sxy":
+        return _nearest(c, n, 2 * _UNIT)
+    if name == "regr_syy":
+        return _nearest(v, n, 2 * _UNIT)
+    if name == "regr_sxx":
+        return _nearest(w, n, 2 * _UNIT)
+    if w == 0:
+        return None
+    if name == "regr_slope":
+        return _nearest(c, w, 0)
+    if name == "regr_intercept":
+        return _nearest(first * w - c * second, n * w, _UNIT)
+    if name == "regr_r2":
+        return 1.0 if v == 0 else c * c / (v * w)
+    if v == 0:
+        return None
+    if v * w < 0:
+        return math.nan
+    size = math.sqrt(c * c / (v * w))
+    return -size if c < 0 else size
 
 
 @dataclass(frozen=True)
