@@ -83,6 +83,9 @@ QUERIES = {
                "orders o WHERE o.customer = c.customer) o",
     "lateral left": "SELECT c.region, o.id FROM customers c LEFT JOIN LATERAL (SELECT id FROM "
                     "orders o WHERE o.customer = c.customer ORDER BY id LIMIT 1) o",
+    "interval": "SELECT window.start, count(*) FROM orders GROUP BY window(day, '2 days')",
+    "intervals": "SELECT customer, window.end AS e, sum(amount) FROM orders GROUP BY customer, "
+                 "window(CAST(day AS timestamp), '3 days', '1 day')",
     "union": "SELECT src FROM edges UNION SELECT customer FROM customers",
     "pipe": "FROM edges |> AGGREGATE sum(dst) AS n, count(*) GROUP BY src |> EXTEND n + 1 AS m |> "
             "WHERE m > 2 |> AS q |> JOIN customers c ON c.customer = q.src |> DROP n",

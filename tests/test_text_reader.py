@@ -121,6 +121,12 @@ QUERIES = [
     "(PARTITION BY s ORDER BY b DESC), q AS w",
     "SELECT a, sum(sum(b)) OVER z AS x FROM t GROUP BY a HAVING sum(b) > 1 WINDOW z AS w, w AS "
     "(ORDER BY a ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+    # Intervals of time.
+    "SELECT window.start, window.end, count(*) AS n, sum(b) FROM t WHERE b > 0 GROUP BY "
+    "window(timestamp_seconds(a * 3000), '2 hours')",
+    "SELECT s, window, max(b) FROM t GROUP BY s, window(timestamp_seconds(a * 3000), '2 hours', "
+    "'1 hour', '5 minutes') HAVING count(*) > 1",
+    "SELECT *, window(timestamp_seconds(a * 3000), '2 hours').start AS x FROM t",
     # Grouping sets.
     "SELECT a, b, count(*), sum(a), grouping(a), grouping_id() FROM t GROUP BY ROLLUP(a, b)",
     "SELECT a, b, count(*) AS n FROM t GROUP BY a, b WITH CUBE HAVING grouping(a) = 0 AND count(*) "
@@ -193,6 +199,8 @@ REFUSED = {
     "SELECT id FROM read_files('x')": "NODE: a function that makes a table",
     "SELECT a + explode(array(b)) FROM t": r"NODE: explode\(...\)",
     "SELECT explode(array(a)), explode(array(b)) FROM t": "NODE: several generators",
+    "SELECT count(*) FROM t GROUP BY session_window(timestamp_seconds(a), '5 hours')":
+        "NODE: session_window.*the end of a session depends on other rows",
     "SELECT rank() OVER (ORDER BY a), explode(array(b)) FROM t": "NODE: a window next to a gen",
     "SELECT a FROM t LEFT JOIN LATERAL explode(array(a)) AS q(x)": "NODE: LEFT JOIN LATERAL of a",
     "SELECT a FROM t JOIN u USING (a) PIVOT (sum(c) FOR s IN ('x'))":

@@ -59,6 +59,11 @@ _NUMBERS = re.compile(r"#\d+L?")
 _NO_SQL = frozenset({"StaticInvoke", "Invoke"})
 #: The SQL text of expressions that Catalyst writes in words that it does not read.
 _WRITTEN = {"ExtractANSIIntervalDays": "extract(DAY FROM {})"}
+#: Functions between a time and its microseconds, by the types of both.
+_MICROSECONDS = {
+    ("timestamp", "long"): "unix_micros", ("long", "timestamp"): "timestamp_micros",
+    ("timestamp", "bigint"): "unix_micros", ("bigint", "timestamp"): "timestamp_micros",
+}
 _CLOCK = frozenset({
     "CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp", "CurrentTime",
 })
@@ -264,6 +269,21 @@ class PlanExpressions:
         if kind in _WRITTEN:
             arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
+        if kind == "KnownNullable":
+            return self.renamed(node.child(), parts, swaps)
+        if kind == "PreciseTimestampConversion":
+            # The start and the end of window(time, length).
+            function = _MICROSECONDS.get((
+                str(node.fromType().typeName()), str(node.toType().typeName())
+            ))
+            if function is None:
+                self.refuse(refusals.EXPRESSION, "window(...) of a timestamp_ntz", node, (
+                    "it has no SQL text. Remedy: cast the time to a timestamp"
+                ))
+                return node
+            return self.written(
+                f"{function}({self.text(node.child(), parts, swaps)})", node, parts
+            )
         if self.is_a(node, "RuntimeReplaceable"):
             return self.replaced(node, parts, swaps)
         below = items_of(node.children())

@@ -67,6 +67,8 @@ _TRANSPARENT = frozenset({
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
     "WithWindowDefinition", "LocalLimit", "PipeOperator",
 })
+#: The key in the metadata of a column of sessions.
+_SESSION = "spark.sessionWindow"
 #: Leaves whose rows Spark has at hand.
 _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"})
 
@@ -264,6 +266,11 @@ class _PlanReader(PlanExpressions):
         return self.scan(name, plan)
 
     def on_project(self, plan: Any) -> Relation:
+        for item in items_of(plan.projectList()):
+            if kind_of(item) == "Alias" and item.metadata().contains(_SESSION):
+                # Spark merges the sessions of such a column when it runs the plan.
+                self.refuse(refusals.NODE, "session_window(...)", item, refusals.SESSION)
+                raise Stop
         return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))
 
     def on_filter(self, plan: Any) -> Relation:

@@ -102,6 +102,11 @@ LEFT_GENERATOR = (
     "Spark leaves out a row for which nothing is generated. Remedy: write LATERAL VIEW OUTER, or "
     "JOIN LATERAL"
 )
+#: The cause and the remedy for sessions in a query.
+SESSION = (
+    "the end of a session depends on other rows. Remedy: use groupBy(..., "
+    "functions.session_window(...)) of the frame, flow.table(...) or the answer of another query"
+)
 
 
 @dataclass(frozen=True)

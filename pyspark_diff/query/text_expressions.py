@@ -128,6 +128,12 @@ class TextExpressions(TextNames):
         if context.groupings is not None and function_name(node) in ("grouping", "grouping_id"):
             edits[self.place(node)] = self.grouping(node, context, parts)
             return
+        interval = (context.child or context.scope).interval
+        if interval is not None and function_name(node) == "window":
+            if interval[0] == canonical(self.source_text[slice(*self.place(node))]):
+                parts.columns.add(interval[1])
+                edits[self.place(node)] = interval[1]
+                return
         if self.clock is not None and clock_kind(node) is not None:
             edits[self.place(node)] = self.current(node, self.clock, parts)
             return
@@ -192,7 +198,9 @@ class TextExpressions(TextNames):
             if name in RANDOM:
                 self.refuse(refusals.NON_DETERMINISTIC, f"{name}()", node)
             if name in REFUSED:
-                self.refuse(refusals.NODE, f"{name}(...)", node)
+                self.refuse(refusals.NODE, f"{name}(...)", node, (
+                    refusals.SESSION if name == "session_window" else ""
+                ))
             if name in OFFSETS and not isinstance(
                 node.parent, (exp.Window, exp.IgnoreNulls, exp.RespectNulls)
             ):

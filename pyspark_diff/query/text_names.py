@@ -92,28 +92,32 @@ def through(items: Iterable[_T], read: Callable[[_T], _R]) -> list[_R]:
 class Entry:
     """A column of a scope: its names in the query, and its name in the form.
 
-    A hidden one, the second key of USING, is only visible with its qualifier.
+    A hidden one, the second key of USING, is only visible with its qualifier. A star leaves a
+    computed one out: the interval of a call of ``window``.
     """
 
     name: str | None
     qualifier: str | None
     column: str
     hidden: bool = False
+    computed: bool = False
 
 
 @dataclass(frozen=True)
 class Scope:
     """The columns that expressions may name, and those of the enclosing query.
 
-    A partial one lacks the columns of a refused part, so that an unknown name is no refusal.
+    A partial one lacks the columns of a refused part, so that an unknown name is no refusal. An
+    interval is the column of the calls of ``window``, which all have the same tokens.
     """
 
     entries: tuple[Entry, ...]
     outer: "Scope | None" = None
     partial: bool = False
+    interval: tuple[tuple[str, ...], str] | None = None
 
     def visible(self) -> list[Entry]:
-        return [entry for entry in self.entries if not entry.hidden]
+        return [entry for entry in self.entries if not entry.hidden and not entry.computed]
 
 
 @dataclass

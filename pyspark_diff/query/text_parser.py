@@ -13,6 +13,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokens import TokenType
 
 from pyspark_diff.errors import SchemaError
 
@@ -78,7 +79,7 @@ def parsed(text: str) -> exp.Expr:
     """
     dialect = Spark()
     try:
-        tokens, levels = _without_levels(dialect.tokenize(text))
+        tokens, levels = _without_levels(_functions(dialect.tokenize(text)))
         trees = _Parser(dialect=dialect).parse(tokens, text)
     except SqlglotError as error:
         raise SchemaError(f"sqlglot, which reads the query's text, refuses it: {error}") from error
@@ -97,6 +98,14 @@ def parsed(text: str) -> exp.Expr:
         last = max(before, key=lambda cte: int(cte.args["alias"].this.meta["start"]))
         last.set("levels", level)
     return trees[0]
+
+
+def _functions(tokens: list[Any]) -> list[Any]:
+    """Tokens in which WINDOW before a bracket is the name of a function, and no clause."""
+    for token, after in zip(tokens, tokens[1:]):
+        if token.token_type == TokenType.WINDOW and after.token_type == TokenType.L_PAREN:
+            token.token_type = TokenType.VAR
+    return tokens
 
 
 def _without_levels(tokens: list[Any]) -> tuple[list[Any], dict[int, int]]:

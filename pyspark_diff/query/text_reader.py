@@ -44,6 +44,7 @@ from pyspark_diff.query.text_names import (
     Attempts,
     Context,
     Entry,
+    Parts,
     Query,
     Scope,
     Stop,
@@ -189,6 +190,9 @@ class _TextReader(TextTables):
             relation = filtered(relation, attempts(
                 lambda: self.conditions(where.this, Context(scope, ctes=ctes)), []
             ))
+        relation, scope = attempts(
+            lambda: self.with_interval(node, relation, scope, ctes), (relation, scope)
+        )
         items = attempts(lambda: [
             part for parts in through(
                 node.expressions, lambda item: list(self.expanded(item, scope))
@@ -278,6 +282,47 @@ class _TextReader(TextTables):
         if limited:
             relation = self.limited(relation, order, *limits)
         return Query(relation, outputs)
+
+    def with_interval(
+        self, node: exp.Select, relation: Relation, scope: Scope, ctes: Tables
+    ) -> tuple[Relation, Scope]:
+        """The rows with the interval of the calls ``window(time, length)`` in a query.
+
+        Spark computes it below the select list and GROUP BY, as the column ``window``.
+        """
+        clauses = [*node.expressions, *filter(None, map(node.args.get, ("group", "order")))]
+        calls = [
+            item for clause in clauses
+            for item in clause.walk(prune=lambda part: isinstance(part, exp.Query))
+            if function_name(item) == "window"
+        ]
+        if not calls:
+            return relation, scope
+        if scope.partial:
+            raise Stop
+        call = calls[0]
+        tokens = [canonical(self.source_text[slice(*self.place(item))]) for item in calls]
+        if tokens.count(tokens[0]) < len(tokens):
+            self.refuse(refusals.NODE, "several window(...)", call, (
+                "a query has one interval of time. Remedy: write all calls of window in the same "
+                "words"
+            ))
+        edits: dict[tuple[int, int], str] = {}
+        parts = Parts()
+        for argument in call.expressions:
+            self.edit(argument, Context(scope, ctes=ctes), parts, edits)
+        value = parts.expression(self.replaced(call, self.place(call), edits))
+        if value.outers or value.subqueries:
+            self.refuse(refusals.NODE, "window(...) of a subquery or outer column", call)
+        column = self.fresh("window")
+        self.typed([(column, value)])
+        relation = Project(relation, (
+            *(Named(name, column_of(name)) for name in relation.columns), Named(column, value)
+        ))
+        entry = Entry("window", None, column, computed=True)
+        return relation, replace(
+            scope, entries=(*scope.entries, entry), interval=(tokens[0], column)
+        )
 
     def expanded(self, node: exp.Expr, scope: Scope) -> Iterator[Item]:
         """The columns of a star, or an expression with its name."""
