@@ -44,6 +44,8 @@ QUERIES = [
     "SELECT to_json(struct(a, s, a + 1)) j, (a, b) AS r, (a, b) IN ((1, 2)) AS i FROM t",
     "SELECT q.st.a, q.st.b.a AS x, st.b FROM (SELECT struct(a, struct(a) AS b) AS st FROM t) q",
     "SELECT transform(array(a, b), a -> a + 1) z, date_add(DAY, a, DATE '2024-01-01') FROM t",
+    "SELECT timestampdiff(HOUR, TIMESTAMP '2024-01-01 00:00:00', timestamp_seconds(a)) AS d, "
+    "timestampadd(DAY, b, DATE '2024-01-01') FROM t",
     "SELECT a, -- a comment\n b /* another */ + 1 AS c FROM t -- the end\n WHERE a > 0",
     "SELECT 1 AS one, 'it''s', interval 3 day, 10L, 1.5BD, r'\\n'",
     "SELECT a, 'ä€😀' AS c, upper(s) FROM t WHERE s <> 'é';",

@@ -43,6 +43,8 @@ RANDOM = frozenset("""
     monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id
     try_reflect uniform uuid
 """.split())
+#: Functions of Spark's syntax, which its list of functions lacks.
+SYNTAX = frozenset("if cast timestampadd timestampdiff".split())
 #: Functions whose first argument may be a unit of time.
 UNITS = frozenset("timestampadd timestampdiff dateadd date_add datediff date_diff".split())
 UNIT = frozenset("""

@@ -37,6 +37,7 @@ from pyspark_diff.query.text_calls import (
     OTHERS,
     RANDOM,
     REFUSED,
+    SYNTAX,
     UNIT,
     UNITS,
     ZEROS,
@@ -208,7 +209,7 @@ class TextExpressions(TextNames):
             if self._functions is None:
                 rows = self.spark.sql("SHOW SYSTEM FUNCTIONS").collect()
                 self._functions = frozenset(row[0].lower() for row in rows)
-            if name not in self._functions and name not in ("if", "cast"):
+            if name not in self._functions | SYNTAX:
                 self.refuse(refusals.PYTHON_FUNCTION, f"{name}(...)", node, (
                     "the function is none of Spark's own. Remedy: apply it to a frame with "
                     "withColumn"
