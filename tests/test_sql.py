@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,16 @@ QUERIES = {
                        "f.src = e.dst) AS n FROM edges e",
     "nth in a frame": "SELECT src, dst, nth_value(dst, 2) OVER (PARTITION BY src ORDER BY dst ROWS "
                       "BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS n FROM edges",
+    "scalar above": "SELECT * FROM edges e WHERE dst > (SELECT 0.5 * avg(f.dst) FROM edges f WHERE "
+                    "f.src = e.src AND f.dst < 8)",
+    "scalar below": "SELECT * FROM edges e WHERE (SELECT CAST(max(f.dst) AS int) - 3 FROM edges f "
+                    "WHERE f.src = e.dst) <= dst",
+    "scalar of null": "SELECT * FROM edges e WHERE dst > (SELECT coalesce(max(f.dst), 3) FROM "
+                      "edges f WHERE f.src = e.dst)",
+    "scalar of a count": "SELECT * FROM edges e WHERE dst > (SELECT 5 * count(*) + 1 FROM edges f "
+                         "WHERE f.src = e.dst)",
+    "scalar or null": "SELECT * FROM edges e WHERE coalesce((SELECT max(f.dst) FROM edges f WHERE "
+                      "f.src = e.dst), 2) < dst",
     "scalar expression": "SELECT src, (SELECT count(*) + 1 FROM edges f WHERE f.src = e.dst) AS n "
                          "FROM edges e",
     "lateral": "SELECT c.region, o.m FROM customers c, LATERAL (SELECT max(amount) AS m FROM "
@@ -228,6 +240,33 @@ def test_an_empty_list_of_a_correlated_subquery_is_refused(flow):
     with pytest.raises(UnsupportedQueryError, match=r"collect_list\(\.\.\.\).*empty list"):
         flow.sql("SELECT src, (SELECT collect_list(f.dst) FROM edges f WHERE f.src = e.dst) AS n "
                  "FROM edges e")
+
+
+def operators(flow):
+    """The numbers of operators of a dataflow, by their kinds."""
+    names = re.findall(r"^([a-z_]+)-\d+ ", str(flow.explain()), re.MULTILINE)
+    return Counter(names)
+
+
+def test_not_in_is_an_anti_join(flow):
+    """One for the values, and that of an aggregate over no rows; no pairs with NULL."""
+    flow.input("edges", EDGES)
+    flow.sql("SELECT * FROM edges WHERE src NOT IN (SELECT dst FROM edges f WHERE f.src > 1)").keep(
+        "answer")
+    assert operators(flow)["antijoin"] == 2, flow.explain()
+
+
+@pytest.mark.parametrize("text, joins, antijoins", [
+    # The pairs with the domain, and the rows with their averages.
+    ("SELECT * FROM edges e WHERE dst > (SELECT avg(dst) FROM edges f WHERE f.src = e.src)", 2, 0),
+    # A row without a group has a value: the outer join has an anti join more.
+    ("SELECT * FROM edges e WHERE dst > (SELECT count(*) FROM edges f WHERE f.src = e.src)", 2, 1),
+])
+def test_a_correlated_aggregate_is_one_join_with_the_groups(flow, text, joins, antijoins):
+    flow.input("edges", EDGES)
+    flow.sql(text).keep("answer")
+    assert (operators(flow)["join"], operators(flow)["antijoin"]) == (joins, antijoins), (
+        flow.explain())
 
 
 def test_all_refused_parts_are_listed_with_their_places(flow):

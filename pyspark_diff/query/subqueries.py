@@ -44,6 +44,14 @@ _SEVERAL_ROWS = (
     "it to one row"
 )
 
+_CAST = re.compile(r"\bCAST\s*\(", re.IGNORECASE)
+_CAST_END = re.compile(r"\bAS\s+[A-Z]+(\s*\(\s*\d+\s*(,\s*\d+\s*)?\))?", re.IGNORECASE)
+_CALL = re.compile(r"\w\s*\(")
+_ARITHMETIC = re.compile(r"[\w\s.+\-*/()]*")
+_COMPARISON = re.compile(r"(?<![<>=!])(?:<=(?!>)|>=|<>|!=|=|<|>)(?![<>=])")
+#: Words of conditions that may be true, or false, whether a part of them is NULL or not.
+_WORDS = frozenset("AND BETWEEN CASE DISTINCT ELSE END IN IS LIKE NOT NULL OR THEN WHEN".split())
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -68,6 +76,10 @@ class Subqueries:
 
     def frame(self, node: Relation, domain: Domain | None) -> DiffFrame:
         """A frame with the columns of a node, and those of the domain."""
+        raise NotImplementedError
+
+    def _groups(self, node: Aggregate, domain: Domain | None) -> DiffFrame:
+        """The groups of an aggregate that have rows."""
         raise NotImplementedError
 
     def _in_rounds(self, node: Relation) -> bool:
@@ -105,17 +117,23 @@ class Subqueries:
         A relation inside of a correlated one may use columns of the enclosing domain too.
         """
         relation = subquery.relation if isinstance(subquery, Subquery) else subquery
+        return self._in_domain(frame, relation, lambda domain: self.frame(relation, domain))
+
+    def _in_domain(
+        self, frame: DiffFrame, relation: Relation, rows_of: Callable[[Domain | None], DiffFrame]
+    ) -> tuple[DiffFrame, list[tuple[str, str]]]:
+        """The rows that a function makes in the domain of a relation, and the pairs as above."""
         outers = sorted(outers_of(relation))
         rounds = [ROUND] if self._in_rounds(relation) and ROUND in frame.columns else []
         if not outers and not rounds:
-            return self.frame(relation, None), []
+            return rows_of(None), []
         pairs = [(item if item in frame.columns else item + OUTER, item + OUTER) for item in outers]
         pairs += [(item, item) for item in rounds]
         chosen = frame.selectExpr(
             *[f"{column} AS {name}" if column != name else name for column, name in pairs]
         )
         domain = Domain(chosen.distinct(), tuple(name for _, name in pairs))
-        rows = self.frame(relation, domain)
+        rows = rows_of(domain)
         renamed_pairs = [
             (column, name if column != name else self._fresh("d")) for column, name in pairs
         ]
@@ -127,6 +145,9 @@ class Subqueries:
     ) -> DiffFrame:
         """The frame with the value of a subquery as a column."""
         columns, name = frame.columns, subquery.name
+        totals = self._with_totals(frame, subquery, "left")
+        if totals is not None:
+            return totals
         rows, pairs = self._of_subquery(frame, subquery)
         keys = [key for _, key in pairs]
         if subquery.kind == "scalar":
@@ -149,6 +170,38 @@ class Subqueries:
         else:
             frame = frame.crossJoin(rows.agg(*calls, empty=True).hint("broadcast"))
         return frame.selectExpr(*columns, f"coalesce({number}, 0) > 0 AS {name}")
+
+    def _with_totals(
+        self, frame: DiffFrame, subquery: Subquery, how: str
+    ) -> DiffFrame | None:
+        """The frame joined with the groups of a correlated aggregate; None for other subqueries.
+
+        A row without a group has the value of no rows after a left join: zeros and NULLs come
+        first, and the expression over the aggregates after them.
+        """
+        node, columns = subquery.relation, frame.columns
+        value = None
+        if isinstance(node, Project) and len(node.named) == 1:
+            value, node = node.named[0].expression, node.child
+        if subquery.kind != "scalar" or not isinstance(node, Aggregate) or node.keys or (
+            not node.aggregates or value is not None and (value.outers or value.subqueries)
+        ):
+            return None
+        aggregate = node
+        if not outers_of(aggregate) or self._in_rounds(aggregate) or any(
+            item.name in columns for item in aggregate.aggregates
+        ):
+            return None
+        rows, pairs = self._in_domain(
+            frame, aggregate, lambda domain: self._groups(aggregate, domain)
+        )
+        frame = frame.join(rows, condition_of(same(pairs)), how)
+        frame = frame.selectExpr(*columns, *[
+            f"coalesce({item.name}, 0) AS {item.name}" if item.name in aggregate.zeros
+            else item.name for item in aggregate.aggregates
+        ])
+        text = aggregate.aggregates[0].name if value is None else value.text
+        return frame.selectExpr(*columns, f"{text} AS {subquery.name}")
 
     def _tested(
         self, frame: DiffFrame, subquery: Subquery, domain: Domain | None
@@ -234,9 +287,41 @@ class Subqueries:
                 semi = self._semijoined(frame, subquery, positive, domain)
                 if semi is not None:
                     return semi
+            if subquery.kind == "not in" and positive and len(subquery.values) == 1:
+                rows, pairs = self._of_subquery(frame, subquery)
+                if not pairs:
+                    return self._outside(frame, subquery, rows, domain)
+            if _is_null_without_rows(subquery) and _compares(condition.text, subquery.name):
+                totals = self._with_totals(frame, subquery, "inner")
+                frame = frame if totals is None else totals
         if condition.subqueries:
             frame = self._with_subqueries(frame, [condition], domain)
         return frame.where(condition.text).select(*columns)
+
+    def _outside(
+        self, frame: DiffFrame, subquery: Subquery, rows: DiffFrame, domain: Domain | None
+    ) -> DiffFrame:
+        """The rows whose value differs from each row of a subquery.
+
+        All rows stay if the subquery has none. Else a row stays if its value is no NULL, no row of
+        the subquery is NULL, and none equals the value.
+        """
+        columns = frame.columns
+        frame, tests = self._tested(frame, subquery, domain)
+        ((column, test),) = tests.items()
+        other, empty, unknown = (self._fresh(prefix) for prefix in "hez")
+        frame = joined(
+            frame, rows.selectExpr(f"{column} AS {other}"), [f"{test} = {other}"], "left_anti"
+        )
+        counts = [
+            call_column("count(*)").alias(empty), call_column(f"count({column})").alias(unknown)
+        ]
+        # Without repetitions, so that a change of the numbers alone changes no row.
+        facts = rows.agg(*counts, empty=True).selectExpr(
+            f"{empty} = 0 AS {empty}", f"{empty} > {unknown} AS {unknown}"
+        ).distinct()
+        frame = frame.crossJoin(facts.hint("broadcast"))
+        return frame.where(f"{empty} OR ({test} IS NOT NULL AND NOT {unknown})").select(*columns)
 
     def _semijoined(
         self, frame: DiffFrame, subquery: Subquery, positive: bool, domain: Domain | None
@@ -304,6 +389,52 @@ class Subqueries:
                 text = _renamed(text, outer + OUTER, outer)
             on.append(text)
         return rows, on
+
+
+def _is_null_without_rows(subquery: Subquery) -> bool:
+    """Whether a subquery is arithmetic of aggregates that are NULL over no rows."""
+    node, text = subquery.relation, ""
+    if isinstance(node, Project) and len(node.named) == 1:
+        text, node = node.named[0].expression.text, node.child
+    if not isinstance(node, Aggregate) or node.keys or not node.aggregates:
+        return False
+    names = {item.name for item in node.aggregates} - node.zeros
+    return _is_strict(text or node.aggregates[0].name, names)
+
+
+def _is_strict(text: str, names: Iterable[str]) -> bool:
+    """Whether an expression is arithmetic with one of some columns: NULL if the column is.
+
+    Examples
+    --------
+    >>> _is_strict("0.2BD * CAST(a_1 AS DECIMAL(14,6))", ["a_1"])
+    True
+    >>> _is_strict("coalesce(a_1, 2)", ["a_1"]), _is_strict("2 * a_2", ["a_1"])
+    (False, False)
+    """
+    text = _CAST_END.sub("", text.replace("`", ""))
+    text = _CAST.sub("(", text)
+    words = set(re.findall(r"[^\W\d]\w*", text))
+    return not (_CALL.search(text) or words.isdisjoint(names)) and bool(
+        _ARITHMETIC.fullmatch(text) and _WORDS.isdisjoint(map(str.upper, words))
+    )
+
+
+def _compares(text: str, name: str) -> bool:
+    """Whether a condition compares arithmetic with a column, so that it is not true for NULL.
+
+    Examples
+    --------
+    >>> _compares("(b_1 < (2 * s_1))", "s_1"), _compares("(b_1 <=> s_1)", "s_1")
+    (True, False)
+    """
+    text = text.replace("`", "").strip()
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1]
+    sides = _COMPARISON.split(text)
+    return len(sides) == 2 and any(
+        _is_strict(side, [name]) and side.count("(") == side.count(")") for side in sides
+    ) and _WORDS.isdisjoint(word.upper() for word in re.findall(r"[^\W\d]\w*", text))
 
 
 def _one_row(node: Relation) -> bool:

@@ -140,6 +140,22 @@ class _Translation(Subqueries):
         return frame
 
     def _of_aggregate(self, node: Aggregate, domain: Domain | None) -> DiffFrame:
+        frame = self._groups(node, domain)
+        if domain is None or node.keys or not node.aggregates:
+            return frame
+        # A value of the domain without a row has a group of no rows.
+        names = domain.names
+        twice = [(name, f"{name}q_") for name in names]
+        frame = domain.frame.join(
+            frame.withColumnsRenamed(dict(twice)), condition_of(same(twice)), "left"
+        )
+        return frame.selectExpr(*names, *[
+            f"coalesce({item.name}, 0) AS {item.name}" if item.name in node.zeros else item.name
+            for item in node.aggregates
+        ])
+
+    def _groups(self, node: Aggregate, domain: Domain | None) -> DiffFrame:
+        """The groups of an aggregate that have rows; without keys and a domain, that of all."""
         frame = self.frame(node.child, domain)
         values = [item.expression for item in (*node.keys, *node.aggregates)]
         frame = self._with_subqueries(frame, values, domain)
@@ -153,21 +169,7 @@ class _Translation(Subqueries):
             if by:
                 return frame.select(*by).distinct()
             return frame.agg(F.count("*").alias(_NONE), empty=True)
-        if by:
-            frame = frame.groupBy(*by).agg(*calls)
-        else:
-            return frame.agg(*calls, empty=True)
-        if domain is None or node.keys:
-            return frame
-        # A value of the domain without a row has a group of no rows.
-        twice = [(name, f"{name}q_") for name in names]
-        frame = domain.frame.join(
-            frame.withColumnsRenamed(dict(twice)), condition_of(same(twice)), "left"
-        )
-        return frame.selectExpr(*names, *[
-            f"coalesce({item.name}, 0) AS {item.name}" if item.name in node.zeros else item.name
-            for item in node.aggregates
-        ])
+        return frame.groupBy(*by).agg(*calls) if by else frame.agg(*calls, empty=True)
 
     def _of_distinct(self, node: Distinct, domain: Domain | None) -> DiffFrame:
         return self.frame(node.child, domain).distinct()
