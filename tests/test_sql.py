@@ -256,6 +256,14 @@ def test_not_in_is_an_anti_join(flow):
     assert operators(flow)["antijoin"] == 2, flow.explain()
 
 
+def test_in_is_a_semi_join_by_the_column_itself(flow):
+    """Without a copy of the column, which the arrangement would store too."""
+    flow.input("edges", EDGES)
+    flow.sql("SELECT * FROM edges WHERE src IN (SELECT dst FROM edges)").keep("answer")
+    shown = str(flow.explain())
+    assert operators(flow)["semijoin"] == 1 and operators(flow)["withColumn"] == 0, shown
+
+
 @pytest.mark.parametrize("text, joins, antijoins", [
     # The pairs with the domain, and the rows with their averages.
     ("SELECT * FROM edges e WHERE dst > (SELECT avg(dst) FROM edges f WHERE f.src = e.src)", 2, 0),

@@ -340,8 +340,11 @@ class Subqueries:
             return None
         frame = self._with_subqueries(frame, subquery.values, domain)
         for value, item in zip(subquery.values, subquery.relation.columns):
-            test = self._fresh("t")
-            frame = frame.withColumn(test, F.expr(value.text))
+            test = value.text
+            if test not in columns:
+                # A copy of a column would be stored too.
+                test = self._fresh("t")
+                frame = frame.withColumn(test, F.expr(value.text))
             on.append(f"{test} = {item}")
         kind = "left_semi" if positive else "left_anti"
         return joined(frame, rows, on, kind).select(*columns)
