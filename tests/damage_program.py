@@ -15,9 +15,10 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,6 +32,8 @@ from pyspark_diff.trace import manifest, read_holds, storage
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.manifest import Commit, Segment, name_of
 
+#: T7 has so many blocks of a hundred programs.
+T7_BLOCKS = 20
 #: By their names what is proved: takes a session, a folder, whether to be quick, and a seed; gives
 #: how many runs there were, how many were right, and more to be told.
 Proof = Callable[[Any, str, bool, int], tuple[int, int, str]]
@@ -77,19 +80,21 @@ def long(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str
     return actions, actions, str(dict(found))
 
 
-def forms(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
+def forms(
+    spark: Any, folder: str, quick: bool, seed: int, blocks: Sequence[int] = range(T7_BLOCKS)
+) -> tuple[int, int, str]:
     import random_forms
 
     found, wrong = Counter[str](), 0
-    blocks = 1 if quick else 20
-    for block in range(blocks):
+    blocks = blocks[:1] if quick else blocks
+    for block in blocks:
         try:
-            found += random_forms.run(spark, folder, 100, seed * blocks + block)
+            found += random_forms.run(spark, folder, 100, seed * T7_BLOCKS + block)
         except random_forms.Wrong as error:
             print(f"WRONG: {error}", flush=True)
             wrong += 100
-        print(f"T7 {found['programs']} of {100 * blocks} programs, {wrong} wrong", flush=True)
-    return 100 * blocks, 100 * blocks - wrong, str(dict(found))
+        print(f"T7 {found['programs']} of {100 * len(blocks)} programs, {wrong} wrong", flush=True)
+    return 100 * len(blocks), 100 * len(blocks) - wrong, str(dict(found))
 
 
 PROOFS: dict[str, tuple[str, Proof]] = {
@@ -239,6 +244,10 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--only", action="append", choices=sorted(PROOFS), default=[])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--blocks", type=int, nargs=2, default=(0, T7_BLOCKS), metavar=("FIRST", "END"),
+        help=f"only these hundreds of the programs of T7, of {T7_BLOCKS}",
+    )
     options = parser.parse_args(arguments)
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
@@ -248,6 +257,8 @@ def main(arguments: list[str]) -> int:
                 return 1 if self_check(spark, folder) else 0
             for name in options.only or PROOFS:
                 what, proof = PROOFS[name]
+                if proof is forms:
+                    proof = partial(forms, blocks=range(*options.blocks))
                 started = time.monotonic()
                 Path(folder, name).mkdir()
                 runs, right, more = proof(spark, f"{folder}/{name}", options.quick, options.seed)

@@ -494,6 +494,7 @@ class Options:
 
     seeds: int = 1
     stride: int = 1
+    first: int = 0
     real: int = 20
     random: int = 100
     executors: int = 20
@@ -509,7 +510,8 @@ def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     for seed in range(options.seeds):
         here = folder / f"kills-{seed}"
         with tally.run(f"seed {seed}, without an end"):
-            ends = ends_of(spark, here, seed, stride=options.stride, notes=tally.notes)
+            ends = ends_of(spark, here, seed, stride=options.stride,
+                           first=options.first, notes=tally.notes)
             for number, one in enumerate(ends):
                 with tally.run(f"seed {seed}, {one.what}"):
                     found = recovered(
@@ -531,7 +533,8 @@ def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterat
             here = folder / f"{kind}-{seed}"
             with tally.run(f"seed {seed}, without an end"):
                 ends = ends_of(
-                    spark, here, seed, stride=options.stride, kind=kind, notes=tally.notes
+                    spark, here, seed, stride=options.stride, first=options.first, kind=kind,
+                    notes=tally.notes
                 )
                 for one in ends:
                     with tally.run(f"seed {seed}, {one.what}"):
@@ -640,7 +643,7 @@ def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tall
         for name, code, after in FAULTS:
             tally = Tally(f"T4 failing operations ({name})" + (f", seed {seed}" if seed else ""))
             for stage, steps in PLACES:
-                for number in range(1, 10_000, options.stride):
+                for number in range(1 + options.first, 10_000, options.stride):
                     at = At(crashes.fails(code), number, after=after)
                     with tally.run(f"{stage} after {steps} steps, operation {number}"):
                         one_fault(spark, folder, templates, seed, stage, steps, at, tally)
@@ -764,7 +767,7 @@ def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
         root = str(small / "fault" / "store")
         filler = crashes.filler(root)
         for stage, steps in PLACES:
-            for number in range(1, 10_000, options.stride):
+            for number in range(1 + options.first, 10_000, options.stride):
                 at = At(crashes.full(root), number, only=("open", "write", "writev", "mkdir"))
                 with tally.run(f"{stage} after {steps} steps, operation {number}"):
                     one_fault(
@@ -1270,6 +1273,11 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=1, help="so many programs of inputs; 1")
     parser.add_argument("--quick", action="store_true", help="every seventh place, and few kills")
+    parser.add_argument("--stride", type=int, default=1, help="only every so many-th place")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="K",
+        help="the place to begin with, less than the stride: all of them together are a whole run",
+    )
     parser.add_argument(
         "--self-check", action="store_true", help="show that seeded bugs of the library are found"
     )
@@ -1282,10 +1290,9 @@ def main() -> int:
         return 0
     if options.self_check:
         return 1 if self_check() else 0
-    quick = Options(options.seeds, stride=7, real=4, random=12, executors=3, rows=50_000)
-    tallies = run_gates(
-        options.only or [*GATES, *ALONE], quick if options.quick else Options(options.seeds)
-    )
+    whole = Options(options.seeds, options.stride, options.first)
+    quick = replace(whole, stride=7, real=4, random=12, executors=3, rows=50_000)
+    tallies = run_gates(options.only or [*GATES, *ALONE], quick if options.quick else whole)
     runs, right = sum(tally.runs for tally in tallies), sum(tally.right for tally in tallies)
     print(f"{runs} runs: {right} right, {runs - right} wrong")
     return 0 if runs and runs == right else 1

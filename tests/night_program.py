@@ -243,7 +243,7 @@ def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                 return  # a kill leaves the same
             count += 1
             tally.notes["operations"] += 1
-            if count % options.stride == seed % options.stride:
+            if count % options.stride == (seed + options.first) % options.stride:
                 to = folder / f"end-{seed}-{count}" / "job"
                 shutil.copytree(base, to)
                 ends.append((f"night {place[0]}, before {what} {crashes.short(path)}", to,
@@ -271,7 +271,7 @@ def failing_calls(spark: Any, folder: Path, options: Options) -> Iterator[Tally]
     for where in "reads", "writes", "wrote":
         tally = Tally(f"calls that fail: {where}")
         for seed in range(options.seeds):
-            for number in range(1, 12, options.stride):
+            for number in range(1 + options.first, 12, options.stride):
                 for often in 1, 3:
                     calls = [0]
 
@@ -453,13 +453,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--quick", action="store_true", help="every seventh place, three kills")
+    parser.add_argument("--stride", type=int, default=1, help="only every so many-th place")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="K",
+        help="the place to begin with, less than the stride: all of them together are a whole run",
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         child(Path(given.child[0]), int(given.child[1]))
         return 0
     options = Options(
-        seeds=1 if given.quick else given.seeds, stride=7 if given.quick else 1,
+        seeds=1 if given.quick else given.seeds, stride=7 if given.quick else given.stride,
+        first=given.first,
         random=3 if given.quick else given.kills,
     )
     failed = False

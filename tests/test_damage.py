@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import long_run
 import pytest
 import random_forms
-from damage_program import FAULTS
+from damage_program import FAULTS, forms
 from damaged_stores import rows_of, sweep
 from writers import PHASES, paused, processes, threads
 
@@ -46,6 +47,21 @@ def test_what_is_damaged_is_found_or_makes_no_difference(spark, tmp_path):
     found = sweep(spark, str(tmp_path), 15, told=wrong.append)
     assert not wrong and sum(found.values()) == 15
     assert found["detected"] > 4 and found["harmless"] > 1
+
+
+def test_blocks_of_random_programs_are_parts_of_a_run(monkeypatch):
+    seeds = []
+
+    def run(spark, folder, count, first):
+        seeds.append(first)
+        return Counter(programs=count)
+
+    monkeypatch.setattr(random_forms, "run", run)
+    assert forms(None, "", False, 3, range(0, 7))[:2] == (700, 700)
+    assert forms(None, "", False, 3, range(7, 20))[:2] == (1300, 1300)
+    parts, seeds[:] = seeds[:], []
+    forms(None, "", False, 3)
+    assert seeds == parts and len(set(seeds)) == 20
 
 
 @pytest.mark.slow

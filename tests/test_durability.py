@@ -68,6 +68,27 @@ def test_an_operation_fails(spark, tmp_path, stage, steps, number, code, after):
     assert at.struck
 
 
+def test_the_parts_of_a_gate_are_the_whole(tmp_path, monkeypatch):
+    """All first places of a stride together visit each operation once."""
+    visited = []
+
+    def one_fault(spark, folder, templates, seed, stage, steps, at, tally, *more):
+        at.count = 9  # operations of each stage; a fault at a later one is a run without a fault
+        visited.append((tally.name, stage, steps, at.number))
+
+    monkeypatch.setattr(durability_program, "templates_of", lambda *_: {})
+    monkeypatch.setattr(durability_program, "one_fault", one_fault)
+    counts = []
+    for parts in 1, 4:
+        for first in range(parts):
+            for _ in GATES["T4"](None, tmp_path, Options(stride=parts, first=first)):
+                pass
+        counts.append(sorted(place for place in visited if place[-1] <= 9))
+        visited.clear()
+    whole, of_parts = counts
+    assert whole == of_parts and len(whole) == len(set(whole)) > 100
+
+
 def test_each_operation_is_met(spark, tmp_path):
     """A run without a fault has operations of all kinds, files of batches among them."""
     met = []
