@@ -102,6 +102,20 @@ def test_decimals_are_arrows(data, name, shared):
     assert found.equals(expected)
 
 
+@pytest.mark.parametrize("name", "+-*")
+@pytest.mark.parametrize("pieces", [[], [300], [200, 100]], ids=["none", "one", "two"])
+def test_decimals_of_a_column_in_pieces(name, pieces):
+    kind = pa.decimal128(9, 2)
+    column = pa.chunked_array(
+        [pa.array([Decimal(i)] * rows, kind) for i, rows in enumerate(pieces, 2)], kind)
+    expected = ARROW[name](column, column)
+    found = decimals.computed(name, column, column, expected.type)
+    if pieces:
+        assert found.equals(expected.combine_chunks())
+    else:
+        assert found is None  # few rows are left to Arrow
+
+
 @pytest.mark.parametrize("first", [
     pa.array([Decimal(1)] * 10, pa.decimal128(3, 0)),  # few
     pa.array([Decimal(10**20)] * 300, pa.decimal128(21, 0)),
