@@ -5,13 +5,16 @@
 
 A workload loads its data, and then takes its changes step by step. It runs with all fast paths, and
 once with each of them disabled alone, in turns within one process. A slower path gives the same
-answer: the benchmark compares it. Quote the ratios: absolute times depend on the machine.
+answer: the benchmark compares it. Quote the ratios: absolute times depend on the machine. Each
+figure is the least of the repeats. On a busy machine the ratio of processor times is the reliable
+figure: it includes the JVM, the load, all steps and the comparison of the answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +32,7 @@ from degrees import distribution
 from graph_data import Graph, write_graph
 from graph_rows import Program
 from k_core import Core
-from measure import save, seconds, table
+from measure import cpu_seconds, save, seconds, table
 from nightly_view import Night, delta_session
 from plain_graphs import Digest
 from pyspark_diff import Dataflow, DiffFrame
@@ -38,6 +41,8 @@ from skip_level import Company, moves, write_people
 
 #: Seconds of the load and the median of the steps, and a value that is the same on each path.
 Outcome = tuple[float, float, Any]
+#: An outcome and the processor time of its run.
+Run = tuple[float, Outcome]
 #: Attributes of the library by their module, and their values without a fast path.
 Patches = tuple[tuple[str, Any], ...]
 
@@ -243,29 +248,35 @@ def ablated(workload: Workload, paths: list[str], repeats: int) -> Iterator[dict
     SystemExit
         If an answer depends on the path.
     """
-    found: dict[str | None, list[Outcome]] = {path: [] for path in (None, *paths)}
+    found: dict[str | None, list[Run]] = {path: [] for path in (None, *paths)}
     workload.run()  # compiles kernels and warms up the JVM
     for _ in range(repeats):
-        for path, outcomes in found.items():
+        for path, runs in found.items():
             with without(path):
-                outcomes.append(workload.run())
-    answers = {path: outcomes[0][2] for path, outcomes in found.items()}
+                begin = cpu_seconds(os.getpid())
+                outcome = workload.run()
+                runs.append((cpu_seconds(os.getpid()) - begin, outcome))
+    answers = {path: runs[0][1][2] for path, runs in found.items()}
     for path, answer in answers.items():
         if answer != answers[None]:
             raise SystemExit(f"without {path!r} the answer is another one")
-    load, step = _medians(found[None])
-    for path, outcomes in found.items():
-        slow_load, slow_step = _medians(outcomes)
+    load, step, cpu = _least(found[None])
+    for path, runs in found.items():
+        slow_load, slow_step, slow_cpu = _least(runs)
         yield {
             "without": path or "(as it is)", "load_seconds": round(slow_load, 3),
             "load_ratio": round(slow_load / load, 2), "step_ms": round(slow_step * 1e3, 2),
-            "step_ratio": round(slow_step / step, 2),
+            "step_ratio": round(slow_step / step, 2), "cpu_seconds": round(slow_cpu, 2),
+            "cpu_ratio": round(slow_cpu / cpu, 2) if cpu else None,
         }
 
 
-def _medians(outcomes: list[Outcome]) -> tuple[float, float]:
-    loads, steps, _ = zip(*outcomes)
-    return statistics.median(loads), statistics.median(steps)
+def _least(runs: list[Run]) -> tuple[float, float, float]:
+    """The least load, step and processor time of the runs: other programs only add to them."""
+    return (
+        min(outcome[0] for _, outcome in runs), min(outcome[1] for _, outcome in runs),
+        min(cpu for cpu, _ in runs),
+    )
 
 
 def main() -> None:

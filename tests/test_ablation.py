@@ -42,6 +42,7 @@ def test_the_answer_does_not_depend_on_a_path(ablation, spark, tmp_path):
     workload = ablation.BfsWorkload(spark, str(tmp_path), 0.002)
     rows = list(ablation.ablated(workload, ["integer loop", "memory"], 1))
     assert [row["without"] for row in rows] == ["(as it is)", "integer loop", "memory"]
+    assert rows[0]["cpu_ratio"] == 1 and all(row["cpu_seconds"] > 0 for row in rows)
 
 
 def test_another_answer_is_an_error(ablation, spark, tmp_path, monkeypatch):
