@@ -374,6 +374,32 @@ def test_they_fit(spark, body, monkeypatch):
         assert len(done) == 2
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_loop_that_returns_at_its_limit(spark, monkeypatch, most):
+    """The nodes within a number of edges, and a step that removes an edge between them."""
+    done = []
+    run = IndexedLoop.run
+    monkeypatch.setattr(IndexedLoop, "run", lambda loop: done.append(run(loop)))
+    with Dataflow(spark, runner="local") as flow:
+        edges, session = flow.input("edges", "src long, dst long")
+        start = edges.where("src = 0").select("src").distinct()
+
+        def further(now):
+            moved = now.join(edges, "src").select(F.col("dst").alias("src"))
+            return start.union(moved).distinct()
+
+        reached = start.iterate(further, max_iterations=most, on_limit="return").keep()
+        session.insert([(0, 0), *((node, node + 1) for node in range(6))])
+        for moment, expected in (1, range(most + 1)), (2, range(most)):
+            session.advance_to(moment)
+            session.flush()
+            flow.step()
+            nodes = sorted(row.src for row in reached.at(moment - 1).collect())
+            assert nodes == list(expected)
+            session.remove([(most - 1, most)])
+        assert len(done) == 2
+
+
 def test_what_overflows_is_told_by_the_others(spark):
     with Dataflow(spark, runner="local") as flow:
         numbers, session = flow.input("numbers", "n long")
