@@ -264,7 +264,7 @@ def ablated(workload: Workload, paths: list[str], repeats: int) -> Iterator[dict
     for path, runs in found.items():
         slow_load, slow_step, slow_cpu = _least(runs)
         yield {
-            "without": path or "(as it is)", "load_seconds": round(slow_load, 3),
+            "without": path or "nothing", "load_seconds": round(slow_load, 3),
             "load_ratio": round(slow_load / load, 2), "step_ms": round(slow_step * 1e3, 2),
             "step_ratio": round(slow_step / step, 2), "cpu_seconds": round(slow_cpu, 2),
             "cpu_ratio": round(slow_cpu / cpu, 2) if cpu else None,
