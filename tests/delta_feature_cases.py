@@ -30,9 +30,12 @@ FEATURES = {
     "reader newReader": ((), {}, "read.*newReader", "newReader"),
     "writer newWriter": ((), {}, None, "newWriter"),
     "reader redirectReaderWriter-preview": (
-        (), {"delta.redirectReaderWriter-preview": REDIRECT}, "redirectReader", "redirectReader"),
+        (), {"delta.redirectReaderWriter-preview": REDIRECT},
+        "redirects its readers and writers to /elsewhere .*redirectReader",
+        "redirects its readers and writers to /elsewhere .*redirectReader"),
     "writer redirectWriterOnly-preview": (
-        (), {"delta.redirectWriterOnly-preview": REDIRECT}, None, "redirectWriterOnly"),
+        (), {"delta.redirectWriterOnly-preview": REDIRECT}, None,
+        "redirects its writers to /elsewhere .*redirectWriterOnly"),
     "writer coordinatedCommits-preview": (
         ("inCommitTimestamp",),
         {**CLOCK, "delta.coordinatedCommits.commitCoordinator-preview": "nowhere",
@@ -40,19 +43,27 @@ FEATURES = {
         "coordinated commits", "coordinated commits"),
     # A catalog-managed table has vacuumProtocolCheck too.
     "reader catalogManaged": (("inCommitTimestamp",), CLOCK, "vacuumProtocol", "vacuumProtocol"),
+    "reader catalogManaged complete": (
+        ("inCommitTimestamp", "vacuumProtocolCheck"), CLOCK,
+        "Catalog-Managed table", "Catalog-Managed table"),
+    "reader catalogOwned-preview": (
+        ("inCommitTimestamp", "vacuumProtocolCheck"), CLOCK, "catalogOwned", "catalogOwned"),
 }
+#: Further features that readers need too.
+READERS = {"vacuumProtocolCheck"}
 
 
 def give(folder, name):
     """Add a commit with the protocol and the properties of a feature to the log of a table."""
     further, properties, _, _ = FEATURES[name]
-    kind, feature = name.split()
+    kind, feature = name.split()[:2]
     commits = sorted((folder / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for file in commits for line in file.read_text().splitlines()]
     protocol = [action["protocol"] for action in actions if "protocol" in action][-1]
     metadata = [action["metaData"] for action in actions if "metaData" in action][-1]
     metadata["configuration"] |= properties
-    readers = {*protocol.get("readerFeatures", ()), *([feature] if kind == "reader" else [])}
+    readers = {*protocol.get("readerFeatures", ()), *([feature] if kind == "reader" else []),
+               *READERS.intersection(further)}
     writers = protocol.get("writerFeatures", ["appendOnly", "changeDataFeed", "invariants"])
     protocol = {
         "minReaderVersion": 3 if readers else 1, "minWriterVersion": 7,
@@ -93,13 +104,15 @@ def test_features_of_other_services(spark, tmp_path, reads_files, name):
             assert delta(folder).columns(spark).names == ["id"]
         else:
             for reader in source, delta(folder, on_gap="snapshot"):
-                with pytest.raises(SourceError, match=f"(?s){read}.*Start Spark with a version"):
+                with pytest.raises(SourceError, match=f"(?s){read}.*Start Spark with "):
                     reader.columns(spark)
                     reader.read(spark, offset)
         feed.insert([(3,)])
         with pytest.raises(SinkError, match=f"(?s){written}") as raised:
             flow.advance_to(2)
         assert "Nothing of this epoch was written" in str(raised.value)
+    if "complete" in name:
+        assert "the catalog that manages it, and give its name" in str(raised.value)
     for place in kept, log:
         assert len(list((place / "_delta_log").glob("*.json"))) == 2
 

@@ -35,11 +35,12 @@ from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.delta import (
-    UPGRADE,
+    REDIRECT,
     DeltaTable,
     delta_table,
     identifier,
-    unknown_feature,
+    redirect_target,
+    refusal,
 )
 from pyspark_diff.spark.delta_commits import (
     METADATA,
@@ -188,39 +189,43 @@ class _Target(Sink):
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         try:
-            with self._known_features():
+            with self._known_features(spark):
                 delta_table(spark, self._name)
         except ValueError as error:
             raise SchemaError(str(error)) from error
 
     def write(self, epoch: Epoch) -> None:
-        with self._known_features():
+        with self._known_features(epoch.spark):
             self._write(epoch)
 
     @contextmanager
-    def _known_features(self) -> Iterator[None]:
+    def _known_features(self, spark: SparkSession) -> Iterator[None]:
         """Refuse a table that needs more than this version of Delta has."""
         try:
             yield
         except Exception as error:
-            reason = unknown_feature(error)
-            if reason is None:
+            refused = refusal(spark, self._name, error)
+            if refused is None:
                 raise
+            reason, remedy = refused
             raise SinkError(
                 f"Delta table {self._name} cannot be written by this session: {reason}. Nothing of "
-                f"this epoch was written. {UPGRADE}"
+                f"this epoch was written. {remedy}"
             ) from error
 
     def _write(self, epoch: Epoch) -> None:
         table = delta_files(epoch.spark, self._name) or delta_table(epoch.spark, self._name)
         owner = f"{epoch.store}/{epoch.name}"
         redirects = [] if table is None else [
-            name for name in table.properties if name.startswith("delta.redirect")
+            name for name in table.properties if name.startswith(REDIRECT)
         ]
-        if redirects:
+        if table is not None and redirects:
+            target = redirect_target(table.properties)
             raise SinkError(
-                f"Delta table {self._name} redirects its writers to another table "
-                f"({', '.join(redirects)}). Nothing of this epoch was written. Name that table"
+                f"Delta table {self._name} redirects its writers to "
+                f"{'another table' if target is None else target} ({', '.join(redirects)}). "
+                f"Nothing of this epoch was written. Name that table: {self._function()}"
+                f"({'...' if target is None else repr(target)}, ...)"
             )
         if epoch.is_first:
             self._begin(SignedEpoch(owner, epoch, None), table)

@@ -25,12 +25,11 @@ from pyspark_diff.errors import FallbackError, SourceError
 from pyspark_diff.fallbacks import FEED, fall_back
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta import (
-    UPGRADE,
     DeltaTable,
     delta_table,
     identifier,
     latest_version,
-    unknown_feature,
+    refusal,
 )
 from pyspark_diff.spark.delta_changed_files import (
     changed_files,
@@ -113,33 +112,29 @@ class _Delta(VersionedSource):
     comes = ("insert", "update_postimage")
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
-        with self._known_features():
+        with self._known_features(spark):
             self._table(spark)
             return spark.read.table(self._name).schema
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
-        with self._known_features():
+        with self._known_features(spark):
             return self._read(spark, offset)
 
     @contextmanager
-    def _known_features(self) -> Iterator[None]:
+    def _known_features(self, spark: SparkSession) -> Iterator[None]:
         """Refuse a table that needs more than this version of Delta has."""
         try:
             yield
-        except SourceError as error:
-            if error.__cause__ is None or unknown_feature(error.__cause__) is None:
-                raise
-            raise self._unknown(error.__cause__) from error.__cause__
         except Exception as error:
-            if unknown_feature(error) is None:
+            cause = error.__cause__ if isinstance(error, SourceError) else error
+            refused = None if cause is None else refusal(spark, self._name, cause)
+            if refused is None:
                 raise
-            raise self._unknown(error) from error
-
-    def _unknown(self, error: BaseException) -> SourceError:
-        return SourceError(
-            f"Delta table {self._name} cannot be read by this session: {unknown_feature(error)}. "
-            f"Nothing of it was taken. {UPGRADE}"
-        )
+            reason, remedy = refused
+            raise SourceError(
+                f"Delta table {self._name} cannot be read by this session: {reason}. Nothing of it "
+                f"was taken. {remedy}"
+            ) from cause
 
     def _read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         if offset is None:

@@ -8,16 +8,18 @@ Spark's class path, or it is not.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.jvm_tables import folder_of
 from pyspark_diff.spark.schema import quoted
 
 #: The remedy for a table that has features that this Delta does not know.
@@ -25,6 +27,8 @@ UPGRADE = (
     "Start Spark with a version of Delta that knows them and with the catalog of the table, or "
     "remove them there with ALTER TABLE ... DROP FEATURE"
 )
+#: The remedy for a table whose commits only its catalog knows.
+CATALOG = "Start Spark with the catalog that manages it, and give its name in this catalog"
 #: What a session needs.
 SETUP = (
     "start Spark with --packages io.delta:delta-spark_4.2_2.13:4.4.0, "
@@ -108,6 +112,71 @@ def unknown_feature(error: BaseException) -> str | None:
     return None if found is None else text[found.end():].splitlines()[0].strip().rstrip(".")
 
 
+def refusal(spark: SparkSession, name: str, error: BaseException) -> tuple[str, str] | None:
+    """The reason and the remedy for a table that needs more than this Delta; None for other errors.
+    """
+    reason = unknown_feature(error)
+    if reason is None:
+        return None
+    if "CATALOG_MANAGED" in str(error):
+        return reason, CATALOG
+    target = redirect_target_in_log(spark, name) if "redirect" in reason else None
+    if target is None:
+        return reason, UPGRADE
+    reason = f"it redirects its readers and writers to {target} ({reason})"
+    return reason, f"{UPGRADE}; or name the other table, {target!r}"
+
+
+def redirect_target(properties: Mapping[str, str]) -> str | None:
+    """The path of the table to which a redirect in some properties leads; None if there is none.
+
+    Examples
+    --------
+    >>> redirect_target({"delta.redirectWriterOnly-preview":
+    ...     '{"type": "PathBasedRedirect", "spec": "{\\"destPath\\": \\"/new\\"}"}'})
+    '/new'
+    """
+    for name, text in properties.items():
+        if name.startswith(REDIRECT):
+            return next((str(value) for key, value in _json_pairs(text) if key in _TARGETS), None)
+    return None
+
+
+def redirect_target_in_log(spark: SparkSession, name: str) -> str | None:
+    """The path to which a table that Delta cannot open redirects its readers; None if unknown.
+
+    Only the log has it. Over Connect, the folder of the log is unknown.
+    """
+    folder = folder_of(spark, name, "delta")
+    if folder is None:
+        return None
+    try:
+        lines = spark.read.text(f"{folder}/_delta_log", pathGlobFilter="*.json")
+        lines = lines.where(lines["value"].contains(REDIRECT))
+        newest = lines.orderBy(lines["_metadata.file_name"].desc()).limit(1).collect()
+    except PySparkException:
+        return None
+    pairs = dict(_json_pairs(newest[0].value)) if newest else {}
+    return redirect_target({key: text for key, text in pairs.items() if isinstance(text, str)})
+
+
+def _json_pairs(value: object) -> Iterator[tuple[str, object]]:
+    """The keys and values of JSON, also of JSON in its texts."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, inner
+            yield from _json_pairs(inner)
+
+
+#: The properties of a table that redirects its readers or writers begin like this.
+REDIRECT = "delta.redirect"
+#: The keys of the path in such a property; versions of Delta have the one or the other.
+_TARGETS = frozenset({"destPath", "tablePath"})
 #: An error of an unknown feature begins like this.
 _UNKNOWN = re.compile(
     r"\[?DELTA_(UNSUPPORTED_FEATURES_FOR_\w+|INVALID_PROTOCOL_VERSION|\w*CATALOG_MANAGED\w*|"
