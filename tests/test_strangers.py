@@ -201,3 +201,32 @@ def test_threads_and_dataflows_in_dataflows(spark):
         assert more.at().count() == rows.at().count() == 20
         with pytest.raises(DiffError, match="belong to different dataflows"):
             rows.join(more, "k")
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_dates_after_the_last_one_of_python(spark, runner):
+    """A sum of days from 9999-12-31, the usual end of a row of a history, has no Python object."""
+    texts = ["date_add(d, 40)", "d + INTERVAL '1' MONTH", "t + INTERVAL '2' DAY"]
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        rows, feed = flow.input("rows", "d date, t timestamp_ntz")
+        later = rows.select(*(F.expr(text).alias(f"_{i}") for i, text in enumerate(texts)))
+        later.keep("later")
+        feed.insert(spark.sql("SELECT DATE'9999-12-31', TIMESTAMP_NTZ'9999-12-31 00:00:00' "
+                              "UNION ALL SELECT DATE'2024-01-31', NULL").toDF("d", "t"))
+        flow.advance_to(1)
+        found = flow["later"].at().selectExpr(*(f"CAST(_{i} AS STRING)" for i in range(3)))
+        assert sorted(map(tuple, found.collect())) == [
+            ("+10000-02-09", "+10000-01-31", "+10000-01-02 00:00:00"),
+            ("2024-03-11", "2024-02-29", None),
+        ]
+
+
+@pytest.mark.parametrize("distance", ["1 month", "1 year"])
+def test_a_range_of_months_is_refused_by_name(spark, distance):
+    text = f"count(*) OVER (ORDER BY d RANGE BETWEEN INTERVAL {distance} PRECEDING AND CURRENT ROW)"
+    with Dataflow(spark, buckets=2) as flow:
+        rows, _ = flow.input("rows", "d date")
+        with pytest.raises(DiffError, match="range of interval .* is not maintained, as months"):
+            rows.select("d", F.expr(text).alias("n"))
+        with pytest.raises(DiffError, match="range of interval .* is not maintained, as months"):
+            flow.sql(f"SELECT d, {text} AS n FROM rows")

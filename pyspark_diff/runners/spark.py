@@ -271,7 +271,10 @@ class SparkRunner:
         if table.num_rows > LOCAL_ROWS:
             return self._run(lambda: arrow_table(frame))
         # A function of the user is called by a job, also for few rows.
-        rows = self._run(frame.collect) if needs_job(frame) else frame.collect()
+        try:
+            rows = self._run(frame.collect) if needs_job(frame) else frame.collect()
+        except (ValueError, OverflowError):  # Python has no dates after the year 9999
+            return self._run(lambda: arrow_table(frame))
         if not rows:  # the conversion knows no empty table
             return pa.schema([(f.name, arrow_type(f.dataType)) for f in frame.schema]).empty_table()
         return LocalDataToArrowConversion.convert(rows, frame.schema, False)
