@@ -328,6 +328,8 @@ class _Plan:
         if call.frame is None:
             return Frame(False, None, 0) if call.order else Frame(True, None, None)
         rows, *limits = call.frame
+        if not rows:
+            self._check_distances([limit for limit in limits if limit is not None])
         low, high = (
             None if limit is None else self._constants(call, [limit])[0] for limit in limits
         )
@@ -337,6 +339,16 @@ class _Plan:
             kind = self._type(call.order[0][0])
             low, high = (None if limit is None else _distance(limit, kind) for limit in (low, high))
         return Frame(rows, low, high)
+
+    def _check_distances(self, limits: Sequence[Column]) -> None:
+        """Refuse the limits of a range that no Python object has."""
+        for limit in limits:
+            kind = self._type(limit)
+            if isinstance(kind, (T.YearMonthIntervalType, T.CalendarIntervalType)):
+                raise SchemaError(
+                    f"a range of {kind.simpleString()} is not maintained, as months have different "
+                    "lengths: take a number of days, or rows"
+                )
 
 
 def _distance(limit: Any, kind: T.DataType) -> Any:
