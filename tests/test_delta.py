@@ -14,11 +14,11 @@ CASES = {
     str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
     for file in (
         "delta_cases", "delta_names_cases", "delta_change_cases", "delta_unrecorded_cases",
-        "delta_history_cases",
+        "delta_history_cases", "delta_property_cases",
     )
     for one in names_of(HERE / f"{file}.py")
     # tests/test_delta_changes.py has the slow ones.
-    if file != "delta_change_cases" or isinstance(one, str)
+    if file not in ("delta_change_cases", "delta_property_cases") or isinstance(one, str)
 }
 #: Where ci/delta_jars puts them.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")

@@ -13,7 +13,8 @@ GROUPS = "rows", "maintained", "altered", "replaced"
 CHANGES = "test_a_table_that_others_change"
 FILES = {
     name: HERE / f"{file}.py"
-    for file in ("delta_change_cases", "delta_type_cases", "delta_feature_cases")
+    for file in (
+        "delta_change_cases", "delta_type_cases", "delta_feature_cases", "delta_property_cases")
     for param in names_of(HERE / f"{file}.py") for name in getattr(param, "values", [])
 }
 NAMES = [*(f"{CHANGES}[{group}]" for group in GROUPS), *(name for name in FILES if name != CHANGES)]
