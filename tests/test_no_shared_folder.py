@@ -9,7 +9,9 @@ import sys
 import uuid
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from stores import environment
@@ -17,7 +19,7 @@ from stores import environment
 import pyspark_diff
 from pyspark_diff import Dataflow, StateReader
 from pyspark_diff.dataflow import opening
-from pyspark_diff.errors import FunctionError
+from pyspark_diff.errors import FunctionError, StorageError
 from pyspark_diff.trace import cache
 from pyspark_diff.trace import storage as files
 from pyspark_diff.trace.roots import objects_at
@@ -120,6 +122,30 @@ def test_all_files_go_through_the_store(spark, bucket, runner, monkeypatch):
         assert Counter(map(tuple, reader["rows"].at().select("name", "region").collect())) == \
             answers(people, towns)[0]
     assert not written  # nothing lies in a folder of this machine
+
+
+def test_many_directories_are_listed_by_one_request(bucket, monkeypatch):
+    """`close` asks once, however many steps there were; and a store that does not answer is no
+    error there, as a vacuum removes the files."""
+    store, requests = files.StoreFiles(bucket, 1), []
+    batch = pa.record_batch({"x": [1]})
+    paths = [files.write_batch(f"{store.directory('rows')}/out.arrow", batch)[0] for _ in range(9)]
+    lasting, _ = files.write_lasting(f"{store.directory('rows')}/00000.arrow", batch)
+    kind = type(objects_at(bucket))
+    names = kind.names
+    monkeypatch.setattr(kind, "names", lambda self, of: requests.append(of) or names(self, of))
+    files.remove_directories([os.path.dirname(path) for path in paths[:4]])
+    assert sorted(passing(bucket)) == sorted(store.name(path) for path in paths[4:])
+    assert requests == ["data", "data"]
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "names", mock.Mock(side_effect=StorageError("no answer")))
+        again = files.StoreFiles(bucket, 1)
+        again.directory("rows")
+        again.close()
+    requests.clear()
+    store.close()
+    assert requests == ["data"]
+    assert [item.name for item in names(objects_at(bucket), "data")] == [store.name(lasting)]
 
 
 def may_mount():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -39,6 +40,7 @@ from pyspark_diff.trace.manifest import DATA_FILE
 from pyspark_diff.trace.objects import SCRATCH, Objects, redacted
 from pyspark_diff.trace.roots import objects_at
 
+_logger = logging.getLogger("pyspark_diff")
 #: The setting of how many bytes copies may take, and what it is where it is not set.
 LIMIT = "PYSPARK_DIFF_CACHE_BYTES"
 _DEFAULT_LIMIT = 10 << 30
@@ -151,20 +153,28 @@ def put_batch(url: str, write: Callable[[str], None], ending: str | None) -> tup
 
 
 def remove(urls: Iterable[str]) -> None:
-    """Delete files that no commit names, with their copies here."""
+    """Delete files that no commit names, with their copies here; a vacuum finds those that stay."""
     waiting: dict[str, list[str]] = {}
     for url in urls:
         root, name = _parted(url)
         waiting.setdefault(root, []).append(name)
         _drop(url)
     for root, names in waiting.items():
-        _objects(root).delete(names)
+        try:
+            _objects(root).delete(names)
+        except StorageError as error:
+            _logger.warning("%d files stay until a vacuum: %s", len(names), error)
 
 
 def listed(directory: str) -> list[str]:
-    """The URLs of all files in a directory of batch files."""
-    root, name = _parted(directory)
-    return [f"{root}/{item.name}" for item in _objects(root).names(name)]
+    """The URLs of the files in a directory of batch files, to be removed: none without an answer.
+    """
+    root, name = _parted(f"{directory}/")
+    try:
+        return [f"{root}/{item.name}" for item in _objects(root).names(name.rstrip("/"))]
+    except StorageError as error:
+        _logger.warning("the files in %s stay until a vacuum: %s", redacted(directory), error)
+        return []
 
 
 def upload(path: str, url: str) -> None:

@@ -30,10 +30,10 @@ import uuid
 import weakref
 import zlib
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Callable, Iterable, Iterator
+from typing import Callable, Collection, Iterable, Iterator
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -180,10 +180,9 @@ class StoreFiles:
 
     def close(self) -> None:
         """Remove what only this process could have read. A second call does nothing."""
-        for directory in self._made:
-            _forget_directories(directory.__eq__)
-            if self._working is None:
-                remove_files([path for path in _files_in(directory) if certified(path) is None])
+        _forget_directories(set(self._made).__contains__)
+        if self._working is None:
+            remove_files([path for path in _files_in(set(self._made)) if certified(path) is None])
         self._made = []
         if self._working is not None:
             self._working.close()
@@ -480,15 +479,19 @@ def remove_files(paths: list[str]) -> None:
     cache.remove(remote)
 
 
-def _files_in(directory: str) -> list[str]:
-    """The paths of all files in a directory of batch files."""
-    if is_remote(directory):
-        return cache.listed(directory)
-    try:
-        with os.scandir(directory) as entries:
-            return [entry.path for entry in entries]
-    except FileNotFoundError:
-        return []
+def _files_in(directories: Collection[str]) -> list[str]:
+    """The paths of all files in directories of batch files."""
+    paths = []
+    for directory in directories:
+        if not is_remote(directory):
+            with suppress(FileNotFoundError), os.scandir(directory) as entries:
+                paths += [entry.path for entry in entries]
+    remote = {path for path in directories if is_remote(path)}
+    # A request for each of many directories would take longer than one for their parent.
+    parents = remote if len(remote) == 1 else {os.path.dirname(path) for path in remote}
+    for parent in sorted(parents):
+        paths += [path for path in cache.listed(parent) if os.path.dirname(path) in remote]
+    return paths
 
 
 def _forget(paths: Iterable[str]) -> None:
@@ -508,15 +511,16 @@ def _forget_directories(chosen: Callable[[str], bool]) -> None:
 def remove_others(directory: str, paths: Iterable[str]) -> None:
     """Delete what is in a job's directory but for some files: attempts of tasks that were lost."""
     kept = set(paths)
-    remove_files([path for path in _files_in(directory) if path not in kept])
+    remove_files([path for path in _files_in([directory]) if path not in kept])
 
 
 def remove_directories(paths: list[str]) -> None:
     """Delete directories of files with all that is in them, or is held for them."""
     folders = set(paths)
     _forget_directories(folders.__contains__)
-    for folder in filter(is_remote, paths):
-        cache.remove(cache.listed(folder))
+    remote = set(filter(is_remote, paths))
+    if remote:
+        cache.remove(_files_in(remote))
     for folder in filter(os.path.exists, paths):
         for _ in range(5):  # a task that still runs may add a file while others are removed
             shutil.rmtree(folder, ignore_errors=True)
