@@ -302,8 +302,9 @@ class TextNames:
             return
         try:
             self.whole_schema()
-        except PySparkException as error:
-            if str(error.getCondition()).partition(".")[0] in _NAME_ERRORS:
+        except Exception as error:  # some errors of the JVM are not PySpark's: without a condition
+            named = isinstance(error, PySparkException) and error.getCondition()
+            if str(named).partition(".")[0] in _NAME_ERRORS:
                 raise SchemaError(f"Spark refuses the query: {error}") from error
 
     def whole_schema(self) -> T.StructType:
