@@ -48,8 +48,8 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset(
         "arrangement batch cache commits credentials held_batches inbox kept local_objects "
-        "manifest objects read_holds remote_objects roots skew spine storage stored_traces unity "
-        "vacuum".split()
+        "locked_folders manifest objects read_holds remote_objects roots skew spine storage "
+        "stored_traces unity vacuum".split()
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "

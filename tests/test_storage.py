@@ -20,7 +20,7 @@ import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError, StorageError
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import arrangement, held_batches, storage
+from pyspark_diff.trace import arrangement, held_batches, locked_folders, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parent.parent
@@ -302,7 +302,7 @@ def test_a_root_without_maps_and_locks_gives_the_same(spark, tmp_path, monkeypat
     assert storage.read_table(path).column("x").to_pylist() == [1, 2]
     assert path in refused
     other = Storage(str(tmp_path))
-    storage._remove_orphans(tmp_path)
+    locked_folders.remove_orphans(tmp_path)
     assert os.path.isdir(other.root)  # it has no lock, and is left alone
     other.close()
     assert not os.path.exists(other.root)

@@ -9,22 +9,15 @@ name. A reader learns the name from the result of the task, after the file is wh
 In a store the name certifies the file: it ends with the checksum and the length of the content, and
 the first reader compares them. So a file that was changed, cut short or replaced is never read.
 
-The directory is locked while its owner lives. The next process that starts next to it removes the
-directory of a dead owner::
-
-    a directory is removed  ==>  its lock names it as ours, is of this user, and is not held
-
 A file that cannot be written or read raises a `StorageError` with the path and the reason.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
-import stat
 import tempfile
 import uuid
 import weakref
@@ -44,8 +37,8 @@ from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import cache, held_batches
 from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import NO_RENAME, UNSUPPORTED
+from pyspark_diff.trace.locked_folders import PREFIX, make_locked, remove_locked, remove_orphans
 
-_PREFIX = "pyspark_diff-"
 #: How the name of a file ends that is being written.
 _SCRATCH = ".tmp"
 #: Bytes of a file that is copied because it cannot be mapped.
@@ -92,8 +85,8 @@ class Storage:
         folder = Path(tempfile.gettempdir() if parent is None else _local_path(parent))
         with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_orphans(folder)
-            self.root, lock = _make_locked(folder)
+            remove_orphans(folder)
+            self.root, lock = make_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, self.root, lock, os.getpid())
         self._numbers = count(1)
 
@@ -333,7 +326,7 @@ def mapped_file(path: str) -> pa.NativeFile:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-    with tempfile.NamedTemporaryFile(prefix=_PREFIX, suffix=_SCRATCH) as copy:
+    with tempfile.NamedTemporaryFile(prefix=PREFIX, suffix=_SCRATCH) as copy:
         with open(path, "rb") as file:
             shutil.copyfileobj(file, copy, _COPIED_AT_ONCE)
         copy.flush()
@@ -533,22 +526,8 @@ def _remove(root: str, lock: int, owner: int) -> None:
         return  # a fork of the owner ends, not the owner
     # A mapped file holds its space also when it is deleted.
     _forget_directories(lambda directory: directory.startswith(root + os.sep))
-    _remove_locked(root)
+    remove_locked(root)
     os.close(lock)
-
-
-def _remove_locked(root: str | os.PathLike[str]) -> None:
-    """Remove a directory, its lock last: cut short, it is found and removed by the next."""
-    try:
-        with os.scandir(root) as found:
-            for entry in found:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry, ignore_errors=True)
-                elif entry.name != "lock":
-                    os.unlink(entry)
-    except OSError:
-        pass  # somebody else removes it too
-    shutil.rmtree(root, ignore_errors=True)
 
 
 def _local_path(parent: str | os.PathLike[str]) -> str:
@@ -607,67 +586,3 @@ def may_pass(error: DiffError) -> bool:
         return False
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno not in _LASTING
-
-
-def _make_locked(folder: Path) -> tuple[str, int]:
-    """A new directory of this process, and its lock."""
-    root = tempfile.mkdtemp(prefix=_PREFIX, dir=folder)
-    lock = -1
-    try:
-        scratch = os.path.join(root, "lock.tmp")
-        lock = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            os.write(lock, _marker(os.path.basename(root)))
-        except OSError as error:
-            if error.errno not in UNSUPPORTED:
-                raise
-            # Without the marker nobody takes this directory for an orphan, not even a machine where
-            # the same folder can be locked; what a killed process leaves there stays.
-        # Whole and locked before it has its name: nobody takes this directory for an orphan.
-        # Without a rename there is no such lock, and the directory of a killed process stays.
-        try:
-            os.rename(scratch, os.path.join(root, "lock"))
-        except OSError as error:
-            if error.errno not in NO_RENAME:
-                raise
-    except BaseException:
-        shutil.rmtree(root, ignore_errors=True)
-        if lock >= 0:
-            os.close(lock)
-        raise
-    return root, lock
-
-
-def _marker(name: str) -> bytes:
-    """What the lock of a directory of this name holds, if this user made it by this module."""
-    return f"pyspark_diff storage 1\n{name}\n{os.getuid()}\n".encode()
-
-
-def _remove_orphans(folder: Path) -> None:
-    """Remove directories whose owner was killed: a lock of ours that can be taken has no owner."""
-    for name in os.listdir(folder):
-        if name.startswith(_PREFIX):
-            try:
-                _remove_orphan(folder / name)
-            except OSError:
-                pass  # it is somebody else's, or somebody lives in it
-
-
-def _remove_orphan(root: Path) -> None:
-    """Remove a directory if it is ours and an orphan. No link is followed, wherever it stands."""
-    within = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        # A pipe of this name would wait for a writer.
-        lock = os.open("lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
-        try:
-            found = os.fstat(lock)
-            marker = _marker(root.name)
-            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
-            if ours and os.read(lock, len(marker) + 1) == marker:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_locked(root)
-        finally:
-            os.close(lock)
-    finally:
-        os.close(within)
